@@ -40,7 +40,7 @@ _FIRST, _SECOND, _THIRD = (datetime(2024, 1, day, tzinfo=UTC) for day in range(1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ability(Receipt):
-    """The result for one ability: its `status`, its seconds, and its error if it fails.
+    """The result for one ability: the `status`, the seconds, and the error if the ability fails.
 
     An ability is `not tried` if it depends on another one that does not work. Views are `absent` if the
     catalog does not support them. No other ability depends on views.

@@ -43,7 +43,10 @@ class NotYaml(ValueError):
 
 
 def read_text(path: Path) -> str:
-    """The contents of a file. Raises OSError, UnicodeDecodeError, or NotYaml if the file is too large."""
+    """The contents of a file.
+
+    Raises OSError, UnicodeDecodeError, and NotYaml for a file that is too large.
+    """
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -52,7 +55,10 @@ def read_text(path: Path) -> str:
 
 
 def parse_trees(text: str, *, several: bool) -> list[Any]:
-    """The documents of a YAML text, only one unless `several`, as trees with line numbers. Raises NotYaml."""
+    """The documents in a YAML text as trees with line numbers.
+
+    Raises NotYaml, also for a second document unless `several` is set.
+    """
     yaml = YAML(typ="rt")
     yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor
     try:
@@ -149,8 +155,8 @@ class DocumentKind:
     """The noun for a kind of document, and its error codes.
 
     `absent_code` is for a file that cannot be read, and `wrong_code` is for wrong content. A validator of a
-    model may raise a PydanticCustomError. Its context contains a clause `why`, a sentence `remedy`, and `at`,
-    the steps from the part to the wrong key. If `columns` is true, errors include the column.
+    model may raise a PydanticCustomError. The error's context contains a clause `why`, a sentence `remedy`,
+    and `at`, the steps from the part to the wrong key. If `columns` is true, errors include the column.
     """
 
     noun: str
@@ -229,7 +235,7 @@ def validate(part: type[Part], document: Document) -> Part:
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
-    """The remedy for an unknown name: the nearest known name, ignoring case, or else all known names."""
+    """The remedy for an unknown name: the nearest known name (case is ignored), or else all known names."""
     originals = {original.lower(): original for original in known}
     nearest = difflib.get_close_matches(name.lower(), originals, 1)
     return f"Did you mean {originals[nearest[0]]}?" if nearest else f"Known are {', '.join(known)}."
@@ -257,7 +263,7 @@ def _first_line(tree: Any) -> int:
 
 
 def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any]:
-    """The first error in the document, with its path there. Unknown keys precede missing keys."""
+    """The first error in the document, with the error's path. Unknown keys precede missing keys."""
     errors = [
         {**error, "loc": _error_path(document.tree, error)} for error in _innermost_errors(wrong.errors())
     ]
@@ -265,7 +271,7 @@ def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any
 
 
 def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
-    """The errors, except errors whose part contains the part of another error."""
+    """The errors, without any error whose part encloses another error's part."""
     paths = [error["loc"] for error in errors]
 
     def holds_another(path: DocumentPath) -> bool:
@@ -328,7 +334,7 @@ def _names_at(part: type[BaseModel], tree: Any, path: DocumentPath) -> list[str]
 def _follow_references(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
     """The schema node that references lead to.
 
-    If there are several, it is the one for the document's `kind`, or else the last one.
+    If there are several nodes, the one for the document's `kind` is returned, or else the last one.
     """
     options = list(_options(schema, node))
     kind = str(tree.get("kind", "")).lower() if isinstance(tree, Mapping) else ""

@@ -29,7 +29,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def _quarter_of_memory() -> int:
-    """A quarter of the memory of the machine or container, in bytes, but at least 1 GiB."""
+    """A quarter of the machine's or container's memory, in bytes, but at least 1 GiB."""
     limits = (Path(file).read_text().strip() for file in _LIMITS if Path(file).exists())
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1 << 30, min([machine, *(int(limit) for limit in limits if limit.isdigit())]) // 4)
@@ -77,7 +77,10 @@ class Settings:
         return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
 
     def with_choices(self, driver_memory: str | None, format_version: int | None) -> "Settings":
-        """These settings, with the caller's values that are not None. Raises UsageError for a bad one."""
+        """These settings, with the caller's values that are not None.
+
+        Raises UsageError for an invalid value.
+        """
         settings = self
         try:
             if driver_memory is not None:

@@ -93,8 +93,7 @@ class Table:
         names of the columns that differ. `through` adds records that are the same at both times but changed
         in between. They were absent (`returned`), had other values (`reverted`), or existed only in between
         (`passed`). The column `away` then shows whether a record was absent and returned. On the axis
-        `recorded`, the state recorded at the first time is compared with the state recorded at the second.
-        Raises the errors of `as_of`.
+        `recorded`, the states that were recorded at the two times are compared. Raises the errors of `as_of`.
         """
         from backstory.reading.frames import table_in_session
         from backstory.reading.notebook import drawn_in_notebooks
@@ -112,7 +111,7 @@ class Table:
         known_at: str | date | None = None,
         how: Literal["left", "inner"] = "left",
     ) -> "DataFrame":
-        """The rows of a frame with the columns of the version that was true at the time in each row.
+        """The rows of a frame, each with the columns of the version that was true at the row's time.
 
         `on` names the key columns, which the frame and the table share, and `at` names the frame's column of
         times. `known_at` is a time, or the name of a column with a known time for each row. A row without a
@@ -135,8 +134,8 @@ class Table:
         """The history of one record. The key is a value, or a mapping for a composite key.
 
         The key must be exactly one value of the key's type. The history has the statements that the table
-        holds now, or held at `known_at`. On `axis` both, it has all statements that the table ever held.
-        Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be written.
+        holds now, or held at `known_at`. On `axis` both, the history has all statements that the table ever
+        held. Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be written.
         """
         from backstory.reading.frames import table_in_session
         from backstory.reading.questions import life
@@ -158,12 +157,12 @@ class Table:
 
     @with_options(ChangesOptions, CursorOptions)
     def changes(self, **options: Unpack[CursorOptions]) -> "ChangeFeed | Cursor":
-        """The rows that changed after commit `since`, up to `until`, or since a cursor, as `feed.frame`.
+        """The rows that changed after commit `since`, up to and including `until`, or since a cursor.
 
-        Name a commit by its version, its snapshot id or a time. In a `with` block, the cursor moves if the
-        block ends without an error. `advance` and `drop` return a `Cursor`. Raises Refused for an expired
-        range or a lost cursor, and UsageError for options that exclude each other. Raises TryAgain if another
-        consumer moved the cursor in the meantime.
+        The rows are in `feed.frame`. Name a commit by its version, its snapshot id or a time. In a `with`
+        block, the cursor moves if the block ends without an error. `advance` and `drop` return a `Cursor`.
+        Raises Refused for an expired range or a lost cursor, and UsageError for options that exclude each
+        other. Raises TryAgain if another consumer moved the cursor in the meantime.
         """
         from backstory.reading import commit_ranges, feeds
 
@@ -217,7 +216,7 @@ class Table:
 
     @with_options(RemarkOptions)
     def repair(self, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Repair":
-        """A fix for the records that break a law. If `apply` is true, it is written in one commit."""
+        """A fix for the records that break a law. If `apply` is true, the fix is written in one commit."""
         from backstory.upkeep.repairing import repair
 
         with with_remark(**remark):

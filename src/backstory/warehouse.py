@@ -61,8 +61,8 @@ def open(  # noqa: A001 - the public name
     """Open a warehouse: the embedded one in a folder, or `catalog` in your own session.
 
     `driver_memory` (such as "512m") and `format_version` (2 or 3) override the configuration. With your own
-    session, the configuration is the file that `config` or BACKSTORY_CONFIG names, without its sections
-    [catalog] and [spark]. If `verbose` is true, the messages of Spark's errors contain the whole cause. A
+    session, the configuration is the file that `config` or BACKSTORY_CONFIG names, but its sections [catalog]
+    and [spark] do not apply. If `verbose` is true, the messages of Spark's errors contain the whole cause. A
     process that is forked later cannot use the warehouse (`forked`). Raises UsageError for a wrong
     configuration, session or version of Iceberg, and if Spark or Java is missing.
     """
@@ -182,7 +182,7 @@ class Warehouse:
 
     @with_request(ApplyRequest, RemarkOptions, build=request_of)
     def apply_batch(self, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
-        """A function for `foreachBatch` of a stream. It applies each batch once, as `apply` does.
+        """A function for a stream's `foreachBatch`. It applies each batch once, as `apply` does.
 
         A batch that was already committed is skipped and not read, even after a restart.
         """
@@ -256,7 +256,7 @@ class Warehouse:
         return former_runs(SessionCatalog(self.store), rows_of_log(self.store))
 
     def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
-        """The age of each declaration that has `expect`: `name`, `last_delivery` and `due` (UTC), `late`."""
+        """The age of each declaration with `expect`: `name`, `last_delivery` and `due` (both UTC), `late`."""
         from backstory.projects.declarations import read_project
         from backstory.projects.log import freshness, rows_of_log
         from backstory.stores.metadata.catalogs import SessionCatalog
@@ -265,7 +265,7 @@ class Warehouse:
         return freshness(read_project(file), SessionCatalog(self.store), logged, now)
 
     def add(self, files: Paths, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
-        """Register the datasets in manifests, given as files or as folders with files.
+        """Register the datasets that manifests define. Manifests are given as files, or as folders of files.
 
         A wrong file does not stop the others. The first error is raised at the end.
         """
@@ -288,8 +288,8 @@ class Warehouse:
     ) -> "list[DatasetReceipt]":
         """Poll the sources of datasets and ingest new data. Returns a receipt for each dataset.
 
-        A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name. The
-        receipt of a source that fails contains an error.
+        If an argument is a manifest file, its datasets are registered first. Raises UsageError for a wrong
+        manifest or an unknown name. The receipt of a source that fails contains an error.
         """
         from backstory.doors.odf import door, polling, receipts
 
@@ -451,7 +451,10 @@ def _paths(files: Paths) -> list[Path]:
 def _maintain_tables(
     store: "IcebergStore", names: Sequence[TableName], options: MaintainOptions, *, every: bool
 ) -> "list[Maintained]":
-    """Maintain the named tables, or every table. In the latter case, only native tables use the bounds."""
+    """Maintain the named tables, or every table.
+
+    If every table is maintained, only native tables use the bounds.
+    """
     from backstory.stores.iceberg.faults import translate_faults
     from backstory.stores.iceberg.store import existing, tables
     from backstory.stores.refusals import require_some

@@ -1,4 +1,4 @@
-"""Answers to a command's question, from metadata or files if they suffice, or else from Spark."""
+"""Answers to a command's question, from metadata or files if these suffice, or else from Spark."""
 
 import os
 import sys
@@ -107,7 +107,7 @@ def _answer_from_table(
 def _answer_without_spark(
     options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
 ) -> Answer | None:
-    """The answer from a catalog that opens without Spark, or None if catalog or answer need Spark."""
+    """The answer from a catalog that opens without Spark. None if the catalog or the answer needs Spark."""
     from backstory.stores.metadata.catalogs import BranchCatalog, open_without_spark
 
     def read() -> Answer | None:
@@ -148,7 +148,7 @@ def open_warehouse(
     """The warehouse of the options, with Spark.
 
     If `brief` is true, Spark starts faster but computes more slowly. Raises UsageError if one of `tables`
-    does not exist. If the catalog opens without Spark, this happens before Spark starts.
+    does not exist, before Spark starts if the catalog opens without Spark.
     """
     from backstory import warehouse
 
@@ -189,7 +189,7 @@ def print_remark(options: Options, remark: str) -> None:
 def rows_of_frame(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> list[dict[str, Any]]:
-    """The rows of a frame that reads the table. Raises Refused or Failed if they cannot be computed."""
+    """The rows of a frame that reads the table. Raises Refused or Failed if the rows cannot be computed."""
     from backstory.stores.metadata.values import rows_of
 
     return rows_of(collect_rows(frame, limit, options, table))
@@ -198,7 +198,10 @@ def rows_of_frame(
 def collect_rows(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> "pa.Table":
-    """The first rows of a frame that reads the table. Raises Refused or Failed if they cannot be computed."""
+    """The first rows of a frame that reads the table.
+
+    Raises Refused or Failed if Spark cannot compute them.
+    """
     from backstory.reading.queries import translate_query_faults
 
     with translate_query_faults(table), show_activity(options, "Reading ..."):

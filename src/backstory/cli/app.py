@@ -175,10 +175,7 @@ def _is_closed(descriptor: int) -> bool:
 
 
 def _output(arguments: Sequence[str]) -> Output:
-    """The output format for errors, read from the arguments.
-
-    The command may have failed before it parsed them.
-    """
+    """The output format for errors, read from the arguments, which the command may not have parsed yet."""
     word = _output_word(arguments)
     return choose_output("json" if word == "json" else "table" if word else None)
 

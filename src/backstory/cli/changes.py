@@ -57,8 +57,8 @@ def diff(
     """Show the differences between two times, by key and column.
 
     A changed record has a row for each column that differs, with its values before and after. --change shows
-    only records of one kind, such as removed ones with their last values. With `--axis recorded`, the data
-    that the table held at FROM is compared with the data that it held at TO.
+    only records of one kind. For example, removed records are shown with their last values. With `--axis
+    recorded`, the data that the table held at FROM is compared with the data that it held at TO.
 
     --through also shows records that changed between the times but are the same at both: they were absent in
     between (returned), had other values (reverted), or existed only in between (passed).
@@ -117,7 +117,7 @@ def _read_differences_in_database(
     key: Sequence[str],
     comparison: Comparison,
 ) -> Sequence[Difference]:
-    """The differences of a history in a database. Raises UsageError for a request about known times."""
+    """The differences in a history in a database. Raises UsageError for a request about known times."""
     from backstory.reading.database_history import read_differences
 
     if url is None or not key:
@@ -135,7 +135,7 @@ def _read_differences(
     limit: int | None,
     words: DiffOptions,
 ) -> Sequence[Difference]:
-    """The differences in the order of their keys, from the files of a small table, or else from Spark."""
+    """The differences in key order, from the files of a small table, or else from Spark."""
     from backstory.reading.files import table_in_files
     from backstory.reading.questions import diff
 
@@ -196,8 +196,8 @@ def changes(
     selects the newest commit at or before it. Times here are recorded time, when the table received the data.
     For valid time, when the data was true, use `diff`.
 
-    A cursor stores the commit up to which a consumer has read. `changes T --cursor crm` shows the new
-    changes, and `changes T --cursor crm --advance 7` moves the cursor to the `until` version printed before.
+    A cursor stores the last commit that a consumer has read. `changes T --cursor crm` shows the new changes,
+    and `changes T --cursor crm --advance 7` moves the cursor to the `until` version printed before.
 
     Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
     """

@@ -108,8 +108,9 @@ def repair(
 ) -> int:
     """Fix a history whose laws are broken.
 
-    Without --apply it shows the fix, record by record. With --apply it makes the fix in one commit. Healthy
-    records are not changed. The exit code is 4 if a law remains broken because the right fix is unknown.
+    Without --apply, the command shows the fix, record by record. With --apply, it makes the fix in one
+    commit. Healthy records are not changed. The exit code is 4 if a law remains broken because the right fix
+    is unknown.
 
     Example: `backstory repair crm.customer --apply`
 

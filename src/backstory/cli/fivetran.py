@@ -153,7 +153,7 @@ def send(
 
     A missing table is created, and missing columns are added. To send everything, use an empty file as
     BEFORE. If the same pair is sent again, it is the same batch, with the same times. The destination
-    recognizes it and commits nothing, unless it has committed another batch since.
+    recognizes the batch and commits nothing, unless it has committed another batch since then.
 
     Args:
         before: The older copy: a CSV, Parquet or JSON file, packed or not.

@@ -160,7 +160,7 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
 
 
 def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
-    """Print the reason why a declaration failed or did not begin, and its schema changes."""
+    """Print why a declaration failed or did not begin, and print its schema changes."""
     from backstory.projects.deliveries import NEW_TABLE
 
     if receipt.error is not None:
@@ -261,8 +261,8 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
     """Write a project file from the files of a folder or the tables of a database.
 
     Keys are written if the source declares them. Fill in the others. Put a password into an environment
-    variable. Then `backstory run --dry-run` shows the changes of a first run. If the file exists, entries for
-    new tables are added, and nothing else changes.
+    variable. Then `backstory run --dry-run` shows the changes that a first run would make. If the file
+    exists, entries for new tables are added, and nothing else changes.
 
     Args:
         source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and

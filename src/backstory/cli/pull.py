@@ -68,8 +68,8 @@ def add(
 ) -> int:
     """Register Open Data Fabric datasets by their manifests.
 
-    No source is polled yet. `backstory pull` does that. The new manifest of a known dataset may change its
-    source and description, and add optional columns. A wrong manifest does not stop the others.
+    No source is polled until `backstory pull` runs. The new manifest of a known dataset may change its source
+    and description, and add optional columns. A wrong manifest does not stop the others.
 
     Args:
         files: Manifests (YAML), or folders with manifests, at any depth.
@@ -132,8 +132,8 @@ def pull(
 ) -> int:
     """Poll the sources of Open Data Fabric datasets, and ingest new data, with one commit for each file.
 
-    Without new data there is no commit. A dataset that fails does not stop the others. If you interrupt a
-    pull, committed files are kept, and the next pull continues from there.
+    Without new data, there is no commit. A dataset that fails does not stop the others. If you interrupt a
+    pull, committed files are kept, and the next pull continues after them.
 
     Args:
         datasets: Names of datasets, or manifests (YAML) to add first.
@@ -163,7 +163,7 @@ def _pull_datasets(
     *,
     every: bool,
 ) -> "list[DatasetReceipt]":
-    """Pull without Spark up to the first dataset that has new data or needs Spark.
+    """Pull without Spark until a dataset has new data or needs Spark.
 
     The rest is pulled with Spark.
     """

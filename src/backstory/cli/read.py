@@ -172,7 +172,7 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
-    """The columns of the key, all columns, and the first rows in the order of the key."""
+    """The key's columns, all columns, and the first rows in key order."""
     from backstory.reading.files import sort_rows
     from backstory.reading.histories import order_columns
     from backstory.stores.metadata.values import rows_of
@@ -202,10 +202,7 @@ def _read_rows(options: Options, table: str, question: _Question, limit: int | N
 def _read_rows_in_database(
     url: str, table: str, question: _Question
 ) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """The columns and rows of a history in a database.
-
-    Raises UsageError for a question about a known time.
-    """
+    """The columns and rows of a history in a database. Raises UsageError for questions about known times."""
     from backstory.reading.database_history import read_rows
 
     if question.time_of_knowledge is not None:
@@ -287,8 +284,8 @@ def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: Ti
 def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFAULTS) -> None:
     """List a table's commits, newest first: time, door, token, counts, note, author.
 
-    For a dataset the list has blocks, offsets and watermarks. For a native table it has the recorded time.
-    Spark starts only if pyiceberg cannot open the catalog.
+    For a dataset, the list has blocks, offsets and watermarks. For a native table, the list has the recorded
+    time. Spark starts only if pyiceberg cannot open the catalog.
 
     Args:
         table: The table, as schema.table, or a dataset's name.
@@ -409,7 +406,7 @@ def views(table: NamedTable, *, dry_run: Flag = False, options: Options = DEFAUL
 
     The views are in the table's catalog and work in every session. Iceberg catalogs have no functions, so the
     command prints the query for the rows at a time, with the parameter :time. A view keeps the columns that
-    it was created with, so run the command again after the table's columns change. For meta.load_run_log the
+    it was created with, so run the command again after the table's columns change. For meta.load_run_log, the
     views are meta.hist_run and meta.hist_step_log: the runs of models and their steps.
 
     Example: `backstory views crm.customer`

@@ -64,10 +64,10 @@ def _nonempty_lines(values: dict[str, Any]) -> list[str]:
 def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
-    The table is the same in any order, except for changes of a settled time. The first delivery creates the
-    table, which keeps the key, the order, the tracked columns and the meaning of rows (deletes, unmodified
-    cells, dropped columns). Later calls need not repeat them. A column that is missing from a change keeps
-    its value.
+    The order of arrival makes no difference to the table, except for changes whose time is already settled.
+    The first delivery creates the table, which keeps the key, the order, the tracked columns and the meaning
+    of rows (deletes, unmodified cells, dropped columns). Later calls need not repeat them. A column that is
+    missing from a change keeps its value.
 
     Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
 

@@ -53,10 +53,10 @@ def rewind(
 ) -> None:
     """Undo everything that a table received after a time.
 
-    Without --apply it only shows the changes. The time is the time at which the table received the data, not
-    the time at which the data was true. It is recorded time in a native table, system time in a dataset, and
-    commit time in any other table. A native table keeps its earlier state for as-of --known-at, and another
-    rewind can undo a rewind. A history is rewound together with its base.
+    Without --apply, the command only shows the changes. The time is the time at which the table received the
+    data, not the time at which the data was true. It is recorded time in a native table, system time in a
+    dataset, and commit time in any other table. A native table keeps its earlier state for as-of --known-at,
+    and another rewind can undo a rewind. A history is rewound together with its base table.
 
     Example: `backstory rewind crm.customer 2026-03-01 --apply`
 
@@ -104,11 +104,11 @@ def forget(
 ) -> None:
     """Erase a record from all versions, snapshots and files of a table, and print a certificate.
 
-    Without --apply it only searches for the record. The record is erased from data files, manifests (whose
-    bounds are clear text), statistics and old metadata. Every snapshot except the newest expires. The record
-    is also erased from the base and the archive of a history. A record cannot be erased from an event log. If
-    the source still has the record, the next delivery writes it again, so delete it there first. Let no other
-    program write to the table in the meantime.
+    Without --apply, the command only searches for the record. The record is erased from data files, manifests
+    (whose bounds are clear text), statistics and old metadata. Every snapshot except the newest expires. The
+    record is also erased from the base and the archive of a history. A record cannot be erased from an event
+    log. If the source still has the record, the next delivery writes it again, so delete it there first. Let
+    no other program write to the table in the meantime.
 
     Only files that are proven to be the table's own are deleted. The certificate names all other files with
     the record. Consumers of changes are not notified.
@@ -221,9 +221,9 @@ def drop(
 ) -> None:
     """End a history: delete the table with its files, or keep it under another name, read-only.
 
-    Without --apply it only shows the outcome. Every reading command works on an archived history, and every
-    delivery to it is refused. `forget` and `maintain` still work. A later delivery to the old name begins a
-    new table.
+    Without --apply, the command only shows the outcome. Every reading command works on an archived history,
+    and every delivery to it is refused. `forget` and `maintain` still work. A later delivery to the old name
+    begins a new table.
 
     Example: `backstory drop crm.customer --archive customer_until_2026 --apply`
 
@@ -275,7 +275,7 @@ def relocate(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Relocate a warehouse whose folder was copied or moved. Until then its tables are refused.
+    """Relocate a warehouse whose folder was copied or moved. Until then, its tables are refused.
 
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide

@@ -59,9 +59,9 @@ _SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended 
 class DecodedBatch:
     """The decoded rows of a batch, by kind, with the repairs that readers made to values.
 
-    `keys` are the key columns of every row, including repeated keys. `since` is an instant in microseconds:
-    versions that ended before it are not read. None means that all are read. `plan` plans the actions of the
-    batch on stored rows.
+    `keys` are the key columns of every row, including repeated keys. `since` is an instant in microseconds.
+    Versions that ended before it are not read. None means that all versions are read. `plan` plans the
+    actions of the batch on stored rows.
     """
 
     rows: Mapping[str, Rows]
@@ -100,15 +100,15 @@ class Shipment(Protocol):
         """The rows of one file in parts, with every column of the table."""
 
     def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
-        """The decoded batch for the rows of each kind."""
+        """One decoded batch made of the given rows, which are grouped by kind."""
 
 
 @dataclass
 class BatchSides:
     """A batch and its table as sides of a plan.
 
-    Rows that Spark keeps are released with `kept`. `mended` are the repairs that readers made to values. It
-    is set once the rows are read.
+    Rows that Spark keeps are released with `kept`. `mended` are the repairs that readers made to values. The
+    field is set once the rows are read.
     """
 
     store: Store
@@ -206,7 +206,7 @@ def _names(batch: Shipment) -> dict[str, str]:
 
 
 def _kinds(batch: Shipment) -> list[str]:
-    """The kinds of file in the batch. Rows contain their index in this list."""
+    """The kinds of file in the batch. A row contains the index of its kind in this list."""
     return list(dict.fromkeys(kind for kind, _ in batch.parts))
 
 
@@ -309,7 +309,7 @@ def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """The files that a door delivers for one table. Its table has one of the layouts.
+    """The files that a door delivers for one table, which has one of the given layouts.
 
     `token` returns a digest by which a repeated delivery is recognized. `read` returns the files as rows of
     the table, and raises Refused if they do not fit the table.

@@ -61,7 +61,7 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
 def _may_pass(error: BaseException) -> bool:
     """Whether another attempt may succeed.
 
-    It cannot if the disk is full, because a person must free space.
+    No attempt can while the disk is full, because a person must free space.
     """
     return isinstance(error, TryAgain) and error.code != DISK_FULL
 
@@ -79,8 +79,8 @@ def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lamb
 
     Retry after a conflict, or if a catalog is busy. In the end, raise TryAgain. Pauses grow and have a random
     part, so that two writers do not collide again. Conflicts are retried for two minutes, because a stream
-    commits all the time; other errors `ATTEMPTS` times. Each pause is logged. `failed` is called with the
-    error of each attempt that is followed by another attempt.
+    commits all the time. Other errors are retried `ATTEMPTS` times. Each pause is logged. `failed` is called
+    with the error of each attempt that is followed by another attempt.
     """
 
     def log_retry(state: RetryCallState) -> None:
@@ -142,7 +142,7 @@ class Plan(Generic[Result]):
     """The effect of a delivery on a table: a change, or None if there is nothing to commit.
 
     `table` is None if the change creates it. `receipt` is called with the commit, or with None if there is no
-    commit. In a dry run the change is only reported.
+    commit. In a dry run, the change is only reported.
     """
 
     table: StoredTable | None
@@ -160,8 +160,8 @@ def deliver(store: Place, tables: Sequence[TableName], open_plan: OpenPlan[Place
 
     `open_plan` makes the plan against the current tables, as a context. It raises Refused if the result would
     be wrong. This process locks the tables during the delivery. After a conflict with another writer, the
-    delivery is planned again on the newer table, for up to two minutes. Raises TryAgain after that, and for a
-    full disk.
+    delivery is planned again on the newer table, for up to two minutes. Raises TryAgain after these two
+    minutes, and for a full disk.
     """
     with translate_disk_errors(", ".join(map(str, tables))):
         return attempt(store, tables, lambda: deliver_once(store, open_plan))
@@ -183,14 +183,14 @@ def deliver_change(
     *,
     dry_run: bool = False,
 ) -> Commit | None:
-    """Deliver the change of one table. `plan` returns the current table and its change."""
+    """Deliver a change to one table. `plan` returns the current table and the change."""
     return deliver(store, tables, lambda _: nullcontext(_plan_change(*plan(), note, dry_run=dry_run)))
 
 
 def commit_change(
     store: Store, table: StoredTable | None, change: Change | None, note: Note, *, dry_run: bool = False
 ) -> Commit | None:
-    """Commit the change of a table once, for a caller that counts the attempts."""
+    """Commit a change to a table once, for a caller that counts the attempts."""
     return deliver_once(store, lambda _: nullcontext(_plan_change(table, change, note, dry_run=dry_run)))
 
 
@@ -201,9 +201,9 @@ def _plan_change(
 
 
 def carry_out(store: Store, plan: Plan[Result]) -> Result:
-    """Commit a plan, and return its receipt.
+    """Commit a plan, and return the receipt.
 
-    No other function calls a store's commit. Writes of other programs to the table are logged as warnings.
+    No other function calls a store's `commit`. Writes of other programs to the table are logged as warnings.
     """
     refuse_archived(plan.table, plan.change)
     for foreign_write in () if plan.table is None else plan.table.foreign_writes:

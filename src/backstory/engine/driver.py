@@ -1,4 +1,4 @@
-"""Plan a delivery on the driver: in one piece if its rows fit into memory, else by a sift or in parts by key.
+"""Plan a delivery on the driver: in one piece if the rows fit into memory, else by sift or in parts by key.
 
 The size of a frame is estimated from its plan before it runs.
 """
@@ -60,7 +60,7 @@ class DriverPlan:
     removed: Mapping[str, pa.Table | None]
 
     def rows(self, kind: str) -> pa.Table | RowBatches | None:
-        """The rows of a kind, or None if there are no such rows."""
+        """The rows of a kind, or None if there are none."""
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
@@ -150,7 +150,7 @@ def _plan_by_key(
 def sizes_of_rows(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", counts: Mapping[str, int]
 ) -> dict[str, int]:
-    """The estimated bytes of the frames' rows in memory. `counts` are their numbers of rows."""
+    """The estimated size in bytes of the frames' rows in memory. `counts` are the frames' row counts."""
     sizes = {}
     for name, frame in frames.items():
         side, count = terms.sides[name], counts[name]
@@ -218,7 +218,7 @@ def _spills(store: Store) -> bool:
 
 
 def _require_room(part: Mapping[str, pa.Table]) -> None:
-    """Raise TooLarge if a column of all sides together is longer than an array can be."""
+    """Raise TooLarge if a column, over all sides together, is longer than an array can be."""
     sizes = [{name: rows[name].nbytes for name in rows.column_names} for rows in part.values()]
     for name in {name for side_sizes in sizes for name in side_sizes}:
         if sum(side_sizes.get(name, 0) for side_sizes in sizes) > LONGEST:
@@ -226,7 +226,7 @@ def _require_room(part: Mapping[str, pa.Table]) -> None:
 
 
 def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[str, LocalSide]:
-    """Read the rows of all sides on the driver, if `reads` is set and it is possible.
+    """Read the rows of all sides on the driver, if `reads` is set and this is possible.
 
     Otherwise Spark collects them. Raises TooLarge if the rows do not fit into memory.
     """

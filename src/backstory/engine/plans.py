@@ -58,7 +58,7 @@ class PlanResult(Protocol):
         """The counts and samples of all parts."""
 
     def rows(self, kind: str) -> RowsToWrite:
-        """The rows of a kind, or None if there are no such rows."""
+        """The rows of a kind, or None if there are none."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
         """The positions of stored rows of a kind, as a Change needs them, or None if there are none."""
@@ -77,14 +77,14 @@ class PlanTerms:
     """A delivery to one table, ready to be planned.
 
     `sides` are its rows, the delivered rows first. `plan` is a function that plans a part: rows by side, with
-    all rows of the part's keys. It is sent to tasks. Its second argument completes the rows of a side that
-    lacks columns. `kinds` are the columns of the planned rows, by kind. `key` divides the rows into parts;
-    without a key any rows may be planned together.
+    all rows of the part's keys. The function is sent to tasks. Its second argument is a function that
+    completes the rows of a side that lacks columns. `kinds` are the columns of the planned rows, by kind.
+    `key` divides the rows into parts. Without a key, any rows may be planned together.
 
     `first` plans rows for an empty table in their order, and `first_in_tasks` plans them as frames. Each
     returns None if the full plan is needed. With `sift`, a large delivery plans only rows that may differ
     between the sides. `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the
-    rows are read. In tasks, files are numbers made with the `salt`.
+    rows are read. In tasks, a file is represented by a number made with the `salt`.
     """
 
     store: Store

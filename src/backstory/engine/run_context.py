@@ -98,7 +98,7 @@ class RunNotes:
     """Notes on the deliveries to one table in a run: where they were planned, and seconds by stage.
 
     `files` are the files that the next commit completes, each as JSON. `archives` are the table names under
-    which former histories of the table were archived. If the run is a preview, its id is empty.
+    which former histories of the table were archived. The id of a preview's run is empty.
     """
 
     run_id: str

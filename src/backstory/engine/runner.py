@@ -36,10 +36,10 @@ def plan_here_or_in_tasks(
     here: Callable[[ExitStack], Planned | None],
     tasks: Callable[[ExitStack], Planned],
 ) -> Iterator[Planned]:
-    """The plan that `here` makes, or else `tasks`, as a context.
+    """The plan that `here` or else `tasks` makes, as a context.
 
-    A log line gives the reason for tasks. `here` returns None or raises TooLarge if the driver cannot plan.
-    The rows that a plan holds are released with its stack.
+    If tasks plan, a log line gives the reason. `here` returns None or raises TooLarge if the driver cannot
+    plan. The rows that a plan holds are released with its stack.
     """
     plan, reason = None, NO_MEMORY
     if store.memory.most:

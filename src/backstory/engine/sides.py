@@ -1,4 +1,4 @@
-"""The sides of a plan, which are the delivered and the stored rows, and their division into parts.
+"""The sides of a plan (the delivered and the stored rows), and the division of these rows into parts.
 
 If the driver can hold all rows, they are one part; otherwise parts by key are spilled. A large delivery into
 an empty table is divided in the order of its rows.
@@ -52,7 +52,7 @@ def parts_by_key(
     All rows of a key are in the same part. Bytes are counted while rows are read. Rows that exceed the lease
     are spilled; with `spread` all rows are spilled. A part's rows are released when the next part is
     requested. `depth` is the number of earlier divisions. Raises TooLarge if a part of the deepest level is
-    too large. Without `spills`, raises it also if the lease cannot hold all rows.
+    too large. Without `spills`, also raises TooLarge if the lease cannot hold all rows.
     """
     tables_by_side: dict[str, list[pa.Table]] = {name: [] for name in sides}
     reading = {name: iter(side.tables()) for name, side in sides.items()}
@@ -116,12 +116,12 @@ def _spread(spill: Spill, name: str, rows: pa.Table, key: Sequence[str], depth: 
 
 @dataclass(frozen=True, slots=True)
 class LocalSide:
-    """Rows of a side that the driver reads from files or memory.
+    """A side's rows that the driver reads from files or memory.
 
     Reading may raise Unreadable. `rows` may lack columns; `whole` adds them to some of the rows. `columns`
     returns all rows with only the named columns; a large side must have it to be sifted. `select` returns the
-    rows that a function of their keys chooses; it is set if columns are computed. `is_empty` is true only if
-    nothing is stored.
+    rows whose keys a function chooses; it is set if columns are computed. `is_empty` is true only if nothing
+    is stored.
     """
 
     rows: SideRows
@@ -136,11 +136,11 @@ class Side:
     """The rows of one side of a plan.
 
     `frame` returns a frame with the columns of `schema`, in their order. `local` returns the rows without
-    Spark, or None if only Spark reads them. Its argument is the side that this side meets. `size` is the
-    memory in bytes that the frame's rows may need, or None to estimate it from the frame's plan. `count` is
-    the approximate number of rows, or None if Spark must count them. `meets` names an earlier side: only rows
-    whose key is in that side are planned. `repeatable` is true if the frame has the same rows whenever it is
-    read, at little cost.
+    Spark, or None if only Spark reads them. The argument of `local` is the side that this side meets. `size`
+    is the memory in bytes that the frame's rows may need, or None to estimate it from the frame's plan.
+    `count` is the approximate number of rows, or None if Spark must count them. `meets` names an earlier
+    side: only rows whose key is in that side are planned. `repeatable` is true if the frame has the same rows
+    whenever it is read, at little cost.
     """
 
     schema: pa.Schema

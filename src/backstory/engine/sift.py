@@ -51,10 +51,10 @@ Plan = Callable[[Mapping[str, pa.Table], Whole], PartPlan]
 
 @dataclass(frozen=True, slots=True)
 class ComparedSide:
-    """The columns of a side to compare, for rows in which the column `where` is true, or for all rows.
+    """The columns of a side to compare, in all rows or in the rows whose column `where` is true.
 
     Rows are always planned if a `required` column is NULL, or if a string is longer than `lengths` allows. A
-    row cancels another row if the column `takes_back` has one of its numbers.
+    row whose column `takes_back` contains one of the given numbers cancels another row.
     """
 
     side: str
@@ -265,7 +265,7 @@ def _add_side(
 
 
 def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) -> np.ndarray:
-    """A mask of the rows that are always planned."""
+    """A mask of rows that are always planned."""
     planned = np.zeros(len(rows), bool)
     for name in {*key, *compared.required}:
         if rows[name].null_count:
@@ -292,7 +292,9 @@ MOST_SENT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FrameSift:
-    """The frames of sides without the rows that are the same on all. About a `share` of all rows remains.
+    """The frames of sides, without the rows that are the same on all sides.
+
+    About `share` of all rows remains.
 
     `rows_left` is the number of remaining rows by side.
     """
@@ -305,7 +307,7 @@ class FrameSift:
 
 @dataclass(frozen=True, slots=True)
 class _Differing:
-    """The hashes of keys whose rows may differ, their number, and the numbers of rows on each side."""
+    """The hashes of keys whose rows may differ, the number of hashes, and the number of rows on each side."""
 
     numbers: "DataFrame"
     count: int
@@ -315,7 +317,7 @@ class _Differing:
 
 @dataclass(frozen=True, slots=True)
 class _FrameOfSide:
-    """A frame whose columns are numbered in the order of the schema."""
+    """A frame with columns numbered in schema order."""
 
     frame: "DataFrame"
     schema: pa.Schema
@@ -340,8 +342,8 @@ def sift_frames(
 ) -> FrameSift:
     """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`.
 
-    The driver collects the fingerprints of all rows if its memory suffices. Otherwise Spark adds them up by
-    key, which requires sorting and sending all of them.
+    The driver collects the fingerprints of all rows if its memory suffices. Otherwise Spark adds the
+    fingerprints up by key, which requires sorting and sending all of them.
     """
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
     rows = {name: _hashed_rows(terms, key, name, side) for name, side in sides.items()}

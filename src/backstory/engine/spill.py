@@ -153,7 +153,7 @@ def rows_of_buffers(
 
 
 def drain(first: list[Rows], more: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the rows in a list, removing each from it, and then the further rows."""
+    """Yield the tables in a list, removing each from the list, and then the further tables."""
     first.reverse()
     while first:
         yield first.pop()

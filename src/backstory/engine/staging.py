@@ -55,8 +55,8 @@ class ShippedFile:
 def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
     """Make the files available to tasks, as a context.
 
-    On a cluster their bytes are broadcast. Executors on other machines cannot see the paths. This process's
-    memory holds one file at a time. Spark keeps the bytes encrypted until the end.
+    On a cluster, the files' bytes are broadcast, because executors on other machines cannot see the paths.
+    This process's memory holds one file at a time. Spark keeps the bytes encrypted until the end.
     """
     context = store.spark.sparkContext
     if str(context.master).startswith("local"):
@@ -74,7 +74,7 @@ def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> I
 
 
 def parquet_frame(store: IcebergStore, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
-    """The rows of Parquet files with this schema, in their order. Each file is one task."""
+    """The rows of Parquet files with this schema, in their order. One task reads each file."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     numbers = store.spark.range(len(files), numPartitions=len(files))
@@ -119,7 +119,7 @@ def is_local(store: IcebergStore) -> bool:
 
 
 def _sends(store: IcebergStore) -> bool:
-    """Whether rows are sent to tasks; without Java only the driver reads them."""
+    """Whether rows are sent to tasks. Without Java, only the driver reads rows."""
     return store.has_java and not is_local(store)
 
 
@@ -151,7 +151,7 @@ def local_fields(schema: pa.Schema) -> "StructType":
 def storable_schema(schema: pa.Schema) -> pa.Schema:
     """The schema for files and tasks.
 
-    All columns are optional, and columns without a value to show their type are text.
+    All columns are optional, and a column without values, whose type is unknown, is text.
     """
     return pa.schema(map(_storable, schema))
 
@@ -206,7 +206,7 @@ def stage_or_hold(
 
 
 def rows_of_staged_file(frame: "DataFrame", path: Path) -> StagedRows:
-    """A frame over a Parquet file of this machine, with the file's size."""
+    """A frame that reads a Parquet file on this machine, and the file's size."""
     metadata = pq.read_metadata(path)
     size = unpacked_size(metadata.num_rows, metadata.num_columns, path.stat().st_size)
     return StagedRows(frame, size, partial(parquet_tables, path))

@@ -1,8 +1,8 @@
 """Plan a delivery in Spark's tasks: delivered and stored rows by bucket of the key.
 
 All tasks return answers in one form: rows by kind, and sums. Rows of all kinds share the form's columns of
-each type, so that most columns of a row have values. The columns are numbered, because some names have a
-special meaning in Spark.
+each type, so most columns of a row have values. The columns are numbered, because some names have a special
+meaning in Spark.
 """
 
 import pickle
@@ -76,7 +76,7 @@ def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
 
 @dataclass(frozen=True)
 class Wire:
-    """The form of answers with rows of these kinds. Each kind has its own columns.
+    """The form of answers that contain rows of these kinds. Each kind has its own columns.
 
     Files are `numbered` if Spark keeps the answers, because a path may be the largest part of a row.
     """
@@ -197,7 +197,7 @@ class TaskPlan:
     unplanned: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
-        """The rows of a kind, or None if there are no such rows."""
+        """The rows of a kind, or None if there are none."""
         if not self.sums.added[kind]:
             return None
         frames = [self.unplanned[kind]] if kind in self.unplanned else []
@@ -320,7 +320,7 @@ def _answer_frame(
 
 
 def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
-    """The frames of all sides, with numbered columns. Frames that are read twice are kept on disk."""
+    """The frames of all sides, with numbered columns. A frame that is read twice is kept on disk."""
     met = {side.meets for side in terms.sides.values()}
     frames: dict[str, DataFrame] = {}
     for name, side in terms.sides.items():

@@ -1,7 +1,7 @@
 """Maintenance of a table that changes no query result, so that no Change describes it.
 
 Each operation is at most one commit of the current table, under the same locks as deliveries. After a
-conflict with another writer it is planned again for two minutes, then TryAgain is raised.
+conflict with another writer, the operation is planned again. After two minutes, TryAgain is raised.
 """
 
 from collections.abc import Callable, Mapping, Sequence

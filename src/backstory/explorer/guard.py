@@ -50,7 +50,7 @@ class Guard:
     def admits_host(self, host: str) -> bool:
         """Whether a request may name this host. A hostile site can bind its own name to this address.
 
-        If other machines can send requests, the server may have any name, and the token keeps such a site
+        If other machines can send requests, the server may have any name, and the token keeps hostile sites
         out.
         """
         if not self.loopback:

@@ -51,7 +51,7 @@ class ShownRow:
 class Slider:
     """The positions of a slider, its current position, and bars with the numbers of changes.
 
-    `last` contains the times just before and at the last change up to the current position.
+    `last` contains two times: just before, and at, the last change that is not after the current position.
     """
 
     places: Sequence[str]
@@ -63,7 +63,7 @@ class Slider:
 
 
 def table_view(source: CatalogReader, question: Question) -> View:
-    """A page of rows in the order of their key, as in `as-of` or `current`."""
+    """A page of rows in key order, as in `as-of` or `current`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         rows = _page(files, question)
@@ -297,7 +297,7 @@ GROUPS: Final = 30
 
 
 def diff_view(source: CatalogReader, question: Question) -> View:
-    """A page of the differences between two times, in the order of their keys, as in `diff`."""
+    """A page of the differences between two times, in key order, as in `diff`."""
     with source.files(question.table) as files:
         question = _with_times(source, files, question.alter(table=str(files.table.shape.table)))
         columns = [question.column] if question.column else None

@@ -37,7 +37,7 @@ def open_explorer(
 def _link_host(host: str) -> str:
     """The host for a link.
 
-    If the explorer listens on every address, the host is this machine's own address.
+    If the explorer listens on every address, the link has this machine's own address.
     """
     bare = host.strip("[]")
     bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104

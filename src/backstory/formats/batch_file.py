@@ -40,7 +40,7 @@ def _has_changed(stamp: Stamp) -> bool:
 def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
     """Raise the error, by default Failed, if the file changes within the block.
 
-    This error takes precedence over any error from the block itself.
+    It takes precedence over any error that the block itself raises.
     """
 
     def require() -> None:

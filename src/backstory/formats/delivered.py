@@ -40,7 +40,7 @@ LONGEST = 128
 def chosen_columns(
     file: str, header: Sequence[str], columns: Container[str], wanted: Collection[str]
 ) -> list[str]:
-    """The wanted columns that the header contains, in the header's order.
+    """The wanted columns in the header, in the header's order.
 
     A Fivetran system column that the table lacks is ignored. Raises Refused for any other column that the
     table lacks, and for a repeated name. Raises Refused for a header without any wanted column, because its
@@ -132,12 +132,12 @@ class WantedTable:
 
 
 def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterator[Rows]:
-    """The rows in blocks, so that memory does not grow with their number.
+    """The rows in blocks, so that memory does not grow with the number of rows.
 
     Arrow's parser reads numbers and times directly as long as all cells are regular. A cell is irregular if
-    it is unmodified, has digits beyond the microsecond, or does not match its type. From the first block with
-    an irregular cell on, all cells are parsed as strings. Raises Refused for broken CSV and for an unreadable
-    cell.
+    it is unmodified, has digits beyond the microsecond, or does not match the column's type. From the first
+    block with an irregular cell on, all cells are parsed as strings. Raises Refused for broken CSV and for an
+    unreadable cell.
     """
     names = table.names or []
     places = {name: names.index(name) for name in wanted.types}

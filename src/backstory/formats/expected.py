@@ -1,4 +1,4 @@
-"""Declared types of columns, and checks for values that they do not allow (section 1.9).
+"""Declared column types, and checks for values that these types do not allow (section 1.9).
 
 Arrow types allow more values: any number as a UInt8, days of the year 10000, NULL in a list with required
 items.
@@ -80,7 +80,7 @@ def is_narrow(field: pa.Field) -> bool:
 def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
     """A nested field of a struct, list or map, under its name in messages. `key` selects it in a list or map.
 
-    Its metadata contain its declared type, taken from the metadata of the outer field.
+    The nested field's metadata contain its declared type, which is taken from the outer field's metadata.
     """
     declared = _declared_type(field)
     if key:

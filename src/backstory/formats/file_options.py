@@ -1,4 +1,4 @@
-"""The caller's options for the format of a source's files, if it differs from the default."""
+"""The caller's options for a source's files, for formats that differ from the default."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -73,7 +73,10 @@ class FileOptions:
         return UTF8 if self.encoding is None else encoding(self.encoding)
 
     def refuse_all(self, what: str, but: frozenset[str] = frozenset()) -> None:
-        """Raise UsageError if an option is set that does not apply to `what`. `but` lists the exceptions."""
+        """Raise UsageError if an option is set that does not apply to `what`.
+
+        `but` lists options that are exempt.
+        """
         for name in FILE_OPTIONS:
             value = getattr(self, name)
             if value not in (None, {}) and name not in but:

@@ -30,7 +30,7 @@ LEFT = 3
 
 
 class TooLarge(Failed):
-    """A delivery needs more of the driver's memory than is left. Spark tasks must read it."""
+    """A delivery needs more of the driver's memory than is left. Spark's tasks must read the delivery."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -41,7 +41,7 @@ class TooLarge(Failed):
 
 
 def unpacked_size(rows: int, columns: int, size: int) -> int:
-    """The estimated bytes of rows of Parquet files with `size` bytes, as Arrow tables."""
+    """The estimated size in bytes, as Arrow tables, of the rows in Parquet files of `size` bytes."""
     return max(1, rows * columns * CELL, size * UNPACKED)
 
 
@@ -57,7 +57,8 @@ def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
 class Memory:
     """The driver's memory that all deliveries of a process share.
 
-    Their unpacked bytes may use one share of it; the rest is for the plans that are made from them.
+    The deliveries' unpacked bytes may use one share of the memory. The rest is for the plans made from these
+    bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -213,7 +214,7 @@ def no_room(fault: OSError, owner: object) -> BackstoryError | None:
 
 
 def no_room_by(text: str, owner: object) -> TryAgain | None:
-    """The error for `owner` if a message of Java, Spark or SQLite means a full disk, or None."""
+    """The error for `owner` if a message from Java, Spark or SQLite means a full disk, or None."""
     return disk_full(owner) if any(word in text for word in FULL_WORDS) else None
 
 

@@ -20,7 +20,7 @@ class CsvOptions:
         header: whether the first row names the columns.
         encoding: Python's name of the text's encoding.
         null: the string that means NULL, or None if there is no such string.
-        quoted_null: whether this string also means NULL in quotes.
+        quoted_null: whether the string of `null` also means NULL in quotes.
         forms: the formats of numbers, dates and times.
         unmodified: the content of cells that leave their column unchanged, or None. An extra
             boolean column flags these cells.

@@ -55,7 +55,7 @@ def excerpt(value: object) -> str:
 
 
 def missing(name: str, column: str, present: list[str]) -> Refused:
-    """The error for a declared column that a file with named columns does not have."""
+    """The error for a declared column that is missing from a file with named columns."""
     shown = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
     columns = f"its columns are {shown}" if present else "it has no columns"
     return Refused(

@@ -57,8 +57,8 @@ def rows_of(
     """The rows of a file in its order, with the declared columns or else with the file's own columns.
 
     `name` is the file's name in messages. Without a schema, a column has its type in `dataset_types`. Every
-    other column is optional, and has the type null if it has no values. An empty file then has no columns.
-    `bound` limits the unpacked bytes; its default is the limit of every door.
+    other column is optional, and has the type null if it has no values. Without a schema, an empty file has
+    no columns. `bound` limits the unpacked bytes; its default is the limit of every door.
 
     Raises UsageError for a declared type that the format cannot represent. Raises Refused for a file that
     violates its format or the schema. Errors in single rows are raised when their batch is read.
@@ -134,7 +134,7 @@ def _with_sql_type(message: str) -> str:
 
 
 def _encoding_remedy(message: str) -> str:
-    """The remedy for a file in another encoding than UTF-8."""
+    """The remedy for a file in an encoding other than UTF-8."""
     if "packed" in message:
         return "Nothing was written; give the file its ending."
     name = "utf-16" if "UTF-16" in message else "cp1252"
@@ -203,7 +203,10 @@ class ReadableFiles:
 
 
 def open_files(source: SourceFiles, folder: Path, written: FileOptions = AS_EXPECTED) -> ReadableFiles:
-    """The files of a source, unpacked into the folder. JSON has a row a line, unless all files are arrays."""
+    """The files of a source, unpacked into the folder.
+
+    JSON has one row per line, unless all files are arrays.
+    """
     files = [unpack(file, folder) for file in source.files]
     options: Options
     if source.format == "csv":

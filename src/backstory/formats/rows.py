@@ -49,7 +49,7 @@ _BEFORE: Final = KEEPS.format("")
 
 
 def column_of_kept(name: str) -> str | None:
-    """The column whose kept cells are flagged by a column with this name, or None for any other name."""
+    """The column whose kept cells a column with this name flags, or None for any other name."""
     return name.removeprefix(_BEFORE) if name.startswith(_BEFORE) else None
 
 
@@ -141,7 +141,10 @@ class Rows:
 
     @classmethod
     def concat(cls, parts: Iterable[Self], empty: pa.Schema) -> Self:
-        """All rows in order, with the columns of `empty`. Columns that a part lacks are unknown there."""
+        """All rows in order, with the columns of `empty`.
+
+        A column that a part lacks is unknown in that part's rows.
+        """
         parts = [part.align(empty) for part in parts]
         if not parts:
             nothing = empty.empty_table()

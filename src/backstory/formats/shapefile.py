@@ -164,7 +164,7 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
     """Group rings into polygons, in the order of their outer rings.
 
     Each polygon is a list with the outer ring first, then its holes. A counterclockwise ring outside every
-    outer ring has the wrong direction; it counts as an outer ring.
+    outer ring has the wrong direction, and counts as an outer ring.
     """
     planes = [np.array([point[:2] for point in ring], np.float64).reshape(-1, 2) for ring in rings]
     areas = [_area(plane) for plane in planes]
@@ -196,7 +196,7 @@ def _area(plane: _Plane) -> float:
 
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
-    """Whether a ring is inside another, by its first corner or edge middle that is not on the other."""
+    """Whether a ring is inside another, by its first corner or edge midpoint that is not on the other."""
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
@@ -368,8 +368,8 @@ def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Boun
 def _table(folder: Path, name: str) -> tuple[str, Dbf]:
     """The encoding of the table's strings, and the table's layout.
 
-    The encoding is the one in the .cpg file. Without a .cpg file it is UTF-8 if all strings are valid UTF-8,
-    else Latin-1.
+    The .cpg file names the encoding. Without a .cpg file, the encoding is UTF-8 if all strings are valid
+    UTF-8, else Latin-1.
     """
     page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
     if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):

@@ -1,7 +1,7 @@
 """The files for a source or a glob, with their format and unpacked content (section 2 of the interface).
 
 Zip archives are unpacked by entry (section 1.5, D26). The time to match a path is bounded by the lengths of
-pattern and path, regardless of the number of stars.
+pattern and path, whatever the number of stars.
 """
 
 import errno
@@ -82,7 +82,7 @@ def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound
 
 
 def ambiguous(name: str, wanted: str, matches: Sequence[str], entries: Sequence[str]) -> Refused:
-    """The error if no entry or several entries match. It lists them."""
+    """The error if no entry or several entries match. It lists the entries."""
     message = f"{name}: {wanted} matches {len(matches)} entries: {name_list(matches)}."
     if not matches:
         message = f"{name}: {wanted} matches no entry; the archive contains {name_list(entries)}."
@@ -112,8 +112,8 @@ def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
     """The files that match a glob pattern, sorted by path.
 
     Only a pattern with a leading dot matches hidden files. A relative pattern begins in the folder. The
-    folder's name is taken literally, as are the pattern's first folders if they exist under that name. `**`
-    matches each folder below once, even if several links lead to it.
+    folder's name is taken literally. So are the pattern's first folders, if folders with these names exist.
+    `**` matches each folder below once, even if several links lead to it.
     """
     place = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
     *parts, last = _collapse_stars((place / pattern).parts[len(place.parts) :])
@@ -187,7 +187,7 @@ class Stars:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A part of a path pattern whose match is returned."""
+    """A part of a path pattern. The text that this part matches is returned."""
 
     pattern: re.Pattern[str]
 

@@ -1,4 +1,4 @@
-"""The logical hash of rows on the driver, as Arrow, equal to Spark's (section 6.5).
+"""The logical hash of Arrow rows on the driver, which equals Spark's (section 6.5).
 
 `row_hash` describes the form. SHA-256 is computed row by row. The strings of rows, and the sums of hashes,
 are computed for all rows of a piece at once.
@@ -50,7 +50,7 @@ def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
-    """The hash words of each row. Their exclusive or is the hash of all rows."""
+    """The hash words of each row. The exclusive or of all rows' words is the hash of the rows."""
     return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 
@@ -75,7 +75,7 @@ def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
 
 
 def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
-    """The rows in pieces whose strings fit into one array of 2 GiB."""
+    """The rows in pieces. The strings of a piece fit into one array of 2 GiB."""
     for start in range(0, len(rows), size):
         piece = rows.slice(start, size)
         if piece.nbytes > LARGEST and len(piece) > 1:
@@ -152,7 +152,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
 
 
 def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray) -> pa.Array:
-    """The string of each list or map from its items. `lengths` has the number of items of each."""
+    """The string of each list or map, made from its items. `lengths` has the number of items in each."""
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     content = pc.binary_join(pa.ListArray.from_arrays(ends, items), "")
     texts = _join_texts(letter, pa.array(lengths).cast(pa.string()), ":", content)
@@ -216,7 +216,7 @@ def _floats(values: pa.Array) -> pa.Array:
 
 
 def _word(digits: np.ndarray, place: int) -> np.ndarray:
-    """XXH64 of the place and of each hash's 64 digits, given as eight numbers of 64 bits each."""
+    """XXH64 of the place and of each hash's 64 digits, which are given as eight 64-bit numbers."""
     seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
     lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
     for stripe in (digits[:4], digits[4:]):
@@ -306,7 +306,7 @@ class _RowWords:
         return self._slice(np.arange(first, last))
 
     def slice_outside(self, spans: Iterable[tuple[int, int]]) -> dict[int | None, Slice]:
-        """The rows outside all spans, under the key None. The result is empty if there are no such rows."""
+        """The rows outside all spans, under the key None. The result is empty if every row is in a span."""
         outside = np.ones(self.words.shape[1], dtype=bool)
         for span in spans:
             outside[slice(*self._span(*span))] = False

@@ -2,8 +2,8 @@
 
 Blocks are stored in the properties of the dataset's snapshots. A block has the hash of the previous block, so
 a change of a block changes its hash and invalidates every later block. The log is a table that is derived
-from the commits. It preserves the chain when the snapshots of the dataset expire. Its newest snapshot also
-contains the newest block, so that the state of a dataset is found without a Spark job.
+from the commits. It preserves the chain when the snapshots of the dataset expire. The log's newest snapshot
+also contains the newest block, so that the state of a dataset is found without a Spark job.
 """
 
 import json
@@ -168,7 +168,7 @@ def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
 def canonical(value: Any) -> str:
     """A value as JSON with sorted keys, no spaces and the fewest escapes.
 
-    Half of a surrogate pair, which a file name can contain, is escaped, because it has no UTF-8 form.
+    An unpaired surrogate, which a file name can contain, is escaped, because it has no UTF-8 form.
     """
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value

@@ -4,8 +4,9 @@ It depends on the values only, not on the files (section 6.5). A row is hashed a
 its columns in the order of their names. The string of a column is `<bytes of the name>:<name>`, a letter for
 the kind of value, `<bytes of the value>:<value>`. A NULL adds nothing, so that a column that is added later
 changes no old hash. The hash of a row is the SHA-256 of its string, in hexadecimal digits. The hash of a
-slice has four words of 64 bits. Each word is the exclusive or of XXH64 over its index and each row's hash.
-Offsets fix the order, so rows can be summed in any order, while they are written to the table.
+slice has four 64-bit words. Each word is the exclusive or, over all rows, of the XXH64 of the word's index
+and the row's hash. Offsets fix the order, so rows can be summed in any order, while they are written to the
+table.
 
 Rows are not moved to the driver (`arrow_hash` hashes rows that are already there). The hash does not depend
 on partitions, on the order of columns or on settings of the session. The string is computed in SQL, because
@@ -97,7 +98,7 @@ def _variable(variables: Variables) -> str:
 
 
 def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 - a branch a kind
-    """The letter of a value's kind, and the SQL for its string. Widths of numbers make no difference."""
+    """The letter of a value's kind, and the SQL for its string. The width of a number makes no difference."""
     text = f"CAST({value} AS STRING)"
     match type_:
         case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
@@ -158,8 +159,8 @@ def slice_hashes(
 ) -> dict[int | None, Slice]:
     """The rows and hash of each slice, in one pass.
 
-    A slice is given as its number, first and last offset. The key None has the rows that are in no slice, if
-    there are any. `names` maps renamed columns to their names when the rows were written.
+    A slice is given as its number, first and last offset. Rows that are in no slice, if any, are under the
+    key None. `names` maps renamed columns to their names when the rows were written.
     """
     number = column(offset).cast("bigint")
     rows = frame.select(number.alias(OFFSET), _digest(frame, offset, names).alias(DIGEST))

@@ -72,11 +72,11 @@ def verdict_of(dataset: TableName, result: Verdict | BackstoryError) -> Verdict:
 
 
 def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdict:
-    """Compute the chain and the hashes of all rows again, and compare them with the commits.
+    """Compute the chain and the hashes of all rows again, and compare both with the commits.
 
     Compaction, expired snapshots (if the log has their blocks) and added columns do not affect the result.
-    `renamings` returns the renamed system columns of a manifest in a block. Raises UsageError if there is no
-    such table.
+    `renamings` returns the renamed system columns of a manifest in a block. Raises UsageError if the table
+    does not exist.
     """
     from backstory.journal.row_hash import SparkRows
 
@@ -268,7 +268,7 @@ def _time_problems(before: Block, block: Block) -> Iterator[Problem]:
 def _namings(table: TableLike, blocks: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
     """For each block, the renamed system columns and their names in that block.
 
-    A block contains its manifest if the manifest had changed. A manifest may rename system columns.
+    A block contains a manifest only if the manifest had changed. A manifest may rename system columns.
     """
     namings: dict[int, dict[str, str]] = {}
     names: dict[str, str] = {}

@@ -30,7 +30,7 @@ def foreign_writes(
 ) -> list[str]:
     """One sentence for the commits and one for the column changes of other programs.
 
-    `commits` are the table's commits, newest first: their ids, operations and doors. `then` and `now` are
+    `commits` are the table's commits, newest first, each with id, operation and door. `then` and `now` are
     column names by id, as the door left them and as they are now. `then` is None if they were not recorded.
     """
     if layout not in _OWN_LAYOUTS:
@@ -114,8 +114,8 @@ class Change:
 
     `counts` are the numbers of rows by outcome. `count_as` is the outcome under which added rows are counted
     while they are written. If the number of added rows is not `expected`, nothing is committed.
-    `late_properties` is called with the resulting table after the rows are written, for properties of the
-    commit that depend on it.
+    `late_properties` is called with the resulting table after the rows are written. It returns the commit's
+    properties that depend on that table.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)

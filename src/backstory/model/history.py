@@ -42,9 +42,9 @@ class Archive:
 class History:
     """A table with versions: its shape, its labels and marks, and its archive.
 
-    `own` are the columns that are not the user's, by default the layout's. `references` are columns with keys
-    of other tables. `labels` are stored, and views show `shown_labels` instead. Versions that ended before
-    `whole_since` may be in the `archive`.
+    `own` are the columns that are not the user's. By default, these are the layout's columns. `references`
+    are columns with keys of other tables. `labels` are stored, and views show `shown_labels` instead.
+    Versions that ended before `whole_since` may be in the `archive`.
     """
 
     shape: Shape
@@ -64,7 +64,7 @@ class History:
 
     @property
     def archive_name(self) -> str:
-        """The name of the table of pruned versions, whether or not it exists."""
+        """The name of the table of pruned versions, whether or not the table exists."""
         return self.archive.name if self.archive else f"{self.name}{ARCHIVE_SUFFIX}"
 
     @property
@@ -83,7 +83,7 @@ class History:
     def record_key(self) -> str:
         """The single column that identifies a record.
 
-        `shape.key` has the columns by which people know the record.
+        `shape.key` has the columns by which people identify it.
         """
         return f"{self.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
 

@@ -1,7 +1,7 @@
 """The meaning of a table's rows by layout. Only this module names the columns of layouts.
 
-The table property `backstory.layout` holds the layout. It determines the door that writes the table, the
-columns that are not the user's, the columns with the times of a row, and the partitions.
+The table property `backstory.layout` holds the layout. The layout determines the door that writes the table,
+the columns that are not the user's, the columns with a row's times, and the partitions.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ class Span:
     """The columns that contain the start and the end of a version. `open` is SQL of any dialect.
 
     `flag` is true for an open version, `state` is the state of a version, and `written` the time of writing.
-    A closed version ends `grain` microseconds before its successor begins. An end at `far` or later, in
+    A closed version ends `grain` microseconds before the next version begins. An end at `far` or later, in
     microseconds since 1970, means no end.
     """
 

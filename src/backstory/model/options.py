@@ -93,7 +93,7 @@ def alternatives(hint: Any) -> set[Any]:
 
 
 def _simple_default(hint: Any) -> Any:
-    """False for a flag, the first value of a `Literal`, or None for any other type."""
+    """False for a flag, a `Literal`'s first value, or None for any other type."""
     types = alternatives(hint)
     if NoneType not in types and Literal in types:
         return get_args(hint)[0]

@@ -33,7 +33,7 @@ class Receipt:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """The receipt as a small table, for notebooks."""
+        """The receipt as a small HTML table, for notebooks."""
         rows = (
             f"<tr><th>{escape(name)}</th><td>{escape(_in_words(value))}</td></tr>"
             for name, value in self._nonempty_fields().items()
@@ -75,7 +75,7 @@ def exit_code(outcomes: Iterable[HasExitCode]) -> int:
 def attempt_each(
     names: Iterable[Named], act: Callable[[Named], Done], *, every: bool = False, alone: bool = False
 ) -> "dict[Named, Done | BackstoryError]":
-    """The results of `act` by name. If it fails for a name, the error is that name's result.
+    """The results of `act` by name. If `act` fails for a name, the error is the result for that name.
 
     UsageError is raised, unless `every` is true. If `alone` is true, every error is raised.
     """

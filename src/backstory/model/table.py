@@ -42,7 +42,10 @@ def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName 
 
 
 def possible_names(text: str) -> Iterator[TableName]:
-    """The tables that a string may name, the dataset last. Raises UsageError if it cannot name any."""
+    """The tables that a string may name, the dataset last.
+
+    Raises UsageError if the string cannot name a table.
+    """
     if NUL in text:
         table_name(text)
     if dotted := all(text.partition(".")[::2]):
@@ -141,7 +144,7 @@ def is_reserved(name: str, reserved: Iterable[str]) -> bool:
 
 
 def spelling_hint(missing: Iterable[str], names: Collection[str]) -> str:
-    """A sentence with the right spellings of missing names and a trailing space, or an empty string."""
+    """A sentence with the right spellings of missing names, followed by a space, or an empty string."""
     pairs = ((name, other_spelling(name, names)) for name in missing)
     words = [f"{other} instead of {name}" for name, other in pairs if other is not None]
     return f"Write {', '.join(words)}. " if words else ""

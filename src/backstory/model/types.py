@@ -110,7 +110,7 @@ class ColumnType:
 
     @property
     def flat(self) -> bool:
-        """Whether the type is neither nested nor another tool's, so that a source's row can contain it."""
+        """Whether the type is neither nested nor foreign, so that a source's row can contain its values."""
         return not self.foreign and self.kind not in NESTED_KINDS
 
 
@@ -143,9 +143,9 @@ def type_named(word: str) -> ColumnType:
 
 
 def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
-    """The narrowest type for values of both types, or None for nested types. The widest is STRING.
+    """The narrowest type for the values of both types, or None for nested types.
 
-    Whether all values fit exactly depends on the values.
+    The widest type is STRING. Whether a value fits exactly depends on the value.
     """
     if not (one.flat and other.flat):
         return None

@@ -90,7 +90,7 @@ def key_text(names: Sequence[str], values: Sequence[object]) -> str:
 
 
 def key_of_words(names: Sequence[str], words: tuple[str, ...]) -> str | dict[str, str]:
-    """The key in the words of a command: one value for one column, or else `name=value` for each column."""
+    """The key from a command's words: one value for a single column, or else `name=value` for each column."""
     values = {}
     for word in words:
         known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)

@@ -43,7 +43,7 @@ class _Lines:
 
 
 def log_for_fivetran() -> None:
-    """Log JSON lines to standard output, which from then on contains nothing else.
+    """Log JSON lines to standard output, which contains nothing else from then on.
 
     Output of this process or its children to file descriptor 1 goes to standard error.
     """

@@ -30,7 +30,7 @@ STAGES: Final = (
 
 
 class ProgressLine:
-    """A line with stage and bytes, shown from `begin` to `end`. Nothing is shown without a terminal."""
+    """A line with stage and bytes, shown from `begin` to `end`. Without a terminal, nothing is shown."""
 
     def __init__(self, terminal: Console | None) -> None:
         self._terminal = terminal

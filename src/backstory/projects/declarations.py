@@ -1,4 +1,4 @@
-"""The declarations of a project file: their options, the tables they read and write, and their order."""
+"""The declarations of a project file: the options, the tables that are read and written, and the order."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,12 +52,13 @@ _FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declaration: its name, its kind, and the options of the call that delivers it.
+    """A declaration: the name, the kind, and the options of the call that delivers it.
 
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
-    `expect` is the greatest age that its last delivery may have. `place` is its line in the file. If
-    `restart` is true, its history restarts when the shape of the source changes. `pattern` is the name of the
-    pattern to which the table belongs. `error` is the reason why it cannot be delivered.
+    `expect` is the greatest age that the last delivery may have. `place` is the declaration's line in the
+    file. If `restart` is true, the history restarts when the shape of the source changes. `pattern` is the
+    name of the pattern to which the table belongs. `error` is the reason why the declaration cannot be
+    delivered.
     """
 
     name: str
@@ -392,7 +393,9 @@ TAG: Final = "tag:"
 
 
 def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
-    """The upstream declarations of each declaration, by name. Raises UsageError if they form a cycle.
+    """The upstream declarations of each declaration, by name.
+
+    Raises UsageError if the declarations form a cycle.
 
     A declaration waits for the declarations in `after`, and for the writers of tables that it reads. The
     schema of a dataset's table may be omitted.
@@ -420,9 +423,9 @@ def select(
 ) -> list[Declaration]:
     """The declarations that words select, in the file's order. If there are no words, all are selected.
 
-    A word is a name, a pattern such as `crm.*`, or `tag:nightly`. A `+` before it adds its upstream
-    declarations, and a `+` after it adds its downstream declarations. Raises UsageError for a word that
-    selects nothing.
+    A word is a name, a pattern such as `crm.*`, or `tag:nightly`. A `+` before the word adds the upstream
+    declarations, and a `+` after the word adds the downstream ones. Raises UsageError for a word that selects
+    nothing.
     """
     if not wanted:
         return list(project.declarations)

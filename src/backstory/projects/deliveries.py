@@ -55,7 +55,7 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """The settings for all declarations of a run: the folder of their files, and whether it is a dry run.
+    """The settings for all declarations of a run: the folder of their files, and whether the run is dry.
 
     `on_schema_change` overrides the tables' own settings. If `branch` is set, tables are previewed on it.
     """
@@ -233,7 +233,7 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
 
 
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
-    """The receipt of several datasets. Its error is their first error."""
+    """The joint receipt of several datasets, with the first error of any."""
     counts: Counter[str] = Counter()
     for part in receipts:
         counts.update({_WORDS.get(name, name): count for name, count in part.counts.items()})
@@ -268,7 +268,7 @@ _TIME: Final = r"\d{8}_\d{6}(_\d+)?"
 
 
 class Deliver(Protocol):
-    """A function that delivers a copy to a table, or only plans it, and returns the receipt."""
+    """A function that delivers or only plans a copy to a table, and returns the receipt."""
 
     def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
 
@@ -277,7 +277,7 @@ class Deliver(Protocol):
 class FullCopy:
     """A full copy for a table of a project.
 
-    `deliver` delivers it to a table, or only plans it, and returns the receipt. `at` is its time, or None for
+    `deliver` delivers or only plans the copy, and returns the receipt. `at` is the copy's time, or None for
     now. `restarts` is true if the declaration allows a restart, and `has_all_records` if a history can begin
     with the copy.
     """
@@ -294,8 +294,9 @@ def deliver_copy(
 ) -> Mapping[str, Any]:
     """The receipt of a copy.
 
-    If its shape does not fit the table and restarts are allowed, the history restarts. The name of an archive
-    is added to `archives` as soon as it exists. If a first load would refuse the copy, nothing is archived.
+    If the copy's shape does not fit the table and restarts are allowed, the history restarts. The name of an
+    archive is added to `archives` as soon as it exists. Nothing is archived if the copy would be refused as a
+    first load.
     """
     table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
     if unfinished is not None:
@@ -334,7 +335,10 @@ def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName
 
 
 def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapping[str, Any]]) -> str | None:
-    """The newest archive of a missing table, if no report names it. `logged` are the rows of the log."""
+    """The newest archive of a missing table, if no logged receipt names the archive.
+
+    `logged` are the rows of the log.
+    """
     newest = str(archives[-1].shape.table)
     reports = (json.loads(row["archives"]) for row in logged if row["archives"])
     return None if any(newest in names for names in reports) else newest

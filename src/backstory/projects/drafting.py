@@ -56,7 +56,7 @@ _GROUP: Final = "database"
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A table of the draft: its source, and its key or the columns to choose a key from.
+    """A table of the draft: the source, and either the key or the columns to choose a key from.
 
     If a group has the source, `group` is its name. `newest` is the newest file of a source of files.
     """
@@ -75,7 +75,7 @@ def draft_project(
     """The contents of a project file for a folder or a database, and the names of its tables.
 
     `keys_of` lists the tables of a database. Paths are relative to `home`, the folder of the project file. By
-    default, this is the source folder. Raises UsageError if there are no files or tables, and errors from
+    default, `home` is the source folder. Raises UsageError if there are no files or tables, and errors from
     reading the database's catalog.
     """
     if not is_database(source):
@@ -171,7 +171,7 @@ def _table_name(name: str, database: Database) -> str:
 
 
 def _draft_folder(folder: Path, home: Path) -> list[_Draft]:
-    """A draft for each file, or for all files whose names differ only in a time."""
+    """A draft for each file, or one draft for all files whose names differ only in a time."""
     groups: dict[str, Path] = {}
     for path in sorted(_files(folder)):
         groups[_pattern(str(path.relative_to(folder)))] = path

@@ -85,7 +85,7 @@ class ProjectEntry(BaseModel):
 
 
 class ScheduledEntry(ProjectEntry):
-    """The keys of every declaration that determine when it runs."""
+    """The keys, common to all declarations, that determine when a declaration runs."""
 
     tags: Names = Field((), description="Words that select it: tag:nightly.")
     after: Names = Field((), description="Declarations that must succeed before it.")

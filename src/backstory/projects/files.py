@@ -54,7 +54,8 @@ class FileCopy:
     """A file, its copy's time in UTC (None for a feed), and a mark that identifies the file.
 
     The mark has the file's name in its project, its size and its modification time. Files of two projects may
-    share these, so the mark also has the inode and the time of the file's last change on this machine.
+    have the same name, size and time, so the mark also has the inode and the time of the file's last change
+    on this machine.
     """
 
     path: Path
@@ -67,17 +68,14 @@ class FileCopy:
 
 
 def expand(text: str, table: TableName) -> str:
-    """Replace `{table}` and `{schema}` in a string with the table's name, which is escaped in an address."""
+    """Replace `{table}` and `{schema}` in a string with parts of the table's name, escaped in an address."""
     parts = {"table": table.name, "schema": table.schema}
     escape = escape_name if is_database(text) else str
     return _NAME.sub(lambda match: escape(parts[match[1]]), text)
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
-    """The rule for the times of copies, from `source` and `at`.
-
-    Raises UsageError if the two conflict.
-    """
+    """The rule for copies' times, made from `source` and `at`. Raises UsageError if the two conflict."""
     files = names_files(source)
     pattern = source if _AT.search(source) else at if _AT.search(at) else None
     if kind == "apply":

@@ -1,7 +1,7 @@
-"""The receipts of runs and their log, `meta.runs`, and past runs and freshness from the log and commits.
+"""Receipts of runs, their log `meta.runs`, and past runs and freshness, computed from the log and commits.
 
-A run commits to the log twice. It adds a row for each declaration at its beginning, and another at its end. A
-row `begun` without an end belongs to a run that is running or was interrupted.
+A run commits to the log twice. The run adds a row for each declaration at the run's beginning, and another at
+its end. A row `begun` without an end belongs to a run that is running or was interrupted.
 """
 
 import json
@@ -49,7 +49,8 @@ class RunReceipt(Receipt):
     has the seconds for reading, planning and committing. `way` is where planning ran: `driver` or `tasks`.
     The status is `blocked` if the declaration did not begin because `blocked_by` failed, and `stopped` if the
     run ended first. A `begun` declaration has no recorded end. `parts` are the receipts of a model's or a
-    manifest's datasets. `archives` are the names of its archived former histories, if it restarted.
+    manifest's datasets. `archives` are the names under which former histories were archived, if the history
+    restarted.
     """
 
     name: str
@@ -143,7 +144,7 @@ def append_beginning(
 def append_run(
     store: IcebergStore, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
 ) -> None:
-    """Log the end of a run. `marks` has the marks of its delivered files, by declaration.
+    """Log the end of a run. `marks` has the marks of the run's delivered files, by declaration.
 
     The log has the UUID of each table, because a table that was dropped and created again has no delivered
     files. Raises Refused if other tables have the log's names.
@@ -327,7 +328,7 @@ def _time_of(run_id: str) -> datetime:
 def freshness(
     project: Project, catalog: Catalog, logged: Rows, now: datetime, words: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The last delivery of each selected declaration with `expect`, the time the next is due, and `late`.
+    """For each selected declaration with `expect`: the last delivery, when the next is due, and `late`.
 
     A declaration that was never delivered is late, as is a pattern that no run has delivered. Times are UTC.
     `age_hours` is None if there was no delivery. Raises UsageError for a word that selects nothing.

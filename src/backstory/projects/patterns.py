@@ -27,12 +27,12 @@ def declare_tables(
     exists: Callable[[str], bool],
     list_keys: Callable[[Database], Keys] | None,
 ) -> Project:
-    """The project with its patterns replaced by a declaration for each of their tables.
+    """The project, with each pattern replaced by declarations for the pattern's tables.
 
     `logged` are the rows of the log of runs, and `list_keys` lists the tables of a database. If `list_keys`
     is None, the tables of past runs are declared, or the pattern if no run has any. A table that the database
-    no longer has is declared as long as it `exists` in the warehouse. A pattern that cannot be listed is
-    declared too, with the error. Raises UsageError if `after` names a table that no pattern has.
+    no longer has is declared as long as it `exists` in the warehouse. A pattern whose tables cannot be listed
+    is declared too, with the error. Raises UsageError if `after` names a table that no pattern has.
     """
     if not project.patterns:
         return project
@@ -99,14 +99,14 @@ def tables_of_source(
 
 
 def parse_pattern(source: str) -> Database:
-    """The database in a filled address whose table contains `{table}`, and perhaps `{schema}`."""
+    """The database in a filled address. The address's table contains `{table}`, and perhaps `{schema}`."""
     return parse_address(source.replace("{schema}", _SCHEMA).replace("{table}", _TABLE))
 
 
 def names_in_warehouse(
     pattern: TablePattern, database: Database, keys: Keys
 ) -> Mapping[str, tuple[str, ...]]:
-    """The keys of the tables that the address of a pattern can name, by their names in the warehouse."""
+    """The keys of the tables that a pattern's address can name, by the tables' names in the warehouse."""
     form = re.escape(database.table or "")
     if keys and "." not in form and all("." in name for name in keys):
         raise UsageError(

@@ -1,7 +1,7 @@
 """A run of a project: declarations in parallel, each after its upstream declarations.
 
 Locks keep two runs on this machine from writing the same table. A run can repeat the declarations that did
-not succeed in the last run, even if that run was interrupted.
+not succeed in the previous run, even if that run was interrupted.
 """
 
 import fcntl
@@ -219,7 +219,7 @@ class RunRequest:
 class _Turn:
     """A declaration that waits for its turn, with its attempts so far and the receipt of the last attempt.
 
-    `marks` identify the files that its table has, and `logged` are the marks in the log.
+    `marks` identify the files that the table has received, and `logged` are the marks in the log.
     """
 
     declared: Declaration
@@ -432,7 +432,7 @@ class _Run:
         )
 
     def _note_marks(self, turn: _Turn) -> None:
-        """Note the files that the table, or a former history of it, has received.
+        """Note the files that the table or one of its former histories has received.
 
         The log repeats the files of former histories once the restart is logged.
         """

@@ -29,7 +29,7 @@ Origin = tuple[CommitMetadata | None, datetime | None]
 
 
 def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
-    """A commit: its time, door, token, run, note, author, files (only names) and rows by outcome."""
+    """A commit: time, door, token, run, note, author, files (only names) and rows by outcome."""
     properties = commit.properties
     files = json.loads(properties.get(FILES) or "[]")
     return {

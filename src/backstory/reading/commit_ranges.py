@@ -1,4 +1,4 @@
-"""The commits that a feed covers: named by version, snapshot id or time, or by the cursor of a consumer.
+"""The commits that a feed covers, named by version, snapshot id or time, or by the cursor of a consumer.
 
 A cursor is a tag, which keeps its snapshot from expiring for as long as `backstory.cursor-max-age` allows. A
 table property also records the cursor, to distinguish a cursor with an expired tag from a new one (native.md,
@@ -29,7 +29,7 @@ BEFORE_ALL: Final = 0
 class Lineage:
     """The commits that led to a table's current state, oldest first. `whole` is true if none has expired.
 
-    `older` are snapshots that were kept although later ones expired.
+    `older` are snapshots that remain although later ones have expired.
     """
 
     table: TableName
@@ -43,7 +43,7 @@ class Lineage:
         return self.commits[-1].version if self.commits else BEFORE_ALL
 
     def place_of(self, where: CommitName) -> int:
-        """The number of commits up to a commit, including it.
+        """The number of commits up to and including a commit.
 
         Raises Refused if the commit has expired, and UsageError if it never existed or was rolled back.
         """
@@ -79,7 +79,10 @@ def _commit_time(commit: SnapshotLine) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The commits after version `since` up to version `until`. `before` is the snapshot at `since`."""
+    """The commits after version `since`, up to and including version `until`.
+
+    `before` is the snapshot at `since`.
+    """
 
     since: int
     until: int
@@ -105,7 +108,7 @@ def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:
 def range_of(
     commits: Lineage, since: CommitName | None, until: CommitName | None, *, net: bool = False
 ) -> Range:
-    """The commits after `since`, by default all, up to `until`, by default the newest.
+    """The commits after `since` (by default, all), up to and including `until` (by default, the newest).
 
     With `net`, all commits count as one, so commits after `since` may have expired if `since` itself has not.
     Raises Refused if a needed commit has expired, and UsageError if the two commits are not a range of the
@@ -145,7 +148,7 @@ _BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('st
 
 
 def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: Start | None) -> int:
-    """The version up to which a cursor has read.
+    """The last version that a cursor has read.
 
     If the cursor is new or its commit is lost, `start` determines the version. A new cursor without `start`
     begins before all versions. Without `start`, raises Refused if the tag of the cursor has expired, or its
@@ -171,8 +174,8 @@ def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: S
 def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: int) -> None:
     """Move a cursor to a commit, from its place in the loaded table.
 
-    Raises TryAgain if another consumer has moved it since. Raises Refused if the table was created again or
-    rolled back past the commit.
+    Raises TryAgain if another consumer has moved the cursor since then. Raises Refused if the table was
+    created again or rolled back past the commit.
     """
     if version == BEFORE_ALL:
         return
@@ -199,7 +202,9 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
 
 
 def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
-    """Move a cursor from any place to a commit, or create it there. If `version` is None, drop it.
+    """Move a cursor from any place to a commit, or create the cursor there.
+
+    If `version` is None, drop the cursor.
 
     Raises UsageError if no cursor is named, or if the cursor to drop does not exist.
     """

@@ -22,7 +22,7 @@ def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
     """A table's commits, newest first: time, snapshot id, door, token, counts, note, author.
 
     Commits of a dataset also have their block, and commits of layout `versions` their recorded time (V122).
-    Raises UsageError if there is no such table.
+    Raises UsageError if the table does not exist.
     """
     described = existing(catalog, table)
     layout = described.shape.layout
@@ -44,7 +44,7 @@ def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
 
 
 def _block(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The block in a commit's properties, or NULLs for a commit without a block, such as a compaction."""
+    """The block in a commit's properties, or NULLs for a commit without one, such as a compaction."""
     block = {name: properties.get(f"backstory.odf.{name}") or None for name in BLOCK}
     sequence, offsets = block["sequence"], block["offsets"]
     return {

@@ -40,7 +40,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class DatabaseHistory:
-    """A history in a database, and the types of its columns there."""
+    """A history in a database, and its columns' types in the database."""
 
     engine: Engine
     history: StoredHistory
@@ -67,7 +67,7 @@ class DatabaseHistory:
         ]
 
     def require_key(self, key: Sequence[str]) -> None:
-        """Raise UsageError if the key's columns are not the user's. The database stores no key."""
+        """Raise UsageError if a column of the key is not a user's column. The database stores no key."""
         if unknown := [name for name in key if name not in self.users]:
             raise UsageError(
                 "other-key",
@@ -118,7 +118,7 @@ def read_differences(
 ) -> Rows:
     """The records, identified by a key, that differ between two instants, as a warehouse returns them.
 
-    Raises the errors of `read_rows`, and UsageError for a key of other columns.
+    Raises the errors of `read_rows`, and UsageError for a key with other columns.
     """
     with _open_history(url, table) as database:
         database.require_key(key)

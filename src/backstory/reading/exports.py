@@ -159,7 +159,7 @@ def _temporary_file(file: Path) -> Iterator[Path]:
 def export(table: KnownTable[Rows, Any], target: ExportFile) -> Export:
     """Write every version, or on axis `both` every statement, sorted by key and times.
 
-    For a table without a history, its rows are written, and axis `both` raises UsageError. Raises Unreadable,
+    For a table without a history, the rows are written, and axis `both` raises UsageError. Raises Unreadable,
     before anything is written, for files that only Spark can read.
     """
     if target.axis == "both":

@@ -84,7 +84,9 @@ _CANCELED: Final = """(
 def changes_query(
     syntax: SqlSyntax, record: Sequence[str], content: Sequence[str], *, net: bool, only_added: bool = False
 ) -> str:
-    """The query for changes among moved rows. `record` are identity columns, and `content` are the others.
+    """The query for changes among moved rows.
+
+    `record` are the identity columns, and `content` are the others.
 
     One removed and one added row of a record are an update. If there are more rows, they are deletes and
     inserts. With `net`, a change covers all commits together. It has the last commit that touched its record,
@@ -320,12 +322,12 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
 
 @dataclass(frozen=True)
 class ChangeFeed:
-    """The rows that changed after commit `since` up to commit `until`.
+    """The rows that changed after commit `since`, up to and including commit `until`.
 
     Both are versions, or None if the commit has expired.
 
     `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. It is
-    sorted by commit, each preimage before its postimage. A feed of more than half a million rows is sorted
+    sorted by commit, each preimage before its postimage. A feed with more than half a million rows is sorted
     within each partition, and all rows of an identity are in one partition. In a `with` block, the cursor
     moves to `until` if the block succeeds, and `frame` can only be read within the block.
     """
@@ -360,12 +362,12 @@ WHERE {number} IS NOT NULL AND {within}
 def _recorded_feed(
     store: IcebergStore, table: IcebergTable, lineage: Lineage, options: ChangesOptions
 ) -> ChangeFeed:
-    """The changes recorded after one time and up to another, from the rows of a table of layout `versions`.
+    """The changes recorded after one time, up to and including another, from a table of layout `versions`.
 
     The end of a row has two steps: `end_before` from `recorded_at`, and `valid_to` from `ended_at` (V6). Each
-    step was a commit. If the end moves again, the row leaves a copy, and its former step becomes its recorded
-    time (V7). Commit versions are NULL if the snapshot has expired. Raises UsageError (`known-pruned`) if the
-    table no longer records these times.
+    step was a commit. If the end moves again, a copy of the row remains, whose recorded time is the former
+    step's (V7). Commit versions are NULL if the snapshot has expired. Raises UsageError (`known-pruned`) if
+    the table no longer records these times.
     """
     since, until = (
         None if isinstance(end, int | None) else instant_of(end)

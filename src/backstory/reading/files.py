@@ -111,7 +111,7 @@ def hold_memory(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
 
 
 def query_rows(rows: pa.Table, query: str) -> pa.Table:
-    """DuckDB's answer to a query of the relation `recorded`."""
+    """DuckDB's answer to a query on the relation `recorded`."""
     with _database().cursor() as connection:
         connection.register(DUCKDB.rows, rows)
         return connection.sql(query).to_arrow_table()
@@ -131,7 +131,7 @@ def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
 def sort_places(
     numbers: Sequence[np.ndarray], size: int, others: Callable[[], Iterable[np.ndarray]]
 ) -> np.ndarray:
-    """The positions of `size` rows, sorted by `numbers`, and by `others` if some rows have equal numbers."""
+    """The positions of `size` rows, sorted by `numbers`, then by `others` if some rows have equal numbers."""
     order = sorted_by(numbers, size)
     if equals_next([each[order] for each in numbers], size).any():
         order = sorted_by([*numbers, *others()], size)
@@ -267,11 +267,11 @@ def differences(
     *,
     timed: bool = False,
 ) -> Differences:
-    """The records whose rows differ in these values, in the order of their keys.
+    """The records whose rows differ in these values, in key order.
 
     `sides` has for each row whether it was true before and after, as `SIDES`. For passages it also has
-    `valid_from` and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows to show instead
-    of `values`.
+    `valid_from` and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows that are shown
+    instead of `values`.
     """
     relation = {
         internal_name("row"): integers(np.arange(values.num_rows)),
@@ -318,7 +318,7 @@ def _codes(values: pa.Table, name: str, *sides: np.ndarray) -> list[np.ndarray]:
 
 
 def _words(column: pa.ChunkedArray) -> np.ndarray:
-    """The strings of a column that has few distinct ones, with None for NULL."""
+    """The strings of a column with few distinct strings, with None for NULL."""
     encoded = column.combine_chunks().dictionary_encode("encode")
     return np.array([*encoded.dictionary.to_pylist(), None], object)[np.asarray(encoded.indices)]
 
@@ -379,7 +379,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return rows
 
     def differences(self, rows: pa.Table, comparison: Comparison) -> Differences:
-        """The records whose rows differ in two states, as positions of rows, in the order of their keys."""
+        """The records whose rows differ in two states, as row positions, in key order."""
         shape, key, hidden = self.shape, shown_key(self.shape), {VALID_FROM, VALID_TO, *SIDE_COLUMNS}
         names = comparison.names(shape.table, key, [each for each in rows.column_names if each not in hidden])
         if any(pa.types.is_map(each.type) for each in rows.schema if each.name in (key or names)):
@@ -461,10 +461,10 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return replace(self, searches={name: EqualTo(value) for name, value in values.items()})
 
     def near(self, between: tuple[int, int]) -> "KnownFiles":
-        """The table restricted to the rows that begin or end after one instant and up to another.
+        """The table restricted to the rows that begin or end after one instant, up to and including another.
 
-        In a Fivetran history the end of a version depends on its successor, so all rows of such records are
-        read.
+        In a Fivetran history, the end of a version depends on its successor, so all rows of the changing
+        records are read.
         """
         span = self.utc_span
         if span is None or self.until is not None or self.searches:
@@ -511,14 +511,14 @@ def _least_end(instant: datetime, span: Span) -> datetime:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names. Raises Unreadable if there are none, or if columns share a name."""
+    """The names. Raises Unreadable if there are no names, or if columns share a name."""
     if not names or len(set(names)) < len(names):
         raise Unreadable("columns that share a name")
     return names
 
 
 def _require_times(shape: Shape, names: Mapping[str, Any]) -> None:
-    """Raise Unreadable for columns that have no times, or naive times that Spark shows unchanged."""
+    """Raise Unreadable for columns without times, and for naive times, which Spark shows unchanged."""
     span, layout = shape.layout.span, shape.layout
     times = [span.start, span.end] if span else [names["event_time"], names["system_time"]]
     fitting = TIMELY if layout.is_adopted or layout is Layout.ODF else {Kind.UTC_DATETIME}

@@ -204,13 +204,19 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return rows.where(_equal(values, {name: rows.schema[name].dataType for name in values}))
 
     def native_rows(self) -> "DataFrame":
-        """The rows of layout `versions` without facts. With the times of `NATIVE`, each has two ends (V6)."""
+        """The rows of layout `versions` without facts.
+
+        With the times of `NATIVE`, each row has two ends (V6).
+        """
         text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
         return self.ask(lambda syntax, *_: syntax.fill(text), *NATIVE)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
-    """A value as it is shown. `unsigned` replaces -0.0, because one row then represents its copies."""
+    """The value shown to readers.
+
+    `unsigned` replaces -0.0, because one row then represents all its copies.
+    """
     from pyspark.sql.functions import lit
     from pyspark.sql.types import DoubleType, FloatType
 
@@ -249,12 +255,12 @@ def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
 
 
 def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
-    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
+    """Spark's answer to a query on the relation `recorded`, which is `rows`."""
     return query_frames(query, **{SPARK.rows: rows})
 
 
 def query_frames(query: str, **frames: Any) -> "DataFrame":
-    """Spark's answer to a query of these frames."""
+    """Spark's answer to a query on these frames."""
     text = query.replace("{", "{{").replace("}", "}}")
     for name in frames:
         text = re.sub(rf"\b(FROM|JOIN) {name}\b", rf"\1 {{{name}}} AS {name}", text)
@@ -279,14 +285,14 @@ def frame_instant(rows: "DataFrame", name: str) -> str:
 
 
 def is_record(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
-    """Whether a row belongs to the record with this key, which `key_of` returned. It is never NULL."""
+    """Whether a row belongs to the record with this key (from `key_of`). The result is never NULL."""
     from pyspark.sql.functions import coalesce, lit
 
     return coalesce(_equal(key, types), lit(False))
 
 
 def _equal(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
-    """The plain comparison, by which Iceberg prunes files. It is NULL if the key has a NULL."""
+    """The plain comparison, with which Iceberg prunes files. It is NULL if the key has a NULL."""
     return reduce(and_, (column(name) == literal(value).cast(types[name]) for name, value in key.items()))
 
 

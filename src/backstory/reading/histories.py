@@ -1,6 +1,6 @@
 """The meaning of a table's layout for readers: key, history, system columns, state at a recorded time.
 
-Readers of files and readers in Spark share this module, which reads no rows.
+Readers of files and readers in Spark share this module. It reads no rows.
 """
 
 import json
@@ -97,9 +97,9 @@ def state_at(table: TableMetadata, known_at: datetime | None) -> TableState:
     """The table as known at a recorded time, by default now.
 
     Layout `versions` and event logs contain recorded times in their rows, so all rows are read. For other
-    layouts the rows of the newest commit not after the time are read, with the columns of that commit. Before
-    the first commit, there are no rows. Raises UsageError (`known-pruned`) if layout `versions` no longer
-    records the time, and Refused (`snapshots-expired`) if the commit has expired.
+    layouts, the rows of the newest commit at or before that time are read, with the columns of that commit.
+    Before the first commit, there are no rows. Raises UsageError (`known-pruned`) if layout `versions` no
+    longer records the time, and Refused (`snapshots-expired`) if the commit has expired.
     """
     now = TableState(table, table.shape, table.fields, table.snapshot, None)
     if known_at is None:

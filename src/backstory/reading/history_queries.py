@@ -48,7 +48,7 @@ _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
 
 
 def database_type(sql_type: str) -> ColumnType:
-    """The type for the name of a database's type, or text if the name is unknown."""
+    """The type that a database's type name denotes, or text if the name is unknown."""
     name = sql_type.lower()
     if parts := _DECIMAL.fullmatch(name):
         return ColumnType(Kind.DECIMAL, int(parts[1]), int(parts[2]))
@@ -63,7 +63,7 @@ def key_type(column: SqlColumn) -> ColumnType:
 
 
 def key_literal(dialect: Dialect, name: str, key_value: object, type_: ColumnType) -> str:
-    """The value of a key's column as a SQL literal. Raises UsageError if it does not fit the type."""
+    """A key column's value as an SQL literal. Raises UsageError if it does not fit the type."""
     value: Any = exact_value(name, key_value, type_)
     if isinstance(value, bytes):
         raise UsageError(
@@ -183,7 +183,7 @@ class StoredHistory:
 
     @cached_property
     def all_versions(self) -> str:
-        """The relation of all versions, including pruned ones: a name, or a query in parentheses."""
+        """The relation with all versions, including pruned ones: a name, or a query in parentheses."""
         return f"(\n{self.union()}\n)" if self.model.archive else self.table
 
     def union(self) -> str:
@@ -326,7 +326,7 @@ def timeline(history: StoredHistory, key: Key) -> Query:
 
 
 def frame(spark: "SparkSession", query: Query) -> "DataFrame":
-    """Run a query in the dialect of Spark."""
+    """Run a query in Spark's dialect."""
     return spark.sql(query.sql)
 
 
@@ -378,7 +378,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
 
 
 def _on_axis(history: StoredHistory, dating: Dating, sql: str, datatype: Datatype) -> str:
-    """A date or an instant in the granularity of `dating`. Days are days in UTC."""
+    """A date or an instant, in the granularity of `dating`. Days are in UTC."""
     target = Datatype.DATE if dating.granularity == "date" else Datatype.TIMESTAMP
     if datatype is target:
         return sql
@@ -480,7 +480,7 @@ def _require_foreign_key(child: StoredHistory, fk: str) -> None:
 
 
 def changes(history: StoredHistory, after: Time, until: Time) -> Query:
-    """The events after `after` and up to `until`, with one row for each.
+    """The events after `after`, up to and including `until`, with one row for each event.
 
     `change` is inserted, changed, deleted or reappeared, and `changed_at` is its instant. Each attribute has
     the columns `old_<name>` and `new_<name>`.
@@ -515,7 +515,8 @@ def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[st
     """The differences between two times, in all attributes or in `columns`.
 
     `change` is added, changed or removed. A changed record has a row for each attribute that differs:
-    `column_name`, and `old_value` and `new_value` as canonical text. These are NULL in the other rows.
+    `column_name`, and `old_value` and `new_value` as canonical text. These columns are NULL in the other
+    rows.
     """
     dialect, text = history.dialect, history.text
     compared = _compared_attributes(history, columns)
@@ -556,7 +557,7 @@ def _compared_attributes(history: StoredHistory, columns: Sequence[str] | None) 
 
 
 def _side(history: StoredHistory, column: SqlColumn, side: str) -> str:
-    """The name of an attribute's column on a side, `o` for the first time and `n` for the second."""
+    """The name of an attribute's column on a side: `o` for the first time, and `n` for the second."""
     return f"backstory_{side}{[each.name for each in history.attributes].index(column.name)}"
 
 

@@ -1,9 +1,9 @@
 """Join each row of a frame with the version of its record that was true at the row's own time.
 
 Short histories (`has_short_histories`) are compared version by version, after one shuffle by key. For long
-histories one sort by time finds the last version before each row. A join by valid and by recorded time halves
-the valid axis instead. A statement is cut into the largest halves that it fills, and the statements in one
-half do not overlap in recorded time. So a long history costs a few sorts.
+histories, one sort by time finds the last version before each row. A join by valid and by recorded time
+halves the valid axis instead. A statement is cut into the largest halves that it fills, and the statements in
+one half do not overlap in recorded time. So a long history costs a few sorts.
 """
 
 import sys
@@ -36,7 +36,7 @@ _SMALL: Final = _STEP * _MANY
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A frame and a history to join by the columns `on`.
+    """A frame, and a history to join with it by the columns `on`.
 
     `at` and `known_at` are the frame's columns with the valid and the recorded time. `shown` are the columns
     of the history in the answer, and `names` are the names of all columns of the answer.
@@ -204,7 +204,7 @@ FEW: Final = 32
 def join_in_order(join: Join) -> "DataFrame":
     """Sort rows and versions together by time, and take the last version before each row.
 
-    One sort serves any number of rows or versions of a key. If versions overlap, the version that began last
+    One sort serves any number of rows and versions of a key. If versions overlap, the version that began last
     counts.
     """
     return join.ask_in_order(_IN_ORDER)

@@ -1,9 +1,9 @@
-"""The SQL of readers: the periods in which rows of a table were true, and differences between two states.
+"""The SQL of readers: the periods in which a table's rows were true, and differences between two states.
 
-DuckDB and Spark run these queries, one for each layout. A query reads a relation with the rows and the values
-that the layout records for each row (`recorded_columns`). Instants are times in UTC. The answer has the rows
-that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true. Differences are
-described in native.md V96.
+DuckDB and Spark run these queries, one for each layout. A query reads a relation that has the rows, and the
+values that the layout records for each row (`recorded_columns`). Instants are times in UTC. The answer has
+the rows that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true.
+Differences are described in native.md V96.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,10 @@ _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
 def internal_name(word: str) -> str:
-    """The name of a column in a relation, by its word in queries. No column of a source has such a name."""
+    """The name of a column in a relation, by its word in queries.
+
+    No source column has a name of this form.
+    """
     return f"backstory: {word.replace('_', ' ')}"
 
 
@@ -30,7 +33,7 @@ STARTED, ENDED, STATED_FROM, STATED_TO = map(internal_name, ("started", "ended",
 
 
 class QueryWords(dict[str, str]):
-    """The SQL of words in braces. A word without SQL of its own is a column, whose name `column` gives."""
+    """The SQL of words in braces. A word without SQL of its own is a column, whose name `column` returns."""
 
     def __init__(self, known: Mapping[str, str], column: Callable[[str], str]) -> None:
         super().__init__(known)
@@ -45,7 +48,7 @@ class SqlSyntax:
     """The syntax of an engine: quotes, conversions of instants, and the relation `rows`.
 
     `instant` and `micros` convert from and to microseconds since 1970. `utc`, `naive` and `date` read a
-    column with such times as instants. `endless` is the end of a version that has no end and is not open.
+    column of that kind as instants. `endless` is the end of a version that has no end and is not open.
     """
 
     quote: str
@@ -101,7 +104,7 @@ ColumnSql = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class LogKind:
-    """The kind of an event log: each event is a record of its own (a ledger), or a state of a record.
+    """The kind of an event log. Each event is a record of its own (a ledger), or a state of a record.
 
     With `corrects`, rows have an operation. In `timely` logs, retractions have their own event time.
     """
@@ -272,7 +275,7 @@ def versions_query(
     """The query for the versions of a table. `key` names the columns that identify a record.
 
     `log` is the kind of an event log. `until`, in microseconds since 1970, is a recorded time: the answer has
-    the versions as they were known then. Only layout `versions` and event logs support it.
+    the versions as they were known then. Only layout `versions` and event logs support `until`.
     """
     if log is not None:
         ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_UNCORRECTED}" if log.corrects else _EVERY
@@ -303,7 +306,7 @@ def unstated_query(syntax: SqlSyntax, versions: str) -> str:
 def statements_query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:
     """The query for the statements of a table of layout `versions`, or of an event log (V97).
 
-    The answer has each version as it was stated, with `STATED_FROM` and `STATED_TO` (NULL: still stated).
+    The answer has each version as stated, with `STATED_FROM` and `STATED_TO` (NULL: still stated).
     """
     if log is None:
         return syntax.fill(_NATIVE_STATEMENTS)
@@ -374,7 +377,8 @@ def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, t
     """The query `versions`, restricted to versions that are true at only one of two instants.
 
     The instants are microseconds since 1970. The answer has `SIDES`: whether a version is true at the first
-    instant, and at the second. With `through` it has all versions that begin or end between them.
+    instant, and at the second. With `through`, the answer has all versions that begin or end between the two
+    instants.
     """
     low, high = map(syntax.at, sorted(between))
     one, other = (syntax.fill(f"COALESCE({TRUE_AT}, FALSE)", at=syntax.at(each)) for each in between)
@@ -386,7 +390,7 @@ def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, t
 
 
 def revisions_query(syntax: SqlSyntax, instant: int, between: tuple[int, int]) -> str:
-    """The query for rows of layout `versions` that held at `instant` as known at only one of two times.
+    """The query for rows of layout `versions` that, as known at only one of two times, held at `instant`.
 
     All times are in microseconds since 1970.
     """
@@ -400,10 +404,10 @@ def differences_query(
 ) -> str:
     """The query for the records that may differ. `key` names the columns that identify a record.
 
-    It reads versions that were true in either of two states, or with `through`, versions that begin or end
-    between them. In `timed` tables, the start of a version is part of its record's identity. The answer has
-    the columns of the key and `ANSWER`. Without `through`, `otherwise` and `away` are NULL. The caller
-    compares the rows of the records that are `CHANGED`.
+    The query reads versions that were true in either of two states or, with `through`, versions that begin or
+    end between the two. In `timed` tables, the start of a version is part of its record's identity. The
+    answer has the columns of the key and `ANSWER`. Without `through`, `otherwise` and `away` are NULL. The
+    caller compares the rows of the records that are `CHANGED`.
     """
     names = [syntax.name(each) for each in key] or [syntax.fill(each) for each in ("{values}", "{copy}")]
     record = ", ".join([*names, *([syntax.fill("{started}")] if timed else [])])

@@ -52,7 +52,7 @@ def drawn_in_notebooks(differences: "DataFrame") -> "DataFrame":
 
 
 def differences_as_html(differences: "DataFrame") -> str:
-    """The first records as a table, with a note if there are more."""
+    """The first records as a table, with a note if there are more records."""
     records = rows_of(arrow_of(differences.limit(MOST + 1)))
     rows = [cells for record in records[:MOST] for cells in _rows(record)]
     more = f"<p>The first {MOST} records are shown.</p>" if len(records) > MOST else ""

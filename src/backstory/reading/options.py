@@ -1,6 +1,6 @@
-"""The options for reading, and the selected record and columns, in Python calls and commands.
+"""The options for reading, the selected record, and the selected columns, in Python calls and commands.
 
-Every command reads a key in the same way, and exactly. A key is refused unless its value is one value of the
+Every command reads a key in the same way, and exactly. A key is refused unless it is exactly one value of the
 column's type.
 """
 
@@ -143,7 +143,7 @@ EVERYTHING: Final = Selection()
 def as_object(difference: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """A difference as JSON: `key`, `change`, and `columns` for changed records.
 
-    `whole` adds the values of the other records, `before` and `after`.
+    `whole` adds the values `before` and `after` for added and removed records.
     """
     shown = {"key": difference["key"], "change": difference["change"]}
     if "away" in difference:
@@ -195,7 +195,7 @@ class TimelineOptions(KnownOptions, total=False):
     """The options of `timeline`.
 
     Attributes:
-        axis: Show when the record was true (valid), or also when that was known (both).
+        axis: Show when the values were true (valid), or also when they were known (both).
         svg: Also write the drawing to this file.
     """
 
@@ -300,7 +300,7 @@ class ChangesOptions(TypedDict, total=False):
         until: Last commit to show, or its recorded time. Default: the newest.
         net: Show the difference between the two ends, not each commit.
         current: Show only current rows (live rows, open versions), without technical columns.
-        cursor: Begin at the cursor of this name; a new one begins before the first commit.
+        cursor: Begin at the cursor with this name; a new cursor begins before the first commit.
         start: The commit at which a new or lost cursor begins: the first one, or the newest one (now).
     """
 
@@ -316,7 +316,7 @@ class CursorOptions(ChangesOptions, total=False):
     """The options of `changes` that only concern a cursor.
 
     Attributes:
-        advance: Move the cursor to the commit of this version; show nothing.
+        advance: Move the cursor to the commit with this version; show nothing.
         drop: Remove the cursor; show nothing.
     """
 

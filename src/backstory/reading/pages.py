@@ -40,9 +40,9 @@ NO_SEARCHES: Final[Mapping[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """A query for the first rows of an answer, in the order of their key.
+    """A query for the first rows of an answer, in key order.
 
-    All rows of the answer pass the searches `sure` and have a key after `after`. All rows of a record are
+    All rows of the answer match the searches `sure` and have a key after `after`. All rows of a record are
     read.
     """
 
@@ -54,8 +54,8 @@ class PageQuery:
     def read(self, limit: int | None) -> pa.Table:
         """The first `limit` rows and perhaps others, or all rows if `limit` is None.
 
-        In a large table, the records with the least keys are read first. If few of them are in the answer,
-        its keys are searched for in the columns of the key and of `sure`.
+        In a large table, the records with the least keys are read first. If few of these records are in the
+        answer, the answer's keys are searched for in the columns of the key and of `sure`.
         """
         snapshot, names = self.known.snapshot, _key_names(self.known)
         if limit is None or snapshot is None or not names or self.known.searches:
@@ -91,7 +91,7 @@ class PageQuery:
         return self.answer(self.known) if least is None else self._within({name: Between(least)})
 
     def _of_candidates(self, names: Sequence[str], limit: int) -> pa.Table:
-        """The answer for the first records with a row that passes `sure`.
+        """The answer for the first records with a row that matches `sure`.
 
         Reads more records until the answer has `limit` rows.
         """
@@ -142,9 +142,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of their key, all columns, the key's columns, and whether more rows follow.
+    """Rows in key order, all columns, the key's columns, and whether more rows follow.
 
-    `first` has the values of the key's first column in these rows, and perhaps others.
+    `first` has the values of the key's first column in these rows, and perhaps other values.
     """
 
     rows: Sequence[Row]
@@ -164,7 +164,7 @@ def page(
 ) -> Page:
     """A page of the rows that are true at `time`, as known at `known_at`. None means now.
 
-    `where` maps columns to the values that they must have, as text. The page begins after the key `after`,
+    `where` maps columns to the text of the values that they must have. The page begins after the key `after`,
     which has the form that `timeline` takes. Raises UsageError for an unknown column or a value that does not
     fit its column. Raises Unreadable if only Spark can read the rows.
     """
@@ -193,7 +193,7 @@ def page(
 def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
     """The number of rows on a page, which ends after all rows of a record.
 
-    In a broken history several rows of a record may be true. No page ends after a key with a NULL.
+    In a broken history, several rows of a record may be true. No page ends after a key with a NULL.
     """
     if not key or len(rows) <= limit:
         return min(limit, len(rows))
@@ -274,7 +274,7 @@ class ChangeTimes:
         return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")) - 1)
 
     def some(self, most: int) -> list[datetime]:
-        """At most `most` of the instants, evenly spaced by number, including the first and the last."""
+        """At most `most` of the instants, evenly spaced by index, including the first and the last."""
         count = len(self.instants)
         places = np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(np.int64))
         return [EPOCH + timedelta(microseconds=int(each)) for each in self.instants[places]]

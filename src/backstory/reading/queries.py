@@ -46,7 +46,7 @@ def run_query(store: IcebergStore, query: str) -> DataFrame:
 
 
 def _refresh(store: IcebergStore, names: Iterable[Sequence[str]]) -> None:
-    """Make the session read the current state of these tables and of their metadata tables."""
+    """Make the session read the current states of these tables and of their metadata tables."""
     for name in names:
         own = name[1:] if name[0] == store.catalog else name
         if len(own) > 1:
@@ -54,7 +54,7 @@ def _refresh(store: IcebergStore, names: Iterable[Sequence[str]]) -> None:
 
 
 def _require_here(store: IcebergStore, name: Sequence[str]) -> None:
-    """Raise UsageError if a name, or the beginning of it, is a table in a former folder of the warehouse."""
+    """Raise UsageError if a name or its beginning is a table in a former folder of the warehouse."""
     parts = name[name[0] == store.catalog :]
     for end in range(2, len(parts) + 1):  # a metadata table or a branch may follow the name of a table
         require_here(store, TableName(".".join(parts[: end - 1]), parts[end - 1]))

@@ -1,4 +1,6 @@
-"""The questions about a table. Each is one query for the table's layout, in any engine that reads rows.
+"""The questions about a table.
+
+Each question is one query for the table's layout, in any engine that reads rows.
 
 Files are read as Arrow tables and queried by DuckDB (`files.py`). Spark answers with frames (`frames.py`).
 """
@@ -169,7 +171,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """The statements of all records: versions with their recorded times, `STATED_FROM` and `STATED_TO`.
 
         Layout `versions` and event logs store these times (native.md V97). NULL in `STATED_TO` means that the
-        statement still holds. For other layouts both times are NULL, and the versions are the ones known now.
+        statement still holds. For other layouts, both times are NULL, and the versions are those known now.
         """
         if self.shape.layout in RECORDING:
             return self.ask(statements_query, STATED_FROM, STATED_TO)
@@ -198,10 +200,10 @@ def life(
     known_at: datetime | None = None,
     columns: Sequence[str] = (),
 ) -> Timeline:
-    """One record's history as known now or at `known_at`, or on `axis` both, all statements ever made.
+    """One record's history, as known now or at `known_at`, or, on `axis` both, all statements ever made.
 
-    If `columns` are named, it has only these and the key. Raises UsageError for another key and for a table
-    that keeps no history, and the errors of `state_at`.
+    If `columns` are named, the history has only these columns and the key. Raises UsageError for another key
+    and for a table that keeps no history, and the errors of `state_at`.
     """
     stated = table.shape.layout in RECORDING
     if stated and known_at is not None:

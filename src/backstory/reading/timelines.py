@@ -1,6 +1,6 @@
 """One record's history: its versions, when each was known, and its drawings as text and as SVG.
 
-A drawing has a bar for each version. An SVG document is self-contained.
+A drawing has a bar for each version. The SVG document is self-contained.
 """
 
 import re
@@ -83,7 +83,7 @@ def differ(name: str, one: VersionRow, other: VersionRow) -> bool:
 def removal_time(versions: Sequence[VersionRow], version: VersionRow) -> datetime | None:
     """The time at which the record was removed after a version.
 
-    Returns None if a version follows at once, or if the record still exists.
+    Returns None if the next version follows at once, or if the record still exists.
     """
     end: datetime | None = version[VALID_TO]
     return None if any(other[VALID_FROM] == end for other in versions) else end
@@ -115,7 +115,7 @@ class Scale:
 
     @classmethod
     def of(cls, versions: Sequence[VersionRow], now: datetime) -> "Scale":
-        """The axis that contains all these versions, and now."""
+        """The axis that contains all these versions and the present."""
         times = _valid_times(versions)
         return cls(min(times), max(now, *times))
 
@@ -125,7 +125,7 @@ class Scale:
         return min(max((time - self.first).total_seconds() / span * width, 0), width)
 
     def labels(self) -> tuple[str, str]:
-        """The two ends of the axis as text, in years, months, days or seconds, so that they differ."""
+        """The two ends of the axis as text: in years, months, days or seconds, so that the texts differ."""
         ends = self.first, self.until
         for form in ("%Y", "%Y-%m", "%Y-%m-%d"):
             left, right = (f"{end:{form}}" for end in ends)
@@ -163,7 +163,7 @@ def draw_lanes(
 
     Each lane follows the time at which it became known. `+` marks the versions that were new then. The time
     axis extends from the first start to `now`. An open version ends in an arrow. A removed record has a line
-    without a bar. With a narrow `width` bars are shorter and the changes are wrapped.
+    without a bar. With a narrow `width`, bars are shorter and the changes are wrapped.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
@@ -444,7 +444,8 @@ class Timeline:
     def draw(self, width: int | None = None) -> str:
         """The drawing as text, in lines of at most `width` characters.
 
-        It shows the columns that change. For a record with one version, it shows all columns.
+        The drawing shows the columns that change. For a record with one version, the drawing shows all
+        columns.
         """
         return "\n".join(draw_lanes(self.lanes, self._drawn_columns, datetime.now(UTC), width)) or NOTHING
 

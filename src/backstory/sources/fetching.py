@@ -1,4 +1,4 @@
-"""Fetch from a polling source: files of this machine, or by HTTP or FTP (sections 1.3, 1.4 and 5.1)."""
+"""Fetch from a polling source: files on this machine, or by HTTP or FTP (sections 1.3, 1.4 and 5.1)."""
 
 import glob
 import os
@@ -112,7 +112,7 @@ def _code(token: re.Match[str], timestamp_format: str) -> str:
 
 
 def fixed_folders(pattern: str) -> Path:
-    """The leading folders of a glob, up to its first wildcard."""
+    """The leading folders of a glob, before its first wildcard."""
     *folders, _ = Path(pattern).parts
     wild = (number for number, part in enumerate(folders) if glob.has_magic(part))
     return Path(*folders[: next(wild, len(folders))])
@@ -121,9 +121,9 @@ def fixed_folders(pattern: str) -> Path:
 def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
     """The files that match a glob, with paths as in the glob.
 
-    Names with a leading dot match only an explicit dot. Each file is listed once, however many links lead to
-    it: with its path in `known`, else its own path, else the first path. Raises Refused for a link that leads
-    out of the glob's folder.
+    A name's leading dot is matched only by an explicit dot. Each file is listed once, however many links lead
+    to it: with its path in `known`, else its own path, else the first path. Raises Refused for a link that
+    leads out of the glob's folder.
     """
     top = fixed_folders(pattern)
     inside = (folder / top).resolve()
@@ -154,7 +154,7 @@ def _matching_places(folder: Path, places: Iterable[Path], part: str) -> Iterato
 
 
 def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]:
-    """These folders and all folders below them."""
+    """The given folders and all folders below them."""
     reached: set[Path] = set()
     for place in sorted(places, key=lambda path: len(path.parts)):
         if place not in reached:  # otherwise it was reached from another place
@@ -165,7 +165,7 @@ def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]
 def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
     """One path for each folder, preferably its own path, and the paths of known files.
 
-    Otherwise, links to each other could make the number of paths endless.
+    Otherwise, folders that link to each other could make the number of paths infinite.
     """
     inside = (folder / top).resolve()
     known_folders = {parent for path in known for parent in Path(path).parents}
@@ -241,8 +241,8 @@ def _place(mark: str) -> tuple[str, str, str]:
 def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
     """The new files after the last ingested file, in order.
 
-    New files that sort before it are named in warnings. Raises Failed if the first fetch finds no file.
-    Raises Refused for a path without the expected time, and for links out of the folder.
+    Warnings name new files that sort before that file. Raises Failed if the first fetch finds no file. Raises
+    Refused for a path without the expected time, and for links out of the folder.
     """
     context.progress(CHECKING, 0, None)
     last = of_kind(context.state, ETAG)
@@ -382,10 +382,10 @@ SCHEMES: Final = {"", "file", "http", "https", "ftp"}
 
 
 def fetch(step: FetchStep, context: FetchContext) -> Answer:
-    """Fetch the data of the source that the dataset does not have yet.
+    """Fetch the source's data that the dataset does not have yet.
 
-    Raises UsageError for an unsupported step, Failed if the source does not exist, and TryAgain if it cannot
-    be reached now. Raises Refused if a file path lacks the time that the step expects.
+    Raises UsageError for an unsupported step, Failed if the source does not exist, and TryAgain if the source
+    cannot be reached now. Raises Refused if a file path lacks the time that the step expects.
     """
     check(step)
     if step.once and context.complete:
@@ -431,5 +431,5 @@ def _unsupported_scheme(scheme: str) -> UsageError:
     return UsageError(
         "unsupported-source",
         f"Sources cannot be fetched by {scheme}.",
-        "Use an address of http, https, ftp or file, or a path.",
+        "Use an http, https, ftp or file address, or a path.",
     )

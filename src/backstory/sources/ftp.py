@@ -1,4 +1,4 @@
-"""A file on an FTP server as a source. It has no state, so pulls after the first one skip it."""
+"""A file on an FTP server as a source. Such a source has no state, so pulls after the first one skip it."""
 
 import ftplib
 import os

@@ -1,4 +1,4 @@
-"""A resource of an HTTP server as a source: downloaded if a conditional request shows that it changed.
+"""An HTTP server's resource as a source, downloaded if a conditional request shows that it has changed.
 
 Requests carry the manifest's headers and follow redirects. A broken transfer continues at the byte where it
 stopped, if the server supports ranges.
@@ -101,7 +101,7 @@ def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers)
 def _hide_logs() -> Iterator[None]:
     """Suppress the libraries' log lines below warnings, because they contain passwords, queries and headers.
 
-    If other code of the process makes requests through the same libraries, they are logged as before.
+    Requests that other code of the process makes through the same libraries are logged as before.
     """
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_harmless)
@@ -229,7 +229,7 @@ def no_address() -> UsageError:
 
 @dataclass(slots=True)
 class BodyPart:
-    """The part of a body that was received so far.
+    """The part of a body received so far.
 
     Attributes:
         path: the file with the bytes.
@@ -274,7 +274,7 @@ def _rest(part: BodyPart) -> Headers:
 
 
 def _begin(response: httpx2.Response, part: BodyPart) -> None:
-    """Discard the bytes received so far, because this answer starts at the first byte."""
+    """Discard the bytes received so far, because the new answer starts at the first byte."""
     tag = tag_of(response.headers)
     ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     strong = tag is not None and tag.startswith('"')
@@ -446,7 +446,7 @@ def _request_to(step: source.Resource, url: str, context: source.FetchContext) -
 
 
 def _conditions(state: source.SourceState | None) -> Headers:
-    """The header that requests the body only if it changed. An ETag is sent back exactly as received."""
+    """The header that requests a body only if the body changed. An ETag is sent back exactly as received."""
     tag, modified = source.of_kind(state, source.ETAG), source.of_kind(state, source.LAST_MODIFIED)
     if tag is not None:
         return [(b"If-None-Match", tag.encode("latin-1", "replace"))]
@@ -458,7 +458,7 @@ def _conditions(state: source.SourceState | None) -> Headers:
 
 
 def _instant(date: str | None) -> datetime | None:
-    """The time in a header's date, or None if it is unreadable (RFC 9110, 8.8.2)."""
+    """The time in a header's date, or None if the date is unreadable (RFC 9110, 8.8.2)."""
     try:
         instant = parsedate_to_datetime(date or "")
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)

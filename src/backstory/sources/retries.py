@@ -1,4 +1,4 @@
-"""Retries of requests to sources that cannot be reached, and the waits between them (section 5.2)."""
+"""Retries of requests to unreachable sources, and the waits between the retries (section 5.2)."""
 
 import random
 import time
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The number of attempts, and the waits between them.
+    """The number of attempts, and the waits between attempts.
 
     Attributes:
         attempts: the maximum number of attempts; 1 never waits.
@@ -42,7 +42,10 @@ class Policy:
 
 
 class Unreachable(TryAgain):
-    """The server returns no data now. `retry_after` is the pause in seconds that it requests, if any."""
+    """The server returns no data now.
+
+    `retry_after` is the pause in seconds that the server requests, if any.
+    """
 
     def __init__(self, code: str, message: str, remedy: str = "", retry_after: float | None = None) -> None:
         super().__init__(code, message, remedy)

@@ -1,4 +1,4 @@
-"""Downloads that are kept until their rows are committed, so that a failed run need not repeat them (5.3).
+"""Downloads that are kept until their rows are committed, so that no run downloads them again (5.3).
 
 A savepoint is a small JSON file in the cache folder that names a data file in the same folder. It is created
 by one rename, after the data are complete. Each reader has its own hard link to the data, because another
@@ -125,7 +125,7 @@ def forget(fetched: FetchedFile, context: FetchContext) -> None:
 
 
 def discard(place: Path) -> None:
-    """Remove a savepoint, with its data, because the source's answer made it obsolete."""
+    """Remove a savepoint with its data, because the source's answer made the savepoint obsolete."""
     savepoint = _read(place)
     with suppress(OSError):
         place.unlink(missing_ok=True)

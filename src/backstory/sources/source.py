@@ -1,4 +1,4 @@
-"""Sources: the step that is fetched, its context, a source's state, and the files that a fetch returns."""
+"""Sources: the step to fetch, its context, a source's state, and the files that a fetch returns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,7 +21,7 @@ class SystemTime:
 
 @dataclass(frozen=True, slots=True)
 class PathTime:
-    """The event time is in a file's path: group 1 of the pattern, in a format of strftime or Java."""
+    """The event time is in a file's path: group 1 of the pattern, in a strftime or Java format."""
 
     pattern: str
     timestamp_format: str = "%Y-%m-%d"
@@ -97,7 +97,10 @@ class SourceState:
 
 
 def of_kind(state: SourceState | None, kind: str) -> str | None:
-    """The state's value if the state has this kind. A source that was replaced may have left another kind."""
+    """The state's value if the state has this kind.
+
+    A replaced source may have left a state of another kind.
+    """
     return state.value if state is not None and state.kind == kind else None
 
 

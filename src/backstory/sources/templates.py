@@ -54,7 +54,7 @@ def fill(text: str, environment: Mapping[str, str]) -> str:
 
 
 def secrets_of(text: str, environment: Mapping[str, str]) -> frozenset[str]:
-    """The values from the environment that fill the string's templates. Logs mask them."""
+    """The values from the environment that fill the string's templates. Logs mask these values."""
     values = (_value(part, environment) for part in _parts(text) if not isinstance(part, str))
     return frozenset(value for value, secret in values if secret and value)
 

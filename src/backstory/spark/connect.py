@@ -1,4 +1,7 @@
-"""Sessions of Spark Connect. They are clients of a process that has Java, and this process has no Java."""
+"""Sessions of Spark Connect.
+
+A Connect session is a client of a process that has Java. This process has no Java.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The files that a frame reads, and its columns with one value, as its plan shows them before it runs.
+"""The files that a frame reads, and the columns with one value, as the frame's plan shows before it runs.
 
 A frame that reads files has the same rows each time, as long as the files do not change.
 """
@@ -46,8 +46,8 @@ class FrameFiles:
 def frame_files(frame: "DataFrame") -> FrameFiles | None:
     """The Parquet or ORC files that a frame reads.
 
-    Returns None if the frame may have other rows when it is computed again, or if it reads very many files or
-    files of another format.
+    Returns None if the frame may have other rows when it is computed again. Also returns None if the frame
+    reads very many files, or files in another format.
     """
     if is_connect(frame.sparkSession):
         return None

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 def leave_out_jars(spark: "SparkSession") -> None:
     """Remove jars without modules from the import path of this process and of Spark's Python workers.
 
-    Spark adds all fetched jars to this path, because some packages contain modules. Each worker would read
-    their directories, with tens of thousands of names, before its first import. That would add a second to
-    every job.
+    Spark adds all fetched jars to this path, because some packages contain modules. Without this removal,
+    each worker would read the jars' tables of contents, with tens of thousands of names, before its first
+    import. That would add a second to every job.
     """
     from pyspark import SparkFiles
 
@@ -64,7 +64,7 @@ def leave_out_jars(spark: "SparkSession") -> None:
 
 
 def has_modules(path: Path) -> bool:
-    """Whether Python can import something from a file. True for files other than jars."""
+    """Whether Python can import something from a file. The result is True for files other than jars."""
     if path.suffix != ".jar" or not zipfile.is_zipfile(path):
         return True
     with zipfile.ZipFile(path) as jar:
@@ -111,7 +111,7 @@ def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[J
     """The jars of packages and their dependencies, fetched if necessary. Raises Failed if the fetch fails.
 
     Other processes on this machine wait in the meantime. Copies in the resolver's own folder are used first,
-    because they need no network.
+    because these need no network.
     """
     if (jars := kept_jars(packages, properties)) is not None:
         return jars
@@ -263,7 +263,7 @@ def _is_sound(jar: Path) -> bool:
 
 
 def _is_open(package: str) -> bool:
-    """Whether a package's version means the newest one."""
+    """Whether a package's version means the newest version."""
     version = package.rpartition(":")[2]
     return version.endswith(("+", "-SNAPSHOT")) or version.startswith(("latest.", "[", "(", "]"))
 
@@ -327,7 +327,7 @@ JARS, MODULES = "spark.jars", "spark.submit.pyFiles"
 
 
 def jar_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that name the jars, in addition to the given ones. Missing jars are fetched first.
+    """The properties that name the jars, in addition to the given properties. Missing jars are fetched first.
 
     A package in the given properties replaces our package of the same name, for example with another Iceberg.
     Jars in `spark.jars` replace all of our packages, but not the given packages. Raises Failed if a jar

@@ -1,4 +1,4 @@
-"""The errors of calls of Java. A plain installation has no py4j, and no call there raises them."""
+"""The errors of calls to Java. A plain installation has no py4j, so no call there raises these errors."""
 
 try:
     from py4j.protocol import Py4JError, Py4JJavaError

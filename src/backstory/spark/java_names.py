@@ -1,7 +1,7 @@
-"""Caches of Java's names, and iterators that check for their end.
+"""Caches for Java's names, and iterators that check for their end.
 
-For each part of a class's name and each static method, py4j sends a request to Java at every use. Java
-searches all its archives for a part that is not a class. At the end of an iteration Java raises an exception,
+For each part of a class's name and each static method, py4j sends a request to Java at every use. For a part
+that is not a class, Java searches all its archives. At the end of an iteration, Java raises an exception,
 which pyspark compares with a dozen kinds. Together, these requests were a third of the calls in a small
 delivery.
 """

@@ -1,4 +1,4 @@
-"""A session whose Spark starts on first use. Plans on the driver need only its Java."""
+"""A session whose Spark starts on first use. Plans on the driver need only the session's Java."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,7 +38,8 @@ def activate(spark: "SparkSession") -> "SparkSession":
 class LazyContext:
     """A placeholder for pyspark's context until Spark starts. Any use of it starts Spark.
 
-    With it, columns can be created before their frame exists, even in a process without a session.
+    With this placeholder, columns can be created before their frame exists, even in a process without a
+    session.
     """
 
     def __init__(self, late: "LateSpark") -> None:
@@ -55,7 +56,7 @@ class LazyContext:
             SparkContext._active_spark_context = self  # type: ignore[assignment]  # noqa: SLF001
 
     def uninstall(self) -> None:
-        """Stop being the active context, to make room for a real one."""
+        """Stop being the active context, to make room for a real context."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is cast("Any", self):  # noqa: SLF001

@@ -109,9 +109,9 @@ def java() -> Any:
 def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
     """Start the JVM in its own session, so that a signal to this process's group does not end it.
 
-    It ends with this process, when its standard input is closed. The properties are passed in a file, because
-    every user can read a command line. If `alone` is true, only this user can read the files that Java
-    writes.
+    The JVM ends with this process, when its standard input is closed. The properties are passed in a file,
+    because every user can read a command line. If `alone` is true, only this user can read the files that
+    Java writes.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -220,8 +220,8 @@ _ABANDONED, _UNUSED = 3600, 60 * 86_400  # seconds
 def use_class_archive(java: Path, classes: Path, *, keeps: bool) -> Iterator[Path | None]:
     """Let a starting Java use the archive for this Java and folder of jars. Yields the archive or None.
 
-    A missing archive is written when Java ends, if `keeps` is true. If the user's own options configure such
-    an archive, they take precedence.
+    A missing archive is written when Java ends, if `keeps` is true. If the user's own options configure an
+    archive, these options take precedence.
     """
     own = os.environ.get(VARIABLE) or ""
     chosen = any(option in own for option in _OURS)

@@ -1,4 +1,4 @@
-"""This process and its Java: interrupts, forks, and commands that do not import pandas.
+"""This process and its Java: interrupts, forks, and commands without pandas.
 
 Ctrl-C cancels Spark's jobs and leaves Spark usable. A forked child shares its parent's connections, so Java
 must not answer it. Commands block the import of pandas by pyarrow, which takes half a second. A session
@@ -81,7 +81,7 @@ def allow_interrupts() -> None:
 
 
 def _collects(frame: "FrameType | None") -> bool:
-    """Whether py4j is releasing a Java object. Python swallows exceptions in such a callback."""
+    """Whether py4j is releasing a Java object. Python swallows exceptions in that callback."""
     while frame is not None:
         if frame.f_code.co_name == "_garbage_collect_object":
             return True
@@ -96,7 +96,7 @@ def _cancel(context: "SparkContext") -> None:
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """Whether a log record is worth logging: not py4j's trace of an interrupted call or its cleanup."""
+    """Whether a log record is worth logging. py4j's traces of an interrupted call or its cleanup are not."""
     of_java = record.name.startswith("py4j") or "while sending command" in record.getMessage()
     return not (of_java and (was_interrupted() or "KeyboardInterrupt" in record.getMessage()))
 

@@ -1,4 +1,4 @@
-"""The settings that our statements need in any session: UTC, ANSI mode, exact names (E1 to E4)."""
+"""The settings that backstory's statements need in any session: UTC, ANSI mode, exact names (E1 to E4)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,4 +1,4 @@
-"""The differences between the supported versions of Spark. No other module depends on the version.
+"""The differences between the supported Spark versions. No other module depends on the version.
 
 In Spark 4, the classes of a session with Java are in other packages, and a few methods have other names.
 Arrow tables are accepted and returned. Spark 3.5, whose Scala is 2.12, needs other calls.
@@ -93,7 +93,10 @@ def is_before_4() -> bool:
 
 
 def is_older(version: str, oldest: Version) -> bool:
-    """Whether a version is known to be older than another. False for a vendor's own spelling."""
+    """Whether a version is known to be older than another.
+
+    The result is False for a vendor's own spelling.
+    """
     parts = version.split(".")[:2]
     return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest
 
@@ -119,9 +122,10 @@ def sessions_class() -> str:
 
 @contextmanager
 def naming_columns(spark: "SparkSession") -> Iterator[None]:
-    """Create columns in this session during the block. In Spark 3.5, this determines how their casts fail.
+    """Create columns in this session during the block.
 
-    In Spark 4, the session of the frame that uses the columns determines it.
+    In Spark 3.5, this session determines how casts of the columns fail. In Spark 4, the session of the frame
+    that uses the columns does.
     """
     if not is_before_4():
         yield
@@ -226,7 +230,7 @@ def try_cast(value: "Column", type_: str) -> "Column":
 
 
 def renew_kept_rows(spark: "SparkSession", name: str) -> None:
-    """Refresh the cached rows of a table. Before Spark 4.1, uncache them instead.
+    """Refresh the cached rows of a table. Before Spark 4.1, uncache the rows instead.
 
     An older Spark would recompute them from the former state of the table.
     """
@@ -287,7 +291,7 @@ def require_known_types(table: object, variants: Sequence[str]) -> None:
 
 
 def metadata_column(frame: "DataFrame", name: str) -> "Column":
-    """A metadata column of a source, even if a column of the rows has the same name."""
+    """A metadata column of a source, even if a data column has the same name."""
     if not is_before_4():
         return frame.metadataColumn(name)
     return _column(frame._jdf.metadataColumn(name))  # noqa: SLF001 - Spark 4 has a method for it
@@ -304,7 +308,7 @@ def _column(of_java: Any) -> "Column":
 def persist_on_disk(rows: "DataFrame") -> "DataFrame":
     """Keep the rows of a frame on disk once they are computed, until the frame is unpersisted.
 
-    In memory they would take space that tasks need for sorting.
+    In memory, the rows would take space that tasks need for sorting.
     """
     from pyspark import StorageLevel
 

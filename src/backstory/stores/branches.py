@@ -2,7 +2,8 @@
 
 A branch only changes rows. Properties that its commits change are pending: each commit has all of them in its
 summary, and publishing the branch sets them on the table. A delivery by SQL first publishes its branch, then
-sets the properties, and then drops the branch. Until they are set, every reader takes them from the commit.
+sets the properties, and then drops the branch. Until the properties are set, every reader takes them from the
+commit.
 """
 
 import json
@@ -42,13 +43,13 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
 
 
 def in_effect(metadata: Json) -> Json:
-    """The metadata with its pending properties, as every reader uses them."""
+    """The metadata with its pending properties applied, as every reader sees it."""
     pending = pending_in(metadata)
     return {**metadata, "properties": _properties(metadata, pending)} if pending else metadata
 
 
 def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
-    """The properties that only commits of a table or its branch have so far. None removes a property."""
+    """The properties that so far only the commits of a table or branch have. None removes a property."""
     pending: dict[str, str | None] = {}
     for _, commit in _published_commits(metadata):
         pending |= pending_properties(_summary(commit).get(PENDING))
@@ -59,7 +60,7 @@ def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
 
 
 def finished_deliveries(metadata: Json) -> list[str]:
-    """The branches of deliveries that are published, or no longer can be because the table has changed."""
+    """The branches of deliveries that are published, or cannot be published because the table has changed."""
     heads = _deliveries(metadata)
     bases = {
         (one["snapshot-id"], _summary(one).get(BRANCH)): one.get("parent-snapshot-id")
@@ -100,7 +101,7 @@ def head_of(metadata: Json, branch: str) -> int | None:
 
 
 def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
-    """A snapshot and its ancestors, newest first, up to the first expired one."""
+    """A snapshot and its ancestors, newest first, ending before the first one that has expired."""
     snapshots = {one["snapshot-id"]: one for one in metadata.get("snapshots") or []}
     past = []
     while snapshot_id in snapshots:
@@ -146,7 +147,10 @@ def _own_commits(metadata: Json, branch: str, head: int) -> list[Json]:
 
 
 def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]:
-    """The commits that only the branch has. Raises Refused if the table has changed since it began."""
+    """The commits that only the branch has.
+
+    Raises Refused if the table has changed since the branch began.
+    """
     commits = commits_of_branch(metadata, table, branch)
     base = commits[-1].get("parent-snapshot-id") if commits else head_of(metadata, branch)
     if base != metadata.get(_CURRENT):
@@ -159,7 +163,7 @@ def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]
 
 
 def began_at(metadata: Json, table: TableName, branch: str) -> datetime:
-    """A recorded time between the table's newest commit and its branch. Raises `require_current`'s errors."""
+    """A recorded time between the table's newest commit and the branch. Raises `require_current`'s errors."""
     require_current(metadata, table, branch)
     newest = ancestors(metadata, metadata.get(_CURRENT))[0]
     # A commit's time is in whole milliseconds, and the next commit is more than a millisecond later.

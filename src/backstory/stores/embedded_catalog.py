@@ -166,7 +166,10 @@ def require_here(folder: Path, table: TableName) -> WarehouseFolders:
 
 
 def remember(folder: Path, table: TableName | None = None) -> None:
-    """Record that tables are created below a folder. Raises TryAgain if the catalog cannot be written now."""
+    """Record that tables are being created below a folder.
+
+    Raises TryAgain if the catalog cannot be written now.
+    """
     try:
         catalog, spellings = read_catalog(folder), {str(folder), os.path.realpath(folder)}
         if spellings <= {*catalog.folders}:
@@ -218,7 +221,7 @@ def path_spellings(location: str) -> set[str]:
 
 
 def bare_path(location: str) -> str:
-    """The path of a location on this machine, without its scheme. Iceberg encodes no characters in it."""
+    """The path of a location on this machine, without the scheme. Iceberg encodes no characters in it."""
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")

@@ -1,4 +1,4 @@
-"""The contract of every store: its tables, their columns' names, and the checks before a table is used."""
+"""The contract of every store: tables, the names of their columns, and the checks before a table is used."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Store(Protocol):
 
     @property
     def catalog(self) -> str:
-        """The name of the catalog, part of the key of its tables' locks."""
+        """The name of the catalog, which is part of the key for locks on its tables."""
 
     @property
     def memory(self) -> Memory:
@@ -93,8 +93,8 @@ Readable = TypeVar("Readable", bound=TableLike)
 def require_columns(table: Readable, *own: str) -> Readable:
     """The table, if it has its key and its layout's columns. Raises Refused if another tool dropped one.
 
-    `own` are other columns that a door needs. If a column is missing, a row has another meaning, so nothing
-    is read or written. Only `check` continues.
+    `own` are other columns that a door needs. If a column is missing, rows have another meaning, so nothing
+    is read or written. Only `check` goes on reading.
     """
     shape = table.shape
     if shape.layout is Layout.FOREIGN or (shape.layout is Layout.ODF and not table.rows):
@@ -141,7 +141,7 @@ def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Col
     """The stored name of each column of a source, including the `known` columns (F21).
 
     A reserved name gets an underscore as its last letter, and more underscores while the result is taken. Any
-    other name is stored unchanged, unless a reserved name has taken it.
+    other name is stored unchanged, unless it is taken by the result for a reserved name.
     """
     names = {column.source: column.name for column in known}
     is_reserved = {source: reserves(source) for source in sources if source not in names}

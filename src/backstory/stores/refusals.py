@@ -74,7 +74,7 @@ def property_garbled(table: TableName, name: str) -> Failed:
 
 
 def repeated_key(table: TableName, key: Sequence[str], keys: int, rows: int) -> Refused:
-    """The error for columns that are not a key, because `rows` rows would share `keys` keys."""
+    """The error for columns that are not a key, because `rows` rows would have only `keys` distinct keys."""
     return Refused(
         "repeated-key",
         f"({', '.join(key)}) is not a key of {table}: {rows} rows would share {keys} keys.",

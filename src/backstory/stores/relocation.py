@@ -1,9 +1,10 @@
 """The relocation of a table: new metadata for the current folder of its warehouse.
 
-New files of metadata, manifests and deletes are written next to the old ones. The old files do not change,
-and are valid until the catalog names the new metadata. A new file has the old one's name and a mark. A second
-attempt uses the same mark, and so overwrites the files of the first. Iceberg's procedure `rewrite_table_path`
-cannot be used here, because it reads files at the paths in the metadata, in the former folder.
+New metadata, manifest and delete files are written next to the old files. The old files do not change, and
+are valid until the catalog names the new metadata. A new file has the old one's name and a mark. A second
+attempt uses the same mark, and so overwrites the first attempt's files. Iceberg's procedure
+`rewrite_table_path` cannot be used here, because it reads files at the paths in the metadata, in the former
+folder.
 """
 
 import gzip
@@ -92,7 +93,7 @@ def read_entries(file: Path) -> list[AvroEntry]:
 
 
 def rewrite_avro(file: Path, target: Path, moves: Moves) -> None:
-    """Write a manifest or manifest list with new locations and sizes of its files.
+    """Write a manifest or manifest list with the new locations and sizes of its files.
 
     Its header, with the schema of its writer, does not change. A bound that is the path of any other file is
     omitted, because it would no longer be a bound.
@@ -208,9 +209,10 @@ _STATISTICS: Final = {"statistics": "statistics-path", "partition-statistics": "
 class TableRelocation:
     """The relocation of a table or view, with its progress.
 
-    A `dry_run` checks everything and writes nothing. `moves` are new locations by old ones, with the new size
-    if it differs. `written` are the new files, and `replaced` are the files in this folder that they replace.
-    `present` are checked locations. `outside` are the table's files in other folders, which stay there.
+    A `dry_run` checks everything and writes nothing. `moves` maps old locations to new locations, with the
+    new size if it differs. `written` are the new files, and `replaced` are the files in this folder that they
+    replace. `present` are checked locations. `outside` are the table's files in other folders, which stay
+    there.
     """
 
     table: TableName
@@ -237,8 +239,8 @@ class TableRelocation:
     def _write_metadata(self, location: str, metadata: dict[str, Any], *, former: bool = False) -> str:
         """Write new metadata. Files that only `former` metadata names may be missing.
 
-        The metadata log omits files outside of the folder, because Iceberg deletes the files in the log one
-        by one.
+        The metadata log omits files outside of the folder, because Iceberg later deletes the files in the log
+        one by one.
         """
         relocated = self._new_location if former else self._check_location
         self._choose_name(location)

@@ -113,7 +113,7 @@ class S3Options:
 
 @lru_cache(maxsize=8)
 def file_system(options: S3Options) -> FileSystem:
-    """Arrow's file system of S3, in which a file's name is BUCKET/KEY. It is created once."""
+    """Arrow's file system of S3, in which a file's name is BUCKET/KEY. The file system is created once."""
     access, secret, token = options.keys
     parts = urlsplit(options.endpoint or "")
     override = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts.netloc else {}
@@ -135,7 +135,7 @@ def file_system(options: S3Options) -> FileSystem:
 
 
 def s3_options(properties: Mapping[str, str]) -> S3Options | None:
-    """The options in a FileIO's properties, or None if one of these has no counterpart in Arrow."""
+    """The options in a FileIO's properties, or None if one of the properties has no counterpart in Arrow."""
     if any(_has_no_counterpart(name, value) for name, value in properties.items()):
         return None
     endpoint = properties.get(_ENDPOINT)
@@ -186,7 +186,7 @@ class RemoteFile:
     """A file in an object store, opened with one request and read with a few concurrent requests.
 
     Fetched bytes are held until `keep` releases them. A small file is held whole. `file` is Arrow's open
-    file. Reading raises the OSError of the storage.
+    file. Reading raises the storage's OSError.
     """
 
     def __init__(self, file: pa.NativeFile) -> None:
@@ -376,8 +376,8 @@ def is_remote(location: str) -> bool:
 class TableFiles:
     """The files of a table as one command opens them, each remote file once.
 
-    `properties` returns the properties of the table's FileIO, for the first file in S3. It returns None for a
-    FileIO that opens files in its own way. `others` opens all other remote files.
+    `properties` returns the properties of the table's FileIO, for the first file in S3. `properties` returns
+    None for a FileIO that opens files in its own way. `others` opens all other remote files.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ class TableFiles:
         self._kept = 0
 
     def __call__(self, location: str) -> IO[bytes]:
-        """The file, opened for reading. Raises OpensElsewhere, or the OSError of its storage."""
+        """The file, opened for reading. Raises OpensElsewhere, or the storage's OSError."""
         if not is_remote(location):
             return local_path(location).open("rb")
         return self._remote(location).open()

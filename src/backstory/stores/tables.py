@@ -1,4 +1,4 @@
-"""The tables of any store: whether they exist, their rows, and their locks.
+"""The tables of any store: their existence, their rows, and their locks.
 
 A table has one writer at a time in this process. Writers of different tables do not wait for each other.
 """

@@ -1,4 +1,4 @@
-"""The actions of a plan: rows to remove and rows to add in one commit. It also compares rows and cells."""
+"""The actions of a plan (rows to remove and rows to add in one commit), and comparisons of rows and cells."""
 
 import enum
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
-    """The values at these row numbers, or NULL if the row number is -1."""
+    """The values at these row numbers, with NULL for the row number -1."""
     whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return whole.take(pa.array(rows, mask=rows < 0))
 
@@ -58,7 +58,8 @@ class Actions:
     `removed` has the columns `_file` (text) and `_pos` (64-bit integer) of stored rows to delete. `added` has
     the table's columns of rows to write; a changed row is in both. The optional column `_row_id` of `added`
     is the id of the stored row that a row replaces, or NULL for a new row. `counts` are the numbers of rows
-    by outcome. `disorder` is true if versions of a key will overlap, because the sender delivered such rows.
+    by outcome. `disorder` is true if versions of a key will overlap because the sender delivered overlapping
+    rows.
     """
 
     removed: pa.Table

@@ -1,7 +1,7 @@
-"""Fingerprints of rows: numbers of 128 bits that differ if a value differs (E9).
+"""Fingerprints of rows: 128-bit numbers that differ if a value differs (E9).
 
-They are computed from words of 64 bits. Values of fixed width are their own words, DuckDB hashes strings, and
-one bit for each value records whether it is NULL. No stored data depends on fingerprints.
+They are computed from 64-bit words. Fixed-width values are their own words, DuckDB hashes strings, and one
+bit for each value records whether it is NULL. No stored data depends on fingerprints.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class Fingerprints:
     def _text_hashes(self, columns: Sequence[Values], count: int) -> Iterator[list[np.ndarray]]:
         """The hashes of string columns for some rows at a time, one array per column.
 
-        If there are no such columns, the result is zeros.
+        Without string columns, the result is zeros.
         """
         if not columns:
             for first in range(0, count, ROWS_AT_ONCE):
@@ -199,7 +199,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _fixed_words(values: pa.Array) -> Iterator[np.ndarray]:
-    """The words of values of fixed width. The words of NULL are 0."""
+    """The 64-bit words of fixed-width values. The words of NULL are 0."""
     type_ = values.type
     if pa.types.is_decimal(type_):
         width = type_.bit_width // _WORD

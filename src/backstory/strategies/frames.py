@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def comparable(value: "Column", type_: "DataType") -> "Column":
-    """The value in a form that Spark can compare and hash: maps become entries sorted by key."""
+    """The value in a form that Spark can compare and hash: a map becomes a list of entries sorted by key."""
     if not holds_map(type_):
         return value
     if isinstance(type_, ArrayType):

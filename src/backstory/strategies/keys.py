@@ -38,8 +38,8 @@ Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 def key_codes(tables: Sequence[pa.Table], key: Sequence[str]) -> tuple[list[Codes], int]:
     """A number for each row of each table, and an upper bound of the numbers.
 
-    Two numbers are equal exactly if the keys are equal. Keys are compared exactly and NULL equals NULL
-    (section 2.8): no case folding, no trimming.
+    Two numbers are equal exactly if the keys are equal. Keys are compared exactly, without case folding or
+    trimming, and NULL equals NULL (section 2.8).
     """
     codes = _column_codes(tables, key[0])
     for name in key[1:]:

@@ -1,4 +1,4 @@
-"""Replace, update and delete on a table without history, as one set of actions (section 2.8)."""
+"""Replace, update and delete rows of a table without history, as one set of actions (section 2.8)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class LiveDelivery:
     """The rows of one WriteBatch.
 
     Each kind has all columns of the table. `columns` are the columns in the request. A replace row that lacks
-    a value for such a column sets it to NULL.
+    a value for one of these columns sets the column to NULL.
     """
 
     key: Sequence[str]

@@ -21,7 +21,7 @@ class Matches:
     """The outcome of a match, as row numbers in the two tables.
 
     `appeared` are the numbers of delivered rows without a stored row. `vanished` and `kept` are the numbers
-    of stored rows without a delivered row; `kept` ones are outside the scope of deletes. `changed` and `same`
+    of stored rows without a delivered row; `kept` rows are outside the scope of deletes. `changed` and `same`
     each have the numbers of the delivered rows and of the stored rows.
     """
 
@@ -33,7 +33,7 @@ class Matches:
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
-        """The numbers of appeared, changed, vanished, vanished out of scope, and unchanged records."""
+        """The numbers of records by outcome: appeared, changed, vanished, vanished out of scope, or same."""
         both, alone = (self.changed[0], self.same[0]), (self.vanished, self.kept)
         return len(self.appeared), len(both[0]), len(alone[0]), len(alone[1]), len(both[1])
 
@@ -119,7 +119,7 @@ def _columns_at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
 
 
 def take_rows(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
-    """The rows with these numbers. It is fast if these are all rows in order, or no rows."""
+    """The rows with these numbers. The call is fast if these are all rows in order, or no rows."""
     if _all(rows, places):
         return rows
     return rows.take(pa.array(places)) if len(places) else rows.schema.empty_table()

@@ -55,7 +55,7 @@ def refused_part(
     faults: Mapping[str, pa.Table],
     sample: Callable[[pa.Table], pa.Table] = lambda rows: rows.slice(0, MAX_KEYS),
 ) -> PartPlan | None:
-    """The counts and samples of the rows with a fault, or None if there are no such rows."""
+    """The counts and samples of the rows with a fault, or None if no row has the fault."""
     wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
     counts = {fault: len(rows) for fault, rows in wrong.items()}
     return PartPlan({}, counts, {fault: sample(rows) for fault, rows in wrong.items()}) if wrong else None

@@ -1,6 +1,6 @@
 """Rewind rows of layout `versions`: withdraw everything recorded after a time (native.md V6 to V9, V84, V85).
 
-The withdrawn states remain as past statements.
+Withdrawn states remain as past statements.
 """
 
 from dataclasses import dataclass

@@ -114,8 +114,8 @@ def ranks(column: pa.ChunkedArray) -> np.ndarray:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values in a form that Arrow can encode and sort, with Spark's equality and order.
 
-    A struct becomes the ranks of its fields, and a list the ranks of its items: eight bytes each, the highest
-    byte first. A map is a list of its entries sorted by key.
+    A struct becomes the ranks of its fields, and a list the ranks of its items: eight bytes each, most
+    significant byte first. A map is a list of its entries sorted by key.
     """
     if not pa.types.is_nested(column.type):
         return normalize_floats(column)

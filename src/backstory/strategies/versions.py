@@ -1,8 +1,8 @@
 """Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
 
-It is the specification's algorithm, one column at a time. Stored versions, replace rows and update rows are
-one list, sorted by key and start. An unmodified cell takes the value above it. Instants are whole
-microseconds.
+The code follows the specification's algorithm, one column at a time. Stored versions, replace rows and update
+rows are one list, sorted by key and start. An unmodified cell takes the value of the preceding row. Instants
+are whole microseconds.
 """
 
 from collections.abc import Sequence
@@ -218,8 +218,8 @@ def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
 def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
     """Raise Refused if versions of a record overlap, share a start or have none.
 
-    No door writes such rows. Without a shape nothing is checked. The table of a sender that delivers versions
-    out of order is marked (`backstory.disorder`), and the sender may continue.
+    No door writes versions of this kind. Without a shape, nothing is checked. The table of a sender that
+    delivers versions out of order is marked (`backstory.disorder`), and the sender may continue.
     """
     if shape is None or not stored.num_rows:
         return

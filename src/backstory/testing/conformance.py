@@ -1,4 +1,4 @@
-"""The conformance examination of a SQL dialect: every statement is checked, and can be run (section 5.4)."""
+"""The conformance examination of an SQL dialect: every statement is checked, and can be run (section 5.4)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -267,7 +267,7 @@ def history_of(dataset: ModelDataset) -> HistState:
 
 @contextmanager
 def examination(what: str) -> Iterator[None]:
-    """Turn any exception within the block into an AssertionError that begins with the method or scenario."""
+    """Turn any exception within the block into an AssertionError that first names the method or scenario."""
     try:
         yield
     except Exception as wrong:
@@ -346,7 +346,7 @@ TYPED: Mapping[Datatype, Sequence[Any]] = {
 
 
 def examine_hashes(bench: Bench) -> None:
-    """Examine the golden vectors, with strings as literals and in the columns of a row."""
+    """Examine the golden vectors, with their strings as literals and in the columns of a row."""
     dialect, engine = bench.dialect, bench.engine
     with examination("hash_expression"):
         for vector, (text, expected) in VECTORS.items():
@@ -437,10 +437,7 @@ def typed_column(datatype: Datatype) -> ModelColumn:
 
 
 def examine_types(bench: Bench) -> None:
-    """Load values of every type into a base.
-
-    Compare its strings and hashes with the ones computed in Python.
-    """
+    """Load values of every type into a base. Compare the base's strings and hashes with those from Python."""
     rows = list(_typed_rows())
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)

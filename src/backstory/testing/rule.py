@@ -12,7 +12,7 @@ from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tal
 
 
 class LoadRejected(Exception):
-    """A refused load, with a code of section 3.6 and the keys."""
+    """A refused load, with a code from section 3.6 and the keys."""
 
     def __init__(self, code: str, keys: Sequence[Any] = ()) -> None:
         super().__init__(code, list(keys))
@@ -70,7 +70,7 @@ def historize(
 ) -> tuple[list[Version], Tally]:
     """The history after the load at the instant `started`, and the number of records by case.
 
-    Raises LoadRejected with the codes P1 to P7 of section 3.6.
+    Raises LoadRejected with one of the codes P1 to P7 (section 3.6).
     """
     rows = _rows(base, rules)
     open_ = _open_versions(history)

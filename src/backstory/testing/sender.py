@@ -1,4 +1,4 @@
-"""A sender of Fivetran batches, with copies of a source, their differences and batch files (section 3).
+"""A sender of Fivetran batches: copies of a source, their differences, and batch files (section 3).
 
 A destination identifies a batch by the names and bytes of its files, which contain the time of the change. A
 pair of copies therefore keeps its time, and its secret for names and keys, until the destination accepts
@@ -198,7 +198,7 @@ def read_copy(
 
     An empty file is a copy without rows. `written` has the format options. Column types are inferred from all
     values; columns in `texts` stay text. If rows share a key, the last one counts. Raises UsageError for a
-    file of another format or without a key column. Raises Failed if there is no file, and Refused for an
+    file in another format or without a key column. Raises Failed if there is no file, and Refused for an
     unreadable file.
     """
     source = source_files(str(path))
@@ -393,7 +393,7 @@ class Sender:
         return cls(stub, folder, channel=channel, address=address, **more)
 
     def describe(self, schema: str, table: str) -> common.Table | None:
-        """The table's definition at the destination, or None if there is no such table."""
+        """The table's definition at the destination, or None if the table does not exist."""
         request = sdk.DescribeTableRequest(
             configuration=self.configuration, schema_name=schema, table_name=table
         )
@@ -549,7 +549,10 @@ class CopyPair:
         return older, newer
 
     def identity(self, *about: object) -> str:
-        """The identity of the pair and the way to send it, from the files' content, not their names."""
+        """The identity of the pair and of the way to send it.
+
+        It depends on the files' content, not on their names.
+        """
         digests = []
         for path in (self.before, self.after):
             with path.open("rb") as file:

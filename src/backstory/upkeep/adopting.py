@@ -1,7 +1,7 @@
 """`adopt`: read, check and repair a history that another tool writes, without rewriting it.
 
 The columns are documented for dbt's snapshots, SQLMesh's SCD_TYPE_2, dlt's `scd2` and AUTO CDC's SCD type 2.
-The intervals of all four are half-open. An open version has no end, or an end in 2200 or later.
+The intervals of all four layouts are half-open. An open version has no end, or an end in 2200 or later.
 """
 
 import json

@@ -17,13 +17,14 @@ SHORTEST_VALUE: Final = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Certificate(Receipt):
-    """The result of an erasure, or its plan if `applied` is false. It does not contain the key.
+    """The result of an erasure, or its plan if `applied` is false.
 
-    `status` is no-record if no file contains the record. The record never existed, or was erased before.
-    `rows` has the numbers of the record's rows in the newest snapshot, by role. `left` is 0, or lists
-    everything that could not be searched or deleted. The `path` of a file is the SHA-256 of the salt and its
-    location, because folders and files may be named after the key. `consumers` are the cursors that read the
-    record. Their copies still have it. `also` has the certificates of the tables that belong to this one.
+    The certificate does not contain the key. `status` is no-record if no file contains the record, because
+    the record never existed or was erased before. `rows` has the numbers of the record's rows in the newest
+    snapshot, by role. `left` is 0, or lists everything that could not be searched or deleted. The `path` of a
+    file is the SHA-256 of the salt and its location, because folders and files may be named after the key.
+    `consumers` are the cursors that have read the record. The consumers' copies still contain it. `also` has
+    the certificates of the tables that belong to this one.
     """
 
     table: str
@@ -73,7 +74,7 @@ class ForgottenRecord:
 
     @property
     def mark(self) -> str:
-        """The mark in a table's properties until the erasure is finished."""
+        """The mark that is in a table's properties until the erasure is finished."""
         return f"{self.salt} {self.digest}"
 
     def is_marked(self, mark: str) -> bool:
@@ -86,7 +87,9 @@ class ForgottenRecord:
         return any(len(value) >= SHORTEST_VALUE and value in text for value in map(str, self.key.values()))
 
     def show(self, text: str) -> str:
-        """A name or location that may be shown. If it may contain the key, its digest is shown instead.
+        """A name or location in a form that may be shown.
+
+        If the name may contain the key, its digest is shown instead.
 
         The folders of a user's own partitions may contain the key in another spelling.
         """

@@ -38,10 +38,12 @@ _NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": 
 
 
 def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """Check each law of the layout in one scan. Each record has a table, law, violations, keys and status.
+    """Check each law of the layout in one scan.
+
+    Each record has the fields table, law, violations, keys and status.
 
     If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys in
-    readable form. For the law `offsets` they are offsets, and for `properties` they are names of properties
+    readable form. For the law `offsets`, the keys are offsets. For `properties`, they are names of properties
     and columns. Commits of other programs since the last delivery have a separate record, with status
     `noted`. Raises UsageError if the table does not exist or has an unknown layout.
     """
@@ -51,7 +53,7 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """The records of `check`, from the table's files if Spark is not needed and they fit in memory."""
+    """The records of `check`, from the table's files if Spark is not needed and the files fit in memory."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
@@ -200,7 +202,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 
 
 def _strange_settings(table: TableLike) -> Iterator[str]:
-    """The settings of a native table that cannot be parsed, or that name columns that it lacks (V13)."""
+    """A native table's settings that cannot be parsed, or that name columns that the table lacks (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _parse(table.properties.get(name), [])
         if named is None or set(named) - set(table.shape.names):

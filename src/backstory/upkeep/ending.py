@@ -69,10 +69,10 @@ def end(
 def archive_history(
     store: IcebergStore, table: TableName, archive: TableName, properties: Mapping[str, str] = NO_PROPERTIES
 ) -> None:
-    """Keep a table under another name, read-only. The commit that archives it sets `properties`.
+    """Keep a table under another name, read-only. The commit that archives the table sets `properties`.
 
     A second call completes an interrupted one. Raises UsageError if the table does not exist. Raises Refused
-    if it belongs to other tables or to another program, or if the archive's name is taken.
+    if the table belongs to other tables or to another program, or if the archive's name is taken.
     """
     stored = _require_alone(store, table, archive)
     # From the first commit on, writers are refused until the second one.

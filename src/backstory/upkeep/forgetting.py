@@ -1,6 +1,6 @@
 """Forget a record: remove it from every version, snapshot, file and manifest (native.md V87 to V89).
 
-If a table does not support this, it is refused before anything is searched or written. The certificate lists
+A table that does not support this is refused before anything is searched or written. The certificate lists
 everything that may still contain the record.
 """
 
@@ -113,7 +113,7 @@ def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
 
 
 def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
-    """The files that the table names. Raises Refused if some cannot be searched or may not be deleted."""
+    """The files that the table names. Raises Refused if a file cannot be searched or may not be deleted."""
     name, properties = table.shape.table, table.properties
     sql = store.sql_name(name)
     if properties.get(GC, "true").lower() == "false":
@@ -238,7 +238,7 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
 def _remaining_positions(
     store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
-    """Lines about position deletes. The paths of data files in them may be named after the key."""
+    """Lines about position deletes, which contain paths of data files that may be named after the key."""
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return
@@ -263,11 +263,11 @@ def forget(
 ) -> Certificate:
     """Remove a record from every version, including old snapshots and files.
 
-    Unless `apply` is true, only search. The base and the archive of a history forget the record too. A second
-    call finds no record and makes no commit. It completes an interrupted erasure. No other program may write
-    to the table in the meantime.
+    Unless `apply` is true, only search. The record is also removed from the base and the archive of a
+    history. A second call finds no record and makes no commit. A second call also completes an interrupted
+    erasure. No other program may write to the table in the meantime.
 
-    Raises UsageError if the table does not support it. Raises Refused while old rows may still be read
+    Raises UsageError if the table does not support erasures. Raises Refused while old rows may still be read
     (`cursor-behind`, `foreign-reference`). Raises Refused if files cannot be searched (`other-format`,
     `equality-deletes`, `encrypted-table`) or may belong to another table (`shared-folder`, `gc-disabled`).
     Raises TryAgain if the last day has files that no metadata names (`writer-at-work`). Raises Failed if the

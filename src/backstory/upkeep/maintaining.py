@@ -61,7 +61,7 @@ _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 def carried_properties(table: IcebergTable) -> dict[str, str]:
     """The properties of an upkeep commit, including the properties of the newest commit.
 
-    So the token of the last delivery stays in the newest commit, where it is looked up. The properties of a
+    So the last delivery's token stays in the newest commit, where the token is looked up. The properties of a
     chain's block are not repeated.
     """
     snapshot, layout = newest_snapshot(table), table.shape.layout
@@ -107,7 +107,7 @@ class Expiry:
 
 
 def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | None:
-    """The commits and cursors that may expire, or None if there are none or the table may not delete files.
+    """The commits and cursors that may expire. None if nothing may expire or the table may not delete files.
 
     Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
     later commits are kept too, because a search through the table's history must not have gaps.
@@ -152,7 +152,7 @@ SHARE: Final = 0.2
 class MemoryShare:
     """The share of a table's rows that are memory.
 
-    If it is large, a time up to which to settle is proposed.
+    For a large share, a time up to which to settle is proposed.
     """
 
     share: float
@@ -201,7 +201,7 @@ _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backs
 
 
 def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:
-    """The bounds that move forward, or None for the others. Without memory nothing can be settled."""
+    """The bounds that move forward, with None for the others. Without memory, nothing can be settled."""
     settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
     after = table.properties.get(SETTLE_AFTER)
@@ -220,7 +220,7 @@ def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) ->
 
 
 def _after_settled(before: datetime, interval: tuple[datetime | None, datetime] | None) -> datetime | None:
-    """The new end of the settled interval, which never shrinks and has no gap, or None if it stays."""
+    """The new end of the settled interval, which never shrinks and has no gap, or None if the end stays."""
     if interval is None:
         return before
     first, last = interval
@@ -271,7 +271,7 @@ def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None
 
 
 def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
-    """The share of memory rows, and if it is above a fifth, a proposed time up to which to settle."""
+    """The share of memory rows and, if the share is above a fifth, a proposed time up to which to settle."""
     role = column(MEMORY)[ROLE]
     fact = sf.when(role == Role.FACT.value, sf.unix_micros(VALID_FROM))
     with translate_faults(table.shape.table):
@@ -294,8 +294,8 @@ class Maintained(Receipt):
     `files` and `files_after` count data files, and `bytes_rewritten` is the size of the rewritten files.
     `cursors_dropped` are cursors that were too old. `left` are unused files outside of the table's folder,
     which are not deleted. `rows_settled` counts rows of memory that were settled or pruned. `memory_share` is
-    the share of rows that are memory. If it is more than a fifth, `propose_settle_before` is a time up to
-    which to settle. A failed receipt has only the table and the error.
+    the share of rows that are memory. If the share is more than a fifth, `propose_settle_before` is a time up
+    to which to settle. A failed receipt has only the table and the error.
     """
 
     table: str
@@ -351,7 +351,10 @@ def maintain(
 def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
-    """Run `act` for each table. An error becomes the receipt of its table and does not stop the others."""
+    """Run `act` for each table.
+
+    An error becomes the receipt of its table and does not stop `act` for other tables.
+    """
     results = ((name, result) for name, result in attempt_each(names, act, every=every).items())
     return [
         Maintained(str(name), "", status="failed", error=result)

@@ -10,8 +10,8 @@ class MaintainOptions(RemarkOptions, total=False):
     """The options of `maintain`, in addition to the options of commits.
 
     Attributes:
-        settle_before: Delete the rows that native tables keep for late copies and changes up to this time.
-            Older copies and changes are refused from then on.
+        settle_before: Delete the rows that native tables keep for late copies and changes at or before this
+            time. Older copies and changes are refused from then on.
         known_from: Delete earlier states of native tables. `known_at=` then starts at this time.
         dry_run: Show the changes, and write nothing.
     """

@@ -46,8 +46,8 @@ class Published(Receipt):
 def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: bool = False) -> IcebergStore:
     """A store in which the table is its branch. The branch is created if it does not exist.
 
-    A dry run creates no branch. If the branch does not exist, a dry run returns a store with the table
-    itself. Raises Refused for a table that does not exist or has no commits.
+    A dry run creates no branch. Without an existing branch, it returns a store with the table itself. Raises
+    Refused for a table that does not exist or has no commits.
     """
     require_branch_name(branch)
     stored = load(store, table)
@@ -133,7 +133,7 @@ def _remove_branch(
 
 
 def _sum_counts(commits: Sequence[Json]) -> Mapping[str, int]:
-    """The rows of several commits by outcome, without unchanged rows."""
+    """The row counts of several commits by outcome, without unchanged rows."""
     counts: Counter[str] = Counter()
     for commit in commits:
         counts.update(json.loads(commit["summary"].get(COUNTS) or "{}"))

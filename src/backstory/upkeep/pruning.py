@@ -1,7 +1,7 @@
 """Pruning: old closed versions of a history move to its archive, and records are erased from both (7.5).
 
-Versions are copied, compared in every column, and deleted last. A version that is in both tables is copied
-again, so that an interrupted run can be repeated without transactions. The watermark is stored before
+Versions are copied, then compared in every column, and finally deleted. A version that is in both tables is
+copied again, so that an interrupted run can be repeated without transactions. The watermark is stored before
 anything is deleted, so that it is never too early.
 """
 
@@ -53,7 +53,7 @@ def prunable_condition(history: StoredHistory, cut: Cut) -> str:
 
 
 def preview_query(history: StoredHistory, cut: Cut) -> str:
-    """The query for the number of versions to prune and their greatest end."""
+    """The query for the number of versions to prune and for their greatest end."""
     ended = history.end_of("h")
     return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {prunable_condition(history, cut)}"
 

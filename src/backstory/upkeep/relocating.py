@@ -1,8 +1,8 @@
 """Relocation of a warehouse whose folder was copied or moved: all of its tables, or none.
 
-New metadata files are written next to the old ones. Then one transaction switches the catalog to them, and
+New metadata files are written next to the old files. Then one transaction switches the catalog to them, and
 the old files are removed. A kill before the transaction changes nothing that is read, and a second run writes
-the same files again. After the transaction only unused files may remain. The catalog is locked for writers
+the same files again. After the transaction, only unused files may remain. The catalog is locked for writers
 throughout, but readers do not wait.
 """
 
@@ -66,9 +66,9 @@ def relocate(
 ) -> Relocated:
     """Relocate an embedded warehouse whose folder was copied or moved: all of its tables, or none.
 
-    Its tables cannot be used before that. `from_` is the former folder, by default the one that the catalog
-    records. Raises UsageError if there is no embedded warehouse, or no table in `from_`. Raises Failed, with
-    nothing changed, if a file of a table is missing.
+    The tables cannot be used before the relocation. `from_` is the former folder, by default the one that the
+    catalog records. Raises UsageError if there is no embedded warehouse, or no table in `from_`. Raises
+    Failed, with nothing changed, if a file of a table is missing.
     """
     settings, former = load(warehouse, config), from_
     folder = _folder(settings)
@@ -121,7 +121,7 @@ def _warnings(
 
 
 def _folder(settings: Settings) -> Path:
-    """The folder of the warehouse. Raises UsageError if its catalog is not a file in it, or is a link."""
+    """The warehouse's folder. Raises UsageError if the catalog is not a file in this folder, or is a link."""
     folder, properties = settings.warehouse, settings.catalogs[CATALOG]
     if properties:
         folder = home_of(Path(properties.get("warehouse", "")), properties.get("uri", "")) or Path()
@@ -143,7 +143,7 @@ def _folder(settings: Settings) -> Path:
 
 
 def _warehouse_folders_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
-    """The folder of the warehouse and its former folders. `former` replaces the recorded ones."""
+    """The folder of the warehouse and its former folders. `former` replaces the recorded former folders."""
     folders = warehouse_folders(folder, catalog)
     if former is None:
         return folders
@@ -155,7 +155,7 @@ def _moved_entries(folders: WarehouseFolders, catalog: CatalogFile) -> list[Cata
 
 
 def _refuse_split(folders: WarehouseFolders, catalog: CatalogFile) -> None:
-    """Raise UsageError for a table with files in a former folder and metadata elsewhere."""
+    """Raise UsageError for a table whose files are in a former folder but whose metadata is elsewhere."""
     for entry in catalog.entries:
         if entry.kind == TABLE and folders.former_of(entry.location) is None:
             with suppress(OSError, ValueError):  # it was unreadable before the move, too

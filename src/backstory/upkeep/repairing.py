@@ -92,7 +92,7 @@ class _Repairing:
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Repair]]:
-        """A plan for the repair of the table's broken records in Spark's tasks."""
+        """A plan that repairs the table's broken records, computed in Spark's tasks."""
         table = _require_mendable(existing(store, self.table))
         table_terms = terms_in_table(store, table)
         rows, names = _rows(store, table, table_terms)
@@ -165,7 +165,7 @@ def _require_mendable(table: Table) -> Table:
 def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> tuple[Any, list[str]]:
     """All rows, with their places and any row ids, and the names of all these columns.
 
-    The rows also have their recorded times, which decide between versions in a repair.
+    The rows also have their recorded times, by which a repair chooses between versions.
     """
     rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []

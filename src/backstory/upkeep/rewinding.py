@@ -219,7 +219,7 @@ def _target_commit(
 def _count_lost(
     store: IcebergStore, table: IcebergTable, then: IcebergSnapshot
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """The current and earlier numbers of rows, and if rows have ids, up to ten keys of rows added since."""
+    """The current and earlier row counts and, if rows have ids, up to ten keys of rows written since then."""
     name, key = table.shape.table, table.shape.key
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name))
@@ -242,7 +242,7 @@ def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
 
 
 def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
-    """Undo everything recorded after a time. Unless `apply` is true, only report it.
+    """Undo everything recorded after a time. Unless `apply` is true, only report what would be undone.
 
     A second call commits nothing. Raises UsageError (`known-pruned`) if the state of that time was pruned,
     and Refused (`snapshots-expired`) if the commit of that time has expired.
@@ -261,7 +261,10 @@ class _Rewinding:
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:
-        """A plan for the rewind from the rows recorded since. If there are none, its change is None."""
+        """A plan for the rewind, made from the rows recorded since then.
+
+        Without such rows, the plan's change is None.
+        """
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
         commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or self.time) > self.time]
@@ -328,7 +331,7 @@ def _refuse_pruned(table: IcebergTable, time: datetime) -> None:
 
 
 def _next_recorded_at(table: IcebergTable, touched: DataFrame) -> datetime | None:
-    """The recorded time of the rewind's commit (V10), or None if nothing was recorded since."""
+    """The recorded time of the rewind's commit (V10), or None if nothing was recorded since then."""
     latest = newest(unix_micros(greatest(column(RECORDED_AT), column(MEMORY)[ENDED_AT])))
     (row,) = touched.agg(latest).collect()
     if row[0] is None:

@@ -20,7 +20,7 @@ OF = "backstory.view-of"  # a property of the view: the table
 def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> list[dict[str, Any]]:
     """Create or replace `<table>_current` and `<table>_versions`. Each entry has the view's SQL.
 
-    The last entry is not a view but a query on the versions with the parameter `:time`, because Iceberg
+    The last entry is not a view. It is a query on the versions with the parameter `:time`, because Iceberg
     catalogs have no functions. A view has the columns that the table had when the view was created. `made` is
     false in a dry run, and if the catalog does not support views. Raises UsageError if the table keeps no
     history, or if the session cannot create views. Raises Refused if a name is in use.
@@ -85,7 +85,7 @@ def _make_view(store: IcebergStore, table: TableName, name: TableName, sql: str)
 
 
 def _may_hold_views(store: IcebergStore) -> bool:
-    """Whether the catalog may support views. Without Java, only SHOW VIEWS shows this."""
+    """Whether the catalog may support views. Without Java, only SHOW VIEWS can show whether it does."""
     return not store.has_java or holds_views(store.jvm, store.iceberg())
 
 

@@ -1,8 +1,8 @@
-"""The views of a history: all versions with the archived ones, labeled states, effective time (section 7).
+"""The views of a history: all versions including archived ones, labeled states, effective time (section 7).
 
 A view has the columns that the history had when the view was created. So views are dropped before the columns
-change, and created again after a change or after pruning. A database rewrites the definition of a view, so a
-comment with a hash of our query marks each view.
+change, and created again after a change or after pruning. A database rewrites the definition of a view, so
+each view is marked by a comment with a hash of our query.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _mark(sql: str) -> str:
 
 
 def _comments(engine: Engine, history: StoredHistory, suffix: str) -> list[str | None]:
-    """A list with the comment of the view. Empty if the view does not exist."""
+    """A list with the view's comment. The list is empty if the view does not exist."""
     name = f"{history.model.name}{suffix}"
     query = _query(history.dialect)
     if query is None:

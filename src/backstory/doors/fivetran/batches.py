@@ -37,7 +37,7 @@ def refuse_incomplete(
 
     `kind` is earliest, replace, update or delete. `needed` is the time column that must have a value in each
     row. `first` is the number of earlier rows in the file. A replace row of a history also needs an end,
-    because otherwise its version might still be true. An update row without `_fivetran_start` may close a
+    because without one its version might still be true. An update row without `_fivetran_start` may close a
     version, but may not change a value.
     """
     instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
@@ -103,7 +103,7 @@ class RequestFiles:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The files of a request as rows of its table.
+    """The files of a request as rows of the request's table.
 
     A batch is small enough to be sent to Spark's tasks. `types` are the table's columns in their order.
     `sources` are their names in files and messages.

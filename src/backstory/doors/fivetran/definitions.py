@@ -1,4 +1,4 @@
-"""The tables that requests name, with this door's layouts and notes, and their definitions as shapes."""
+"""The tables named in requests, this door's layouts and notes, and table definitions as shapes."""
 
 import hashlib
 from collections import Counter
@@ -98,7 +98,7 @@ def stored_as(column: Column, names: Mapping[str, str]) -> Column:
 
 
 def type_from(column: common.Column) -> ColumnType:
-    """The type of a column. The byte length of a string is dropped, because tables have no such bound."""
+    """The type of a column. The byte length of a string is dropped, because tables cannot limit it."""
     known = column.type in common.DataType.values()
     name = common.DataType.Name(column.type) if known else "UNSPECIFIED"
     if name == "UNSPECIFIED":

@@ -41,7 +41,7 @@ class Subject:
         return self.table.shape
 
     def column(self, name: str) -> Column:
-        """The column with this name in the source. Raises Refused if there is no such column."""
+        """The column with this name in the source. Raises Refused if the column does not exist."""
         column = self.shape.column_of_source(name)
         if column is None:
             raise migration_error(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")
@@ -430,8 +430,8 @@ def migrate(
 ) -> bool:
     """Carry out the migration in at most one commit.
 
-    Returns False if this server does not offer it. With `live_modes`, migrations from and to live mode are
-    also offered (F8). A repeated request changes nothing.
+    Returns False if this server does not offer the migration. With `live_modes`, migrations from and to live
+    mode are also offered (F8). A repeated request changes nothing.
     """
     entity, request = _operation_of(details)
     if entity in _COLUMNS:

@@ -118,7 +118,7 @@ class Running:
         self.stop()
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Refuse new requests, wait up to `grace` seconds for running requests, and stop."""
+        """Refuse new requests, wait at most `grace` seconds for running requests, and stop."""
         self.health.enter_graceful_shutdown()
         self.server.stop(grace).wait()
         if self.metrics is not None:
@@ -130,8 +130,8 @@ def listen(
 ) -> Running:
     """Start a server.
 
-    Without a host, it listens on all IPv4 and IPv6 interfaces (section 7.1). Without `tls`, requests are not
-    encrypted, as with Fivetran's own client on the same machine. Raises Failed if the port is in use.
+    Without a host, the server listens on all IPv4 and IPv6 interfaces (section 7.1). Without `tls`, requests
+    are not encrypted, as with Fivetran's own client on the same machine. Raises Failed if the port is in use.
     """
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),
@@ -169,8 +169,8 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
 def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
     """Wait for SIGTERM or SIGINT, then finish running requests and return.
 
-    If requests still run after the grace period, the process exits with code 1. Raises TryAgain if `java`,
-    Spark's process, ends before the signal.
+    If requests are still running after the grace period, the process exits with code 1. Raises TryAgain if
+    `java`, Spark's process, ends before the signal.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

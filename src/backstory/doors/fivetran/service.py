@@ -118,8 +118,8 @@ Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 def handle_errors(reply: Callable[..., Reply]) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
     """A decorator that turns each error of a service method into a task or a status.
 
-    A task is sent in a `reply`. The handler logs one line for each request: the RPC, its table, its duration,
-    and its outcome.
+    A task is returned in a `reply`. The handler logs one line for each request: the RPC, its table, its
+    duration, and its outcome.
     """
 
     def decorate(method: Callable[[Any, Any], Reply]) -> Handler[Reply]:
@@ -173,7 +173,7 @@ def request_table(request: Any) -> str:
 
 
 def _status_text(text: str) -> str:
-    """The message, cut to fit into a header. gRPC escapes some bytes as three bytes there."""
+    """The message, cut to fit into a header, where gRPC escapes some bytes as three bytes."""
     sizes = accumulate(len(quote(letter, safe=PLAIN)) for letter in text)
     return text[: sum(size <= STATUS_BYTES for size in sizes)]
 

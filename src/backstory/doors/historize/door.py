@@ -74,7 +74,7 @@ def choose(path: str | Path, dialect: str | None) -> ChosenModel:
 
 
 def script(chosen: ChosenModel, only: str | None = None) -> str:
-    """The SQL for each dataset, with placeholders: CREATE TABLE, base load, and the history's four steps.
+    """The SQL for each dataset, with placeholders: CREATE TABLE, the base load, and the history's four steps.
 
     A history is always loaded in four steps, even on Spark.
     """

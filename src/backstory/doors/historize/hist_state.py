@@ -1,4 +1,4 @@
-"""The history's metadata, derived from the base's by a pure function (section 4.2) and kept in a lock file.
+"""The history's metadata: derived from the base's metadata (section 4.2), and kept in a lock file.
 
 The model's folder contains one lock file for each warehouse or database into which a history is loaded
 (section 1.3).
@@ -232,8 +232,8 @@ def find_state(
 ) -> HistState | None:
     """The state of a history, from a lock file under its current or a former name, or else from the model.
 
-    If the target has no such history, lock files are ignored. Without a target, the lock file is used if
-    there is exactly one.
+    If the target does not have the history, lock files are ignored. Without a target, the lock file is used
+    if there is exactly one.
     """
     if target is None:
         paths = [path for name in base_names(dataset) for path in folder.glob(f"*.{_file(schema, name)}")]
@@ -247,8 +247,8 @@ def find_state(
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
     """Write the lock file if the state changed, and delete files under former names.
 
-    If this dataset already has a file under its current name, files are kept if other datasets now have their
-    names.
+    If this dataset already has a file under its current name, a file whose name now belongs to another
+    dataset is kept.
     """
     schema = namespace_of(model, dataset)
     path = _path(folder, target, schema, dataset.name)

@@ -1,4 +1,4 @@
-"""A dataset's load in one dialect: names, relations, conditions, and the method (sections 3.3 and 3.7).
+"""A dataset's load in one dialect: names, relations, conditions, and method (sections 3.3 and 3.7).
 
 The module also derives, from the model's metadata, a description of the history for programs that read or
 maintain it.
@@ -287,14 +287,14 @@ class Load:
 
     @cached_property
     def base(self) -> str:
-        """The relation with the base's rows, reduced to one row for each key if identical rows collapse."""
+        """The relation with the base's rows, with one row for each key if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.base_table
         columns = base_columns(self.dataset)
         return self._unique_rows(self.base_table, columns)
 
     def _unique_rows(self, source: str, columns: Sequence[ModelColumn]) -> str:
-        """The rows of a relation, one for each key: the row whose strings sort first."""
+        """For each key, one row of a relation: the row whose strings sort first."""
         compared = [
             column
             for column in columns
@@ -317,7 +317,7 @@ class Load:
         return self.expressions.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
-        """SQL, with a leading AND, that tests whether a base row is live. It may be empty (7.3)."""
+        """SQL with a leading AND that tests whether a base row is live, or an empty string (7.3)."""
         soft, flag = self.dataset.historization.soft_delete, self.deletion_flag
         if soft is None or flag is None:
             return ""
@@ -343,7 +343,7 @@ class Load:
 
     @cached_property
     def unique_stage_rows(self) -> str:
-        """The relation of `stage_rows`, reduced to one row for each key if identical rows collapse."""
+        """The relation of `stage_rows`, with one row for each key if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.stage_rows
         return self._unique_rows(self.stage_rows, base_columns(self.dataset))
@@ -483,7 +483,7 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
 
 
 def refuse_swaps(dataset: ModelDataset) -> None:
-    """Raise Refused for columns that swap names (R41), because a table does not record such a swap."""
+    """Raise Refused for columns that swap names (R41), because a table does not record a swap."""
     today = {column.name: column for column in dataset.target_columns if column.active}
     for column in today.values():
         before, waiting = set[str](), [name for name in column.former_names if name != column.name]
@@ -503,7 +503,7 @@ def refuse_swaps(dataset: ModelDataset) -> None:
 
 
 def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
-    """The dataset, with attributes pinned to their first names. The model may no longer list these names."""
+    """The dataset, with attributes pinned to their original names, which the model may no longer list."""
     known = {column.name: column.former_names for column in hist.target_columns}
     return dataset.model_copy(
         update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}
@@ -521,7 +521,7 @@ def _by_first_name(column: ModelColumn, known: Mapping[str, Sequence[str]]) -> M
 def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
     """The load with the archive of its history, which may still have a former name (section 7.5).
 
-    `columns` returns the columns of a table, or None if there is no such table.
+    `columns` returns the columns of a table, or None if the table does not exist.
     """
     hist = load.hist
     key = next(each for each in hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)

@@ -230,7 +230,7 @@ class _Versions:
 
 
 def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
-    """The rows as changed records and as appeared records. One of the two tables is empty."""
+    """The rows as two tables: changed records, and records that appeared. One of the tables is empty."""
     nothing = rows.slice(0, 0)
     return (nothing, rows) if appear else (rows, nothing)
 
@@ -240,7 +240,7 @@ def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table])
 
 
 def _moved_keys(terms: scd2.LoadTerms, planned: PlanResult) -> list[str]:
-    """Business keys of records that appear in the base while other records with these keys vanish."""
+    """Business keys of records that appear in the base, while other records with the same keys vanish."""
     added: Any = planned.rows(scd2.ADDED_KEYS)
     removed: Any = planned.rows(scd2.REMOVED_KEYS)
     if added is None or removed is None:

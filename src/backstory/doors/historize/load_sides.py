@@ -96,7 +96,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
 def _computed_rows(
     work: SparkWork, read: StageReader, columns: Sequence[ModelColumn], values: Mapping[str, str]
 ) -> SideRows:
-    """Rows with these values (SQL by name), computed from these columns of the stage."""
+    """Rows with the given values (SQL by name), computed from the given columns of the stage."""
     types = arrow_schema({each.name: column_type(each) for each in columns})
     schema = _base_rows(work, columns, values, types.empty_table()).schema
 
@@ -198,7 +198,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
 
 
 def _deletion_flag(work: SparkWork) -> scd2.Flag | None:
-    """The flag for base rows that are missing from the stage, or None if such rows are deleted."""
+    """The flag for base rows that are missing from the stage, or None if these rows are deleted."""
     load, soft = work.load, work.load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete" or work.run.skip_base:
         return None
@@ -220,7 +220,7 @@ def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, S
 
 
 def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
-    """The schema for these columns of a table with their future types, and for places and flags."""
+    """The schema of these columns of a table, in their future types, and of places and flags."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
     fields = [*map(types.field, names), *places, *(pa.field(name, pa.bool_()) for name in flags)]
     return pa.schema(fields)
@@ -319,7 +319,7 @@ def _stage_side(work: SparkWork, base: TablePlan) -> Side:
 
 
 def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
-    """The columns by which rows of stage, base and history are compared."""
+    """The columns by which the rows of stage, base and history are compared."""
     base = ComparedSide(scd2.BASE, [ROW_HASH], [ROW_HASH], scd2.LIVE)
     pairs = [(base, ComparedSide(scd2.OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
     if scd2.STAGED in sides:
@@ -339,7 +339,7 @@ def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
 
 
 def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The rows of a base that is kept, with the columns that a version has."""
+    """The rows of a kept base, in the columns that a version has."""
     load = work.load
     names = [
         load.dataset.key,

@@ -144,7 +144,7 @@ class ModelColumn(_Part):
 
     @property
     def source(self) -> str:
-        """The name of the column from which it is loaded, in the stage or, for a history, in the base."""
+        """The name of the column to load from: in the stage or, for a history, in the base."""
         return self.input or self.name
 
 
@@ -158,7 +158,7 @@ class KeyComponent(_Part):
 
 
 class ForeignKey(_Part):
-    """A foreign key: the parent's key, computed from the child's columns. If inactive, it adds no column."""
+    """A foreign key: the parent's key, computed from the child's columns. An inactive one adds no column."""
 
     id: int | str
     referenced_dataset: DatasetName
@@ -232,7 +232,10 @@ class HistState(_Part):
 
 
 class StageFile(_Part):
-    """How the CSV file of an input is written, by the options of `snapshot`. None is the reader's default."""
+    """The format of an input's CSV file, as options of `snapshot`.
+
+    None means that the reader's default applies.
+    """
 
     separator: str | None = None
     encoding: str | None = None

@@ -65,7 +65,7 @@ class DatasetLoads:
     clock: Callable[[], datetime]
 
     def load(self, dataset: ModelDataset) -> HistoryReceipt:
-        """Load a dataset. After a conflict the load is retried with the same instant."""
+        """Load a dataset. After a conflict, the load is retried with the same instant."""
         began = self.clock()
         run: LoadRun | None = None
         try:
@@ -141,7 +141,8 @@ class DatasetLoads:
     def _allocate_instant(self, dataset: ModelDataset) -> datetime:
         """The current time as the load's instant.
 
-        If it is up to a second before the history's newest time, the instant is just after that time.
+        If the current time is at most a second before the history's newest time, the instant is just after
+        that newest time.
         """
         now = self.clock()
         schema = self._schema(dataset)
@@ -299,7 +300,7 @@ def run_model(
     request: LoadRequest,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
-    """Load the datasets one after the other, except datasets whose input failed (R28)."""
+    """Load the datasets one after the other. A dataset is skipped if its input failed (R28)."""
     datasets = datasets_to_load(model, request.dataset)
     _refuse_wrong_request(model, folder, target, request, datasets)
     batch = str(uuid.uuid4())
@@ -349,7 +350,7 @@ def _refuse_wrong_request(
 def _refuse_taken(
     model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
 ) -> None:
-    """Raise UsageError if a dataset has a former name of another dataset whose history still has it."""
+    """Raise UsageError if a dataset's name is a former name that another dataset's history still has."""
     schema = namespace_of(model, dataset)
     for other in datasets[datasets.index(dataset) + 1 :]:
         if (

@@ -3,8 +3,8 @@
 On a database, a check is a query that returns up to ten offending keys. For rows of the base or the history,
 they are business keys. In a warehouse, the checks use the counts of all parts of the plan. Another check
 finds changes that a hash misses (section 2.4). In the default profile, ('a|b', 'c') and ('a', 'b|c') have the
-same hash, and so do NULL and the null token. Such a change reaches the base, but not the history. It is
-logged.
+same hash, and so do NULL and the null token. A change that a hash misses reaches the base, but not the
+history. The change is logged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -268,7 +268,7 @@ def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
 def collisions_query(load: Load) -> str | None:
     """The query that counts, by column, changed records with the same hash.
 
-    Returns None if there is no such column to check.
+    Returns None if no column must be checked.
     """
     differs = text_differences(load, "s", "b")
     if not differs:
@@ -353,7 +353,7 @@ def _refuse_history(load: Load, sums: PlanSums) -> None:
 
 
 def refuse_late(sums: PlanSums) -> None:
-    """P5: raise Refused if a record that changes has a version at the load's instant or later."""
+    """P5: raise Refused if a changing record has a version at or after the load's instant."""
     for fault in (scd2.ENDS_EARLY, scd2.BEGINS_EARLY):
         _refuse("NON_MONOTONIC_TIMESTAMP", LATE, sums, fault)
 

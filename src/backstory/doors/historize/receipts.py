@@ -77,8 +77,8 @@ class LoadStep:
 class LoadOutcome:
     """The number of records by outcome, the schema changes, and the steps.
 
-    `base` is the number of base rows, and `version` is the history's snapshot. `changed_base` counts the
-    base's rows that were written or removed. `warnings` report writes to the history by other programs since
+    `base` is the number of base rows, and `version` is the history's snapshot. `changed_base` is the number
+    of base rows that were written or removed. `warnings` report writes to the history by other programs since
     the last load.
     """
 

@@ -41,7 +41,7 @@ def read_model(path: Path) -> tuple[Model, Document]:
 
 
 def read_state(path: Path) -> HistState | None:
-    """The history's metadata in a lock file, or None if there is no such file."""
+    """The history's metadata in a lock file, or None if the file does not exist."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -280,7 +280,7 @@ def _fill_dataset(
 def _find_stage(
     dataset: ModelDataset, document: Document, place: Place
 ) -> tuple[str | None, list[ModelColumn]]:
-    """The single table or file from which the columns are loaded, and the columns with their names there."""
+    """The single table or file from which the columns are loaded, and the columns with their names in it."""
     stage, columns = dataset.input, []
     for number, column in enumerate(dataset.target_columns):
         path = (*place, "target_columns", number)

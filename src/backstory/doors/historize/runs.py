@@ -204,7 +204,7 @@ class Target(ABC):
 
     @abstractmethod
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
-        """The columns of a table with their types, or None if there is no such table."""
+        """The columns of a table with their types, or None if the table does not exist."""
 
     @abstractmethod
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> AbstractContextManager[None]:

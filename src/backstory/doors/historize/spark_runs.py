@@ -187,7 +187,7 @@ def _registered_run(note: Mapping[str, str]) -> runs.RegisteredRun:
 
 
 def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[str, str]], bool]:
-    """The notes of a run's commits in the current state, and whether other commits of the run were undone."""
+    """The notes of the run's commits that are part of the current state, and whether others were undone."""
     own = [commit for commit in past if commit.summary.get(TOKEN) == token]
     undoing = [commit for commit in past if commit.summary.get(UNDONE) == token and commit.is_ancestor]
     since = max((commit.number for commit in undoing), default=-1)
@@ -221,7 +221,7 @@ def _find_logged_run(
 
 
 def _last_that_wrote(success: DataFrame, until: str) -> datetime | None:
-    """The instant of the last run up to `until` that began or ended versions."""
+    """The instant of the last run, at or before `until`, that began or ended versions."""
     written = reduce(add, (col(name) for name in runs.COUNTS)) > 0
     earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
     latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)

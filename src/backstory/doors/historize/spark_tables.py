@@ -55,8 +55,8 @@ def hashes_to_record(
     """The change to the property for row hashes when a load writes rows.
 
     `base` is the base before the load. A table with rows but without the property does not get it, because
-    the hashes of these rows are unknown. The same is true for a history of such a base. A history copies rows
-    of its base, and so records the base's hashes too.
+    the hashes of these rows are unknown. A history of that base does not get the property either. A history
+    copies rows of its base, and so records the base's hashes too.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
@@ -165,7 +165,7 @@ LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
 def types_of(store: IcebergStore, table: TableName) -> dict[str, str] | None:
-    """The columns of a table with Spark's types, or None if there is no such table."""
+    """The columns of a table with Spark's types, or None if the table does not exist."""
     stored = load(store, table)
     return None if stored is None else _types(stored.shape)
 
@@ -196,9 +196,9 @@ def stage_rows_and_load_columns(
     """The stage's rows under the base's names and types, and the load columns of the stage.
 
     Rows get constant `values` as columns. These values appear in no plan. If the stage keeps a history or has
-    Fivetran's deletion marks, only the current rows are read. Flagged rows are also read if the model's own
-    deletion flag is that mark. Raises Refused for a missing table or column, and for a type that does not
-    fit.
+    Fivetran's deletion marks, only the current rows are read. Rows with Fivetran's mark are also read if the
+    model uses the mark as its own deletion flag. Raises Refused for a missing table or column, and for a type
+    that does not fit.
     """
     columns = user_columns(plan.dataset)
     if stage.path:
@@ -253,7 +253,7 @@ def _stage_columns(rows: DataFrame, columns: Sequence[ModelColumn]) -> list[Spar
 
 
 def empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:
-    """An empty frame for a table that does not exist yet, including the columns for places."""
+    """An empty frame for a table that does not exist yet. The frame includes the columns for places."""
     typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
     return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
 

@@ -1,8 +1,8 @@
 """Loads on Spark, which commit base and history as one unit (decision H2, section 3.8), after maintenance.
 
-Between the two commits, the history's properties contain a lease. It names the load, the base's snapshot
-before the load, and the time until which other loads wait. The history's own commit removes the lease. If the
-load fails or is killed, the base is restored, either at once or by the next load.
+Between the two commits, the history's properties contain a lease. The lease names the load, the base's
+snapshot before the load, and the time until which other loads wait. The history's own commit removes the
+lease. If the load fails or is killed, the base is restored, either at once or by the next load.
 """
 
 import json
@@ -305,7 +305,7 @@ class SparkTarget(runs.Target):
         if load.dataset.historization.engine == "four_step":
             raise Refused(
                 "wrong-engine",
-                "On Spark four statements would be four commits, and readers would see the states in "
+                "On Spark, the four statements would be four commits, and readers would see the states in "
                 "between.",
                 "Use engine: auto; `sql=True` prints the four steps.",
             )

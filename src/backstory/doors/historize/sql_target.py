@@ -20,7 +20,7 @@ from backstory.stores.sql.engine import Engine
 
 
 class _TakenBack(Exception):
-    """The end of a dry run. It rolls the transaction back."""
+    """The exception that ends a dry run and rolls its transaction back."""
 
 
 class SqlTarget(runs.Target):
@@ -108,7 +108,7 @@ class SqlTarget(runs.Target):
         return self._any(schema, there, condition) or not (instant or self._any(schema, there, "1 = 1"))
 
     def _last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
-        """The instant of the last run up to `until` that began or ended versions."""
+        """The instant of the last run, at or before `until`, that began or ended versions."""
         (latest,) = self._engine.fetch_all(
             f"SELECT MAX(load_timestamp) FROM {self._meta(runs.RUNS)} "
             f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' "

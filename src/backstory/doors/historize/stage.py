@@ -77,8 +77,8 @@ def parse_input(text: str) -> tuple[str, str | None] | None:
 def stage_of(dataset: ModelDataset, folder: Path) -> Stage | None:
     """The stage input of a resolved dataset.
 
-    A file's path is relative to the model's folder. Raises UsageError if the `read` options are invalid, or
-    do not apply to the input.
+    A file's path is relative to the model's folder. Raises UsageError if the `read` options are invalid or do
+    not apply to the input.
     """
     if dataset.input is None:
         return None

@@ -1,9 +1,9 @@
 """The import of a history that AUTO CDC stored as bitemporal.
 
-Its rows become versions with their recorded times. A row of such a table is a statement. From
-`__SYSTEM_START_AT` up to `__SYSTEM_END_AT`, the source stated that a record had these values from
-`__START_AT` up to `__END_AT`. A statement that is still valid becomes a version. Any other statement becomes
-a past row (native.md V8), unless a version only moved its end (V6).
+Its rows become versions with their recorded times. A row of the bitemporal table is a statement. From
+`__SYSTEM_START_AT` until just before `__SYSTEM_END_AT`, the source stated that a record had these values from
+`__START_AT` until just before `__END_AT`. A statement that is still valid becomes a version. Any other
+statement becomes a past row (native.md V8), unless a version only moved its end (V6).
 """
 
 import json
@@ -287,7 +287,7 @@ def new_name(into: str | None) -> TableName:
 
 
 def refuse_into(layout: str, into: object, note: str | None, author: str | None) -> None:
-    """Raise UsageError for the options of an import, if the layout is not imported."""
+    """Raise UsageError for options of an import if the layout is not one that is imported."""
     values = {"into": into, "note": note, "author": author}
     if wrong := [name for name, value in values.items() if value]:
         raise UsageError(

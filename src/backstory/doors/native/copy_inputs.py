@@ -70,8 +70,8 @@ PLACES: Final = (FILE, POSITION, ROW_ID)
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
     """The scope as pairs of column and value, in the columns' types, sorted by name, or None if it is empty.
 
-    Raises UsageError for unknown columns, and for columns that make no versions. Their values at earlier
-    instants are not stored, so the records of the scope would be unknown.
+    Raises UsageError for unknown columns, and for columns that make no versions. The values of such columns
+    at earlier instants are not stored, so the scope's records would be unknown.
     """
     if not values:
         return None
@@ -90,7 +90,7 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
 
 
 def scope_text(scope: Scope | None) -> str | None:
-    """The scope as marks store it: JSON with sorted keys, and strings for values that JSON lacks (V2)."""
+    """The scope as stored in marks: JSON with sorted keys, and strings for values that JSON lacks (V2)."""
     if scope is None:
         return None
     return json.dumps(dict(scope), ensure_ascii=False, sort_keys=True, default=str)
@@ -175,7 +175,7 @@ class CopyInputs:
 
     @cached_property
     def frame_files(self) -> FrameFiles | None:
-        """The files of a frame that has the same rows each time, or None for other frames and sources."""
+        """The files of a frame that has the same rows at each read, or None for any other frame or source."""
         return frame_files(self.source.frame()) if self.source.batches is None else None
 
     @property

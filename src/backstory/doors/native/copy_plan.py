@@ -165,7 +165,7 @@ def _judge_first_rows(
 
 
 def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
-    """The versions that begin with the rows. All have the same times."""
+    """The versions that begin with the rows. All versions have the same times."""
     terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
@@ -196,7 +196,10 @@ class PlannedCopy:
 
     @property
     def content(self) -> int:
-        """A digest of the copy's rows as a number. A first copy has it only after its rows are written."""
+        """A digest of the copy's rows as a number.
+
+        For a first copy, it exists only after the rows are written.
+        """
         return self._count(CONTENT)
 
     @property
@@ -220,7 +223,7 @@ class PlannedCopy:
 
     @property
     def rows_now(self) -> int:
-        """The number of whole rows in the copy. Equal rows count as often as they occur."""
+        """The number of whole rows in the copy, including repeated rows."""
         return self._count(ROWS_NOW)
 
     @property
@@ -367,7 +370,7 @@ def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
 
 
 def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
-    """The columns that decide whether a record is unchanged, or None if the copy may touch such records."""
+    """The columns that decide whether a record is unchanged. None if the copy may touch unchanged records."""
     others = terms.feed is not None or terms.scope is not None or terms.other_scopes
     if others or terms.restated or not terms.in_order:
         return None
@@ -443,7 +446,7 @@ def _versions_elsewhere(inputs: CopyInputs) -> DataFrame:
 def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
     """The keys of versions at other times, in batches.
 
-    They include every given key that has such versions, and perhaps other keys.
+    The result includes every given key that has versions at other times, and perhaps other keys.
     """
     if not len(keys):
         return

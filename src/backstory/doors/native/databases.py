@@ -1,7 +1,7 @@
 """The rows of a database as a source.
 
-The rows are copied into a file once, then read as often as a plan needs them. Spark reads JDBC databases with
-one statement on one connection.
+The rows are copied into a file once, and the file is read as often as a plan needs. Spark reads JDBC
+databases with one statement on one connection.
 """
 
 import re
@@ -94,7 +94,7 @@ def read_by_jdbc(store: IcebergStore, database: Database) -> JdbcCopy:
 
 
 def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
-    """The tables of a MySQL or MariaDB database, each with the columns of its primary key.
+    """The tables of a MySQL or MariaDB database, each with its primary-key columns.
 
     Raises UsageError for other databases, and the errors of `read_by_jdbc`.
     """
@@ -190,7 +190,7 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
 
 
 def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tuple[str, Kind | None]:
-    """The SELECT expression of a column of MySQL or MariaDB, as in `_select_column`."""
+    """The SELECT expression of a MySQL or MariaDB column, as in `_select_column`."""
     type_, text = column.dataType, f"CAST({name} AS CHAR)"
     if padded or column.metadata.get(_TIME_OF_DAY):
         return text, None
@@ -210,7 +210,7 @@ def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tup
 
 @contextmanager
 def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
-    """Translate errors of drivers by their SQLSTATE, without the password."""
+    """Translate driver errors by their SQLSTATE, without the password."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as fault:

@@ -133,7 +133,7 @@ def _write_on_server(terms: tuple[str, int, Memory], request: ApplyRequest, rows
 
 
 def _with_code(stop: BackstoryError) -> BackstoryError:
-    """The same error with code and keys in its message, because Spark reports only the message."""
+    """A copy of the error with code and keys in the message, because Spark reports only the message."""
     keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
     return stop.reword(f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}")
 
@@ -165,7 +165,10 @@ def _rows(
     stored: LoadTable,  # noqa: ARG001
     request: DeliveryRequest,  # noqa: ARG001
 ) -> AbstractContextManager[SourceRows]:
-    """The rows of a source, open for the context. There is a function for each kind (see `source_of`)."""
+    """The rows of a source, open for the context.
+
+    Each kind of source (see `source_of`) has its own function.
+    """
     if type(source).__module__.partition(".")[0] == "pandas":
         return nullcontext(rows_of_arrow(store, plain_arrow(arrow_of_pandas(source))))
     raise bad_option(

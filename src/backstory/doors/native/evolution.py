@@ -154,7 +154,10 @@ class EvolvedShape:
 
     @property
     def successions(self) -> Iterator[tuple[str, str]]:
-        """Pairs of a missing and an added column of the same type. The second may be the first, renamed."""
+        """Pairs of a missing and an added column of the same type.
+
+        The added column may be the missing one, renamed.
+        """
         came = [column for column in self.delivered if column.name in self.added and column.type.flat]
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
@@ -192,8 +195,8 @@ def evolve_shape(
 
     `is_valueless` returns whether a stored column has only NULLs. `is_taken_back` returns whether only
     withdrawn statements have values in it. Such a column is set aside if another column is renamed to its
-    name. Raises UsageError for a rename of an unknown column. Raises Refused for a different key, and for
-    types that do not widen.
+    name. Raises UsageError for a rename of an unknown column. Raises Refused for a different key, and for a
+    type change that is not a widening.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = replace(
@@ -290,7 +293,7 @@ def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
 
 
 def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> None:
-    """Raise Refused for a new field of a struct that already has the name in another case."""
+    """Raise Refused for a new field of a struct if another field has the same name in another case."""
     for before, column in zip(stored.user_columns, columns, strict=True):
         if before.type == column.type or (alike := fields_alike(column.type)) is None:
             continue
@@ -325,7 +328,10 @@ def _assign_types(
 
 
 def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
-    """Whether the column's values decide if it gets its new type, because its own type does not widen."""
+    """Whether the column's values decide if it gets its new type.
+
+    The new type is then not wider than the column's own type.
+    """
     came = next((column.type for column in delivered if column.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
     return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
@@ -469,7 +475,7 @@ def _widen_column(
 class TypeChange:
     """A column whose delivered type differs from its stored type.
 
-    `both` is a type for the values of either.
+    `both` is a type that holds all values of the two.
     """
 
     name: str
@@ -529,7 +535,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
 def column_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[str, int]:
     """The field id that each column will have.
 
-    This commit assigns the next ids to new and retyped columns, in their order.
+    The commit assigns the next ids to new and retyped columns, in column order.
     """
     stays = set() if evolved.stored is None else set(evolved.stored.names) - set(evolved.retyped)
     ids = {name: id_ for name, id_ in _stored_ids(store, table, evolved).items() if name in stays}

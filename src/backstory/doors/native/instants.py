@@ -1,7 +1,7 @@
 """The instants of deliveries and tables: recorded times, the settled interval, and remembered copies.
 
-They are read from commits, or else from rows. The driver reads rows from files that it can open. Otherwise
-Spark reads them (V10, V28).
+The instants are read from commits, or else from rows. The driver reads rows from files that it can open.
+Otherwise Spark reads them (V10, V28).
 """
 
 import json
@@ -220,8 +220,8 @@ def place_copy(
 ) -> CopyPlace:
     """Place a copy in the order of the stored copies. Reads rows only if no commit records the instants.
 
-    Raises Refused for an instant that is too old or settled. Raises UsageError for a partial copy of a table
-    that remembers its copies.
+    Raises Refused for an instant that is too old or settled. Raises UsageError for a copy with
+    `deletes='ignore'` if the table remembers its copies.
     """
     now, at = datetime.now(UTC), request.instant
     settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
@@ -375,7 +375,7 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
 
 
 def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
-    """Refuse a copy if the next copy lacked columns. That copy took their values from earlier copies."""
+    """Refuse a copy if the next one lacked columns, whose values that copy took from earlier copies."""
     if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
         raise Refused(
             "settled",

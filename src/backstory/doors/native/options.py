@@ -1,7 +1,7 @@
 """The options of `snapshot` and `apply`, checked before anything is read.
 
 Each option is declared once, as a field with its default, its converter and its text. Python calls, the
-command line, `histories.yaml` with its JSON Schema, and the reference are drawn from the fields.
+command line, `histories.yaml` with its JSON Schema, and the reference are derived from the fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -154,7 +154,7 @@ class SnapshotRequest(DeliveryRequest):
     Attributes:
         into: The table, as schema.table.
         key: Key columns. A table keeps its own. `row` makes the whole row the key, unless the source has a
-            column of this name. The column `copies` then counts equal rows.
+            column named `row`. The column `copies` then counts equal rows.
         at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
             stored only if the table remembers its copies (`remember=`).
         deletes: Close records that are missing from the copy, or ignore that they are missing. Default:
@@ -166,7 +166,7 @@ class SnapshotRequest(DeliveryRequest):
         on_schema_change: Accept or refuse a copy that lacks a column of the previous copy, or whose new
             column has the values of a missing one. The table keeps `refuse`. `accept` is for this copy only.
         rename: New names of columns, by their old names.
-        retype: New types of columns, by name. Refused if a stored value would change.
+        retype: New types of columns, by name. A new type is refused if a stored value would change.
         scope: The part of the source that the copy contains, as values of columns. All other records are
             unchanged.
         backfill: Accept a copy older than all stored data. The table remembers its copies from then on.
@@ -211,7 +211,7 @@ class SnapshotRequest(DeliveryRequest):
 
     @property
     def begins_memory(self) -> bool:
-        """Whether the table remembers its copies from this one on, even if it did not before (V28)."""
+        """Whether the table remembers its copies from this one on, even if it has not so far (V28)."""
         return self.backfill or self.remember or bool(self.scope)
 
     def __attrs_post_init__(self) -> None:
@@ -243,7 +243,7 @@ class ApplyRequest(DeliveryRequest):
         into: The table, as schema.table.
         key: Key columns. A table keeps its own.
         sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change.
-            The others, such as a log position, order changes of the same time. A table keeps its own.
+            The others, such as a log position, order changes with the same time. A table keeps its own.
         apply_as_deletes: SQL condition for rows that delete their record, such as "op = 'D'".
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: Columns that NULL leaves unchanged, or all columns if no column is named.
@@ -252,7 +252,7 @@ class ApplyRequest(DeliveryRequest):
             and elsewhere to columns of text.
         envelope: Envelope of the messages: debezium or changes.
         drop: Columns that are not stored.
-        late: Refuse or drop changes of a settled time. Default: refuse.
+        late: Refuse or drop changes whose time is already settled. Default: refuse.
         on_schema_change: Accept or refuse a delivery that lacks a column of the previous one. The table keeps
             `refuse`. `accept` is for this delivery only.
         restate_from: Replace the stored history from this time on, for the delivered keys.
@@ -340,7 +340,8 @@ Request = TypeVar("Request", bound=DeliveryRequest)
 def request_of(form: type[Request], options: Mapping[str, Any]) -> Request:
     """The request with these options.
 
-    Raises UsageError for wrong values, and for options that are not declared. The remedy names our option.
+    Raises UsageError for wrong values, and for options that are not declared. The remedy names the option as
+    backstory spells it.
     """
     names = {option.name for option in declared_options(form, RemarkOptions)}
     for name in options.keys() - names:

@@ -45,7 +45,7 @@ class DeliveryReceipt(Receipt):
 class DeliveryPlan(Receipt):
     """The plan of a delivery in a dry run (V120). `keys` has up to ten keys for each outcome.
 
-    For each differing column, `columns` counts the changed records of a copy or the new versions of a feed.
+    `columns` has, for each differing column, the number of changed records (copy) or of new versions (feed).
     `taken_back` is the number of statements that would be withdrawn. `warnings` report writes by other
     programs since the previous delivery, and columns of a copy that lose values.
     """

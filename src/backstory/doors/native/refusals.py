@@ -74,7 +74,7 @@ def _refuse_columns(names: Sequence[str], key: Sequence[str]) -> None:
 
 
 def _refuse_rows(rows: pa.Table, key: Sequence[str]) -> None:
-    """Raise Refused for faulty rows. Key types whose strings depend on the table are not checked."""
+    """Raise Refused for faulty rows. Keys whose text form depends on the table are not checked."""
     if not key or names_whole_row(key, rows.column_names) or not are_written_alike(rows, key):
         return
     lacking = without_key(rows, key)
@@ -143,7 +143,7 @@ def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[st
 
 
 def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection[str]) -> None:
-    """Raise Refused if a new table's key has no values, so that its type is unknown."""
+    """Raise Refused if a new table's key has no values, because the key's type is then unknown."""
     if not set(key) & set(empty):
         return
     delivered = source.frame()
@@ -206,7 +206,7 @@ def refuse_copy_faults(
 
 
 def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> None:
-    """Raise Refused for another copy for a stored instant (V37)."""
+    """Raise Refused for a second, different copy for the instant of a stored one (V37)."""
     raise Refused(
         "same-instant",
         f"Another copy for {iso(at)} is stored, with {differing} different records.",
@@ -256,7 +256,7 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
 
 
 def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
-    """Raise Refused for a copy of whole rows with different columns, because they make different rows."""
+    """Raise Refused for a copy of whole rows with different columns, because every row then differs."""
     if not missing and not added:
         return
     clauses = [f"the copy lacks {', '.join(missing)}"] if missing else []

@@ -81,7 +81,7 @@ def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) 
 
 
 def is_empty(source: SourceRows, memory: Memory) -> bool:
-    """Whether a source has no rows. Spark checks it if the driver cannot read them."""
+    """Whether a source has no rows. Spark checks this if the driver cannot read the rows."""
     if source.batches is not None and memory.most:
         with suppress(Unreadable):
             return not any(map(len, source.batches([field.name for field in source.fields])))
@@ -89,7 +89,7 @@ def is_empty(source: SourceRows, memory: Memory) -> bool:
 
 
 def without_types(source: SourceRows) -> SourceRows:
-    """The source without rows, and with columns of unknown type."""
+    """The source without rows. Its columns have unknown types."""
     fields = StructType([StructField(field.name, NullType()) for field in source.fields])
     nothing = [f"NULL AS {quote(field.name)}" for field in fields]
     return SourceRows(fields, lambda: source.frame().limit(0).selectExpr(*nothing))

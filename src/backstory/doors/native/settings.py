@@ -133,8 +133,8 @@ def _option_text(option: str, names: frozenset[str] | None) -> str:
 class Absences:
     """The columns that a delivery lacks. `new` has the columns that the last delivery of its kind had.
 
-    `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if they differ from
-    the lists in the newest commit that has such lists.
+    `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if the lists differ
+    from those in the newest commit that has lists.
     """
 
     kind: Kind
@@ -145,13 +145,13 @@ class Absences:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The property of the commit that lists them."""
+        """The commit's property that lists the missing columns."""
         return {LACKS: json.dumps(self.lists, ensure_ascii=False)}
 
     def as_lines(self, *, all_of_them: bool) -> list[str]:
         """Lines about the new absences.
 
-        If a column is added, all absences are listed, because it may be one of them.
+        If a column is added, all missing columns are listed, because the added column may be a renamed one.
         """
         names = self.lacking if all_of_them else self.new
         return [f"column {name}{_IS_MISSING}{self.kind}; {_BECOMES[self.kind]}" for name in names]
@@ -183,7 +183,7 @@ def mistakes_property(table: IcebergTable | None, evolved: EvolvedShape) -> Mapp
 
 
 def _mistaken_columns(table: IcebergTable | None, evolved: EvolvedShape) -> frozenset[str]:
-    """The columns that were added by mistake, and that no delivery has had since."""
+    """The columns that were added by mistake, and that no later delivery has had."""
     names = [] if table is None else json.loads(table.properties.get(MISTAKES, "[]"))
     known = evolved.mistakes.union(evolved.renamed.get(name, name) for name in names)
     return known.difference(column.name for column in evolved.delivered)

@@ -355,10 +355,10 @@ def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
 def _refuse_lost_rows(
     inputs: CopyInputs, copy: PlannedCopy, absences: Absences, *, refuses_columns: bool
 ) -> None:
-    """Raise Refused for a copy of whole rows that closes too many of them, or has other columns.
+    """Raise Refused for a copy of whole rows that closes too many rows, or has other columns.
 
-    Equal rows count as often as they occur. A different column makes different rows. If the copy is accepted
-    with it, only the number of rows is checked.
+    Equal rows count as often as they occur. If the columns differ, every row differs. If different columns
+    are accepted, only the number of rows is checked.
     """
     request, before = inputs.request, copy.rows_before
     added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new

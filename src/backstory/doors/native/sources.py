@@ -1,4 +1,4 @@
-"""The rows of a source: frames of Spark and pandas, Arrow tables, tables of the warehouse, and files."""
+"""The rows of a source: Spark and pandas frames, Arrow tables, tables of the warehouse, and files."""
 
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -109,7 +109,7 @@ def _current(store: IcebergStore, table: TableName) -> "DataFrame":
 
 
 def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The current rows of a table: the rows without an end, or all rows if the layout has no ends."""
+    """The current rows of a table: rows without an end, or all rows if the layout has no ends."""
     names_by_source = {column.source: column.name for column in stored.shape.user_columns}
     wanted = [names_by_source[name] for name in names]
     with store.memory.lease() as lease:
@@ -193,8 +193,8 @@ def rows_of_files(
 
     `rename` maps columns to new names, `retype` has new types, and `written` has the options of the format.
     If a CSV cell equals the string that `unmodified` returns for the table, it is NULL and flagged in an
-    extra column. So are columns that a row of JSON lacks (V138). Malformed input is refused with its line
-    before Spark starts.
+    extra column. A column that a row of JSON lacks is also NULL and flagged (V138). Malformed input is
+    refused with its line before Spark starts.
     """
     table = stored()
     known = {
@@ -249,7 +249,7 @@ def _rows_of_parquet(store: IcebergStore, file: SourceFile, folder: Path) -> Sou
 
 
 def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> ReadColumns:
-    """A reader of a file's columns, which checks its stamp. `empty` columns get Arrow's null type."""
+    """A reader of a file's columns, which checks the file's stamp. `empty` columns get Arrow's null type."""
 
     def read(names: Sequence[str]) -> Iterator[pa.Table]:
         for rows in while_unchanged(parquet_tables(path, names), stamp):

@@ -1,7 +1,7 @@
 """The stored rows that a copy or a feed can touch, read from files by the driver, or else by Spark (V78).
 
-These are live rows: versions, and facts that were not withdrawn. They are open, or end at or after the
-delivery's first instant.
+Live rows are versions, and facts that were not withdrawn. A delivery can touch live rows that are open, or
+that end at or after its first instant.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ BEGINNING: Final = -62_135_596_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class KeysSince:
-    """Keys of records, which may repeat, and the instant from which each may change, in microseconds."""
+    """Keys of records, perhaps repeated, and the instant (microseconds) from which each record may change."""
 
     keys: pa.Table
     since: np.ndarray
@@ -78,7 +78,7 @@ def stored_slice(
 
     The result has these columns, places and row ids. Columns that the table lacks are NULL, and narrower
     types are widened. It may have rows that no key needs. If `keys` is None, it has the rows of all records.
-    If `low` is set, rows at or after that position in their log are included, at any instant (V134). Raises
+    If `low` is set, rows whose log position is at or after `low` are included, at any instant (V134). Raises
     TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
@@ -131,7 +131,7 @@ def stored_marks(store: IcebergStore, table: IcebergTable, columns: Iterable[Col
 
 
 def slice_schema(table: IcebergTable | None, columns: Iterable[Column]) -> pa.Schema:
-    """The schema of a slice: the table's columns, places, and row ids if the table has them."""
+    """The schema of a slice: the table's columns, the places, and the row ids, if the table has row ids."""
     ids = [pa.field(ROW_ID, pa.int64())] if table is not None and keeps_row_ids(table) else []
     return pa.schema([*arrow_schema({col.name: col.type for col in columns}), *PLACE_SCHEMA, *ids])
 
@@ -201,8 +201,8 @@ def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
 def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> ChooseRows:
     """A function that masks the live rows of these keys that are open, or end at or after the key's instant.
 
-    Keys are compared by their numbers, computed once for all batches. If two keys share a number, which is
-    very rare, the mask includes rows of both.
+    Keys are compared by numbers, which are computed once for all batches. If two keys share a number, which
+    is very rare, the mask includes rows of both.
     """
     numbers, of = np.unique(key_numbers(keys.keys, key), return_inverse=True)
     since = np.full(len(numbers), OPEN)
@@ -267,7 +267,7 @@ def live_frame(
 ) -> DataFrame:
     """The live rows that are open or end at or after `since`, and the marks, with places and row ids.
 
-    If `low` is set, rows at or after that position in their log are included (V134).
+    If `low` is set, rows whose log position is at or after `low` are included (V134).
     """
     rows = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
     ids = [ROW_ID] if keeps_row_ids(table) else []
@@ -309,7 +309,7 @@ def _read_by_spark(
 
 
 def join_places(places: Any, more: pa.Table) -> Any:
-    """Both sets of places, joined into one, or None if both are empty."""
+    """The two sets of places joined into one, or None if both are empty."""
     if places is None:
         return more if len(more) else None
     if isinstance(places, pa.Table):

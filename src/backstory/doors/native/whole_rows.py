@@ -31,7 +31,10 @@ _NAMES: Final = tuple(column.name for column in DERIVED)
 
 
 def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
-    """Whether the key of a new table is the whole row: the word `row`, if no column has this name."""
+    """Whether the key of a new table is the whole row.
+
+    The word `row` means this if no column has that name.
+    """
     return key is not None and tuple(key) == (ROW,) and not is_reserved(ROW, names)
 
 

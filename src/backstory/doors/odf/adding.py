@@ -89,7 +89,7 @@ def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = F
     """Create the dataset's table, or apply its changed manifest to the table.
 
     Raises UsageError for lints that are errors, and for a query that does not fit the declared columns. Also
-    raises it if the manifest would change the meaning of stored rows.
+    raises UsageError if the manifest would change the meaning of stored rows.
     """
     dataset = wanted.dataset
     lints = check_manifest(dataset, lint_dataset(store, wanted))

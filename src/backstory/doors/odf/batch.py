@@ -238,12 +238,12 @@ class EventTimeColumn:
 def event_time(
     name: str, column: "Column", type_: "spark.DataType", *, inferred: bool, dated: bool | None = None
 ) -> EventTimeColumn:
-    """The event time in a column.
+    """The event time that a column contains.
 
     `inferred` is true if the column's type was not declared. `dated` is true if the dataset's event times are
     days, or None if this is undecided. If the dataset has instants, an inferred day becomes its first
-    instant. Raises Refused for a type that contains no times (section 2.1, step 1). Also raises it if days
-    are declared instead of instants, or vice versa.
+    instant. Raises Refused for a type that cannot represent a time (section 2.1, step 1). Also raises Refused
+    if days are declared instead of instants, or vice versa.
     """
     time = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
     if dated is None or time.dated is dated:
@@ -334,7 +334,10 @@ def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
 @dataclass(frozen=True, slots=True)
 class TakenColumns:
-    """The batch's column for each column of a side. None means a column of NULLs, or of 0 for `op`."""
+    """The batch's column for each column of a side.
+
+    None means a column of NULLs or, for `op`, a column of zeros.
+    """
 
     data: Mapping[str, str | None]
     op: str | None

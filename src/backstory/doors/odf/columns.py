@@ -1,7 +1,7 @@
 """The data columns that a manifest declares (section 2.8), and Open Data Fabric's types in Arrow (1.9).
 
 The metadata of a field contains its Open Data Fabric type as compact JSON. This JSON becomes the column's
-comment, so that the type is preserved in tables that lack it, such as UInt8.
+comment. It preserves a type that tables lack, such as UInt8.
 """
 
 import json
@@ -87,7 +87,7 @@ def arrow_schema(schema: odf.DataSchema) -> pa.Schema:
 
 
 def unwrap_option(datatype: odf.DataType) -> tuple[odf.DataType, bool]:
-    """The type without its Option, and whether it is required because it had no Option."""
+    """The type without its Option, and whether the field is required because the type had no Option."""
     inner = datatype
     while isinstance(inner, odf.Option):
         inner = inner.inner
@@ -280,12 +280,12 @@ def batch_columns(dataset: Dataset, source: DatasetSource, output: pa.Schema | N
 
 
 def typed_columns(dataset: Dataset, source: DatasetSource) -> dict[str, pa.Field]:
-    """The fields of the dataset's schema by name, for a source without a read schema (decision O25).
+    """The fields of the dataset's schema by name, for sources without a read schema (decision O25).
 
-    They contain the data columns, and the event time if it is a day. A column with the name of a system
-    column is stored with a leading `_` (D32). The result is empty for a source with preprocess: its query
-    determines the types. Fields are nullable, because NULLs in required columns are counted in the whole
-    batch (B52a).
+    They include the data columns, and the event-time column if its type is a date. A column with the name of
+    a system column is stored with a leading `_` (D32). The result is empty for a source with preprocess: its
+    query determines the types. Fields are nullable, because NULLs in required columns are counted in the
+    whole batch (B52a).
     """
     if dataset.schema is None or declared_schema(source.read) is not None or source.preprocess is not None:
         return {}

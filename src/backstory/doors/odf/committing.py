@@ -124,7 +124,7 @@ def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
 
 
 def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
-    """The head of a dataset. It is empty if the dataset has no table."""
+    """The head of a dataset, which is empty if the dataset has no table."""
     return Head(None if dataset.table is None else chain.newest_block(store, dataset.table))
 
 
@@ -139,7 +139,7 @@ class Ingestion:
 
 
 def event_of(ingestion: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
-    """The event that records a commit of `rows` rows. It contains the manifest if the manifest changed."""
+    """The event that records a commit of `rows` rows. A changed manifest is included."""
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     contents = dict(head.event.get("contents") or {})
     if file.content is not None:
@@ -182,7 +182,7 @@ def _source_progress(file: DatasetFile, head: Head) -> dict[str, Any]:
 
 
 def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
-    """The time of the newest snapshot. A snapshot with the run's time has no time of its own."""
+    """The time of the newest snapshot. A time equal to the run's time counts as no time."""
     time, last = file.fetched.event_time, head.snapshot_time
     has_own_time = (
         isinstance(file.source.merge, SnapshotMerge) and time is not None and time != file.run.system_time
@@ -330,7 +330,7 @@ def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
 
 
 def write_log(store: IcebergStore, name: TableName) -> None:
-    """Bring the log of a dataset up to date. An error is only logged, so that it never makes a pull fail."""
+    """Bring the log of a dataset up to date. An error is only logged and never makes a pull fail."""
     try:
         chain.bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:

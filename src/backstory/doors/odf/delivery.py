@@ -120,8 +120,8 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
 def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
     """Return a warning if a snapshot is older than the previous snapshot.
 
-    Raises Refused if the manifest requires it. A pushed snapshot without a time has its run's time; newer
-    runs may have committed while it waited.
+    Raises Refused if the manifest requires it. A pushed snapshot without a time has its run's time. Newer
+    runs may have committed while the snapshot waited.
     """
     merge, time, last = file.source.merge, file.fetched.event_time, head.snapshot_time
     if time is None and file.after is None:
@@ -240,8 +240,8 @@ def _read(
 ) -> tuple[StagedRows | None, str | None]:
     """The rows of a file, and the digest of a strict changelog.
 
-    The rows can be read until `resources` is closed. They are None for an empty file without declared
-    columns.
+    The rows can be read until `resources` is closed. For an empty file without declared columns, None takes
+    their place.
     """
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))

@@ -149,9 +149,10 @@ def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iter
 def _plan_watermark(
     name: TableName, watermark: datetime, run: PullRun, store: IcebergStore
 ) -> Iterator[Plan[DatasetReceipt]]:
-    """Plan a block without rows for a watermark that was set manually.
+    """Plan a block without rows, for a watermark that was set manually.
 
-    The watermark may only move forward (decision O20). There is no change if the watermark is the same.
+    The watermark may only move forward (decision O20). There is no change if the new watermark equals the old
+    one.
     """
     dataset = registry.reload(store, name)
     head = committing.head_to_extend(store, dataset)
@@ -211,8 +212,8 @@ def push(
 ) -> DatasetReceipt:
     """Ingest files into a dataset.
 
-    The first error ends the push and is in the receipt. Commits of earlier files are kept. Raises UsageError
-    for an unknown source.
+    The first error ends the push and is reported in the receipt. Commits of earlier files are kept. Raises
+    UsageError for an unknown source.
     """
     run = request.run()
     receipts: list[DatasetReceipt] = []
@@ -283,7 +284,7 @@ def _ending(path: Path) -> str:
 
 
 def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
-    """The source with its schema, but with a format other than the manifest's."""
+    """The source with its schema, but in another format than the manifest's."""
     if format_ is None or FORMATS.get(format_) == source.read.kind:
         return source
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)

@@ -1,4 +1,7 @@
-"""The rows of a source's file, which is prepared by unpacking and commands (section 1.5), then read (1.6)."""
+"""The rows of a source's file.
+
+The file is unpacked and passed through the prepare commands (section 1.5), then read (1.6).
+"""
 
 import gzip
 import shutil
@@ -124,8 +127,8 @@ def prepare_file(
     """The file after all steps, which write into `folder`.
 
     Raises Refused for a broken archive, and for an archive whose content exceeds the limit in `rights`. Also
-    raises it for a `subPath` that does not match exactly one entry. Raises UsageError for a command that is
-    forbidden or not found, and Failed for a command that fails. The message has the end of the command's
+    raises Refused for a `subPath` that does not match exactly one entry. Raises UsageError for a command that
+    is forbidden or not found, and Failed for a command that fails. The message has the end of the command's
     output; the whole output is kept in `logs`, as `step-N.log`.
     """
     prepared, stamp = PreparedFile(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)
@@ -231,10 +234,10 @@ def read_batch(
     held: ExitStack,
     queried: bool = False,
 ) -> StagedRows | None:
-    """The rows of a prepared file, or None if it has neither rows nor columns.
+    """The rows of a prepared file, or None if the file has neither rows nor columns.
 
-    They can be read until `held` is closed. `schema` is the declared schema of the source, and `types` are
-    the types of columns without a declared type. A Parquet file that needs no conversion is copied into
+    The rows can be read until `held` is closed. `schema` is the declared schema of the source, and `types`
+    are the types of columns without a declared type. A Parquet file that needs no conversion is copied into
     `folder` and read there. `queried` is true if a query reads the rows. Raises Refused for malformed data.
     """
     stamp = stamp_of(ready.path)

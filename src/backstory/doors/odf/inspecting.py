@@ -97,7 +97,7 @@ def inspect_file(path: Path) -> list[Inspected]:
 
 
 def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]]) -> list[Lint]:
-    """The lints of a manifest. If a query does not fit, its error is one of them."""
+    """The lints of a manifest. If a query does not fit, the query's error is one of the lints."""
     try:
         return lint()
     except UsageError as wrong:
@@ -205,7 +205,10 @@ def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: D
 
 
 def is_pulled_by(dataset: KnownDataset[TableMetadata]) -> bool:
-    """Whether the newest commit has this manifest. Its queries were then checked for that commit."""
+    """Whether the newest commit has this manifest.
+
+    If so, the manifest's queries were checked for that commit.
+    """
     table = dataset.table
     newest = None if table is None else next(read_blocks(snapshots_in_files(table)), None)
     return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

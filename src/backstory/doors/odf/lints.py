@@ -156,7 +156,8 @@ Finding = tuple[DocumentPath, str, str]
 def lints(dataset: Dataset, output: Output = lambda *_: None) -> list[Lint]:
     """The lints of a dataset, in the order of its sources.
 
-    `output` returns the columns after preprocess. If they are unknown, declared schemas are used.
+    `output` returns the columns after preprocess. If these columns are unknown, the declared schemas are
+    used.
     """
     findings = []
     for path, source in dataset.sources():

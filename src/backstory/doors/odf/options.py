@@ -14,7 +14,7 @@ class RunOptions(RemarkOptions, total=False):
     Attributes:
         system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
         run_id: Name of the run; a file that this run has already ingested is skipped.
-        dry_run: Print the same counts, and write nothing.
+        dry_run: Print the counts that the run would report, and write nothing.
     """
 
     system_time: str | date | None
@@ -26,7 +26,7 @@ class PullOptions(RunOptions, total=False):
     """The options of `pull`.
 
     Attributes:
-        fetch_uncacheable: Also fetch from sources that do not show whether they changed.
+        fetch_uncacheable: Also fetch from sources that do not report whether they changed.
         refetch: Fetch again, even if the download of an earlier run was kept.
         set_watermark: Raise the watermark to this time, without contacting the source.
     """

@@ -1,4 +1,4 @@
-"""Polls: fetch new files from a dataset's polling source, without reading rows (sections 1.3, 1.4 and 5).
+"""Polls: new files are fetched from a dataset's polling source, and no rows are read (sections 1.3, 1.4, 5).
 
 If a source has no new files, neither a store nor Spark is needed.
 """
@@ -164,8 +164,8 @@ class IngestRequest:
 class PollContext:
     """The state of a dataset that a poll needs, independent of the store.
 
-    `cache` is the folder of the dataset's downloads. `logged` returns all its blocks. `allow_queries` raises
-    UsageError if the manifest contains a forbidden query.
+    `cache` is the folder of the dataset's downloads. `logged` returns all blocks of the dataset.
+    `allow_queries` raises UsageError if the manifest contains a forbidden query.
     """
 
     head: Head

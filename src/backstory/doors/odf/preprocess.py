@@ -1,7 +1,7 @@
 """The queries of preprocess: SQL over the batch, which is the table `input` (section 1.7).
 
-A manifest may have an untrusted author. Its queries may only compute on their batch and on datasets that they
-name (O12). Their output columns are analysed before any rows exist (section 2.11, R33).
+A manifest may have an untrusted author. A manifest's queries may only compute on their batch and on datasets
+that they name (O12). The queries' output columns are analysed before any rows exist (section 2.11, R33).
 """
 
 import re
@@ -160,7 +160,7 @@ def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
 def output_of(
     store: IcebergStore, dataset: RegisteredDataset, path: DocumentPath, source: DatasetSource
 ) -> pa.Schema | None:
-    """The columns after preprocess, or None if there is no query or there are no declared columns.
+    """The columns after preprocess, or None if there is no query or no declared column.
 
     The result is also None if the query reads other datasets that do not exist yet.
     """

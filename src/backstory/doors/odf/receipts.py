@@ -1,4 +1,4 @@
-"""The results of pulls and pushes, and the state of a dataset from which they start."""
+"""The results of pulls and pushes, and the state of a dataset from which pulls and pushes start."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class Head:
         return fetch is not None and self.event.get("fetch") == fetch
 
     def state_of(self, source: DatasetSource) -> SourceState | None:
-        """The recorded state of the source, or None if the newest data are from another source."""
+        """The source's recorded state, or None if the newest data are from another source."""
         state = self.event.get("source_state") if self.is_newest_source(source) else None
         return SourceState.from_dict(state) if state else None
 
@@ -91,12 +91,12 @@ class Head:
 
     @property
     def watermark(self) -> datetime | None:
-        """The greatest event time so far. If event times are days, it is that day's midnight."""
+        """The greatest event time so far. If event times are days, it is the midnight of the greatest day."""
         text = self.event.get("watermark")
         return parse_instant(text) if text else None
 
     def watermark_after(self, newest: datetime | None) -> datetime | None:
-        """The watermark after rows with event times up to `newest`. It never decreases."""
+        """The watermark after rows whose greatest event time is `newest`. It never decreases."""
         return max(filter(None, (self.watermark, newest)), default=None)
 
     @property
@@ -173,7 +173,7 @@ class Added(Receipt):
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Callbacks of a pull: a manifest was added, a dataset begins, its progress, and its receipt."""
+    """Callbacks of a pull: for an added manifest, and for a dataset's beginning, progress and receipt."""
 
     added: Callable[[Added], None] = ignore
     begun: Callable[[str], None] = ignore

@@ -42,7 +42,7 @@ INSTANT: Final = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class LogColumns:
-    """The names of a table's system columns, and its encoding of operations."""
+    """The names of a table's system columns, and the encoding of its operations."""
 
     vocab: SetVocab
     encoding: EventEncoding | None
@@ -87,7 +87,7 @@ class LogColumns:
         return pa.schema([(name, types[name]) for name in self.system])
 
     def stored_rows(self, events: pa.Table, system_time: datetime, start: int) -> pa.Table:
-        """Events in their order as rows of the table, with offsets from `start` on."""
+        """Events, in order, as rows of the table, with offsets from `start` on."""
         size = len(events)
         letters = [LETTERS.get(op) for op in Op]
         values = {
@@ -116,7 +116,7 @@ Table_co = TypeVar("Table_co", bound=TableLike, covariant=True)
 
 @dataclass(frozen=True)  # no slots: calling `KnownDataset[T]` sets an attribute on the instance
 class KnownDataset(Generic[Table_co]):
-    """A dataset and its table, loaded by a store or a catalog.
+    """A dataset and its table, which a store or a catalog loaded.
 
     The table is None before the dataset is added.
     """
@@ -179,7 +179,10 @@ def properties_of(dataset: Dataset) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRegistry(Generic[Table]):
-    """The datasets of a schema. It is made from functions that list the schema's tables and load one."""
+    """The datasets of a schema.
+
+    The registry is made from a function that lists the schema's tables, and a function that loads a table.
+    """
 
     namespace: str
     tables: Callable[[], Iterable[TableName]]
@@ -220,7 +223,7 @@ class DatasetRegistry(Generic[Table]):
         return {name: entry for name, entry in entries.items() if entry is not None}
 
     def select_names(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
-        """The names of these datasets, followed by the names of all others if `every` is set.
+        """The given names of datasets, followed by the names of all other datasets if `every` is set.
 
         Raises UsageError for an unknown name.
         """
@@ -272,8 +275,8 @@ def dataset_of(table: Table | None) -> KnownDataset[Table] | None:
 def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
     """A mapping of system columns' present names to their names in an older manifest.
 
-    It contains only renamed columns. Returns None if the table is not a dataset, or if the manifest is
-    invalid, e.g. forged.
+    The mapping contains only renamed columns. Returns None if the table is not a dataset, or if the manifest
+    is invalid, e.g. forged.
     """
     now = dataset_of(table)
     if now is None:
@@ -363,8 +366,8 @@ def refuse_repeated(
 ) -> None:
     """Raise UsageError for a second manifest of a dataset.
 
-    Names are compared without case (R7). `first` has the first manifest of each earlier name. The new
-    manifests are added to it. The same manifest may occur twice, once in a folder and once under its own
+    Names are compared without case (R7). `first` has the first manifest of each earlier name, and the new
+    manifests are added to `first`. The same manifest may occur twice, once in a folder and once under its own
     path.
     """
     first = {} if first is None else first

@@ -101,8 +101,8 @@ def encode_log(
     """The rows of a log in an encoding: its system columns with `op` or `observed`, then the data.
 
     Offsets are the stored offsets, so both halves of a pair share an offset. A `D` made from a retraction has
-    the time of its commit, because `observed` has no other time for it. A log without offsets, written by
-    older tools, is read in the order of its event times (R88).
+    the retraction's commit time, because `observed` has no other time for it. A log without offsets, written
+    by older tools, is read in the order of its event times (R88).
     """
     if columns.encoding is encoding:
         return rows
@@ -188,7 +188,7 @@ def logged_tables(
 ) -> Iterator[pa.Table]:
     """The log as tables of a side with this schema.
 
-    With `keys`, most of their rows have one of these keys. Raises Unreadable for files that cannot be read
+    With `keys`, most rows in the tables have one of the keys. Raises Unreadable for files that cannot be read
     exactly without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
@@ -206,7 +206,7 @@ def logged_tables(
 
 
 def _values_of_keys(table: IcebergTable, keys: pa.Table | None) -> dict[str, pa.Array]:
-    """The distinct values of each key column that has the same type in the table."""
+    """The distinct values of each key column whose type in the table is the same."""
     types = {column.name: arrow_type(column.type) for column in table.shape.columns}
     keys = pa.table({}) if keys is None else keys
     return {name: pc.unique(keys[name]) for name in keys.column_names if types.get(name) == keys[name].type}
@@ -296,7 +296,7 @@ class LogMerge:
         return flatten_data(rows, self.delivered.data)
 
     def _delivered_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        """The delivered rows as they were read, or None if Spark must convert them."""
+        """The delivered rows as read, or None if Spark must convert them."""
         read, taken = self.read, self.delivered.taken
         if read is None or read.tables is None or taken is None:
             return None

@@ -1,7 +1,7 @@
 """A field-by-field CSV parser that is exact about quotes and escapes, but slower than Arrow's.
 
-Within quotes, the escape applies only before a quote or another escape. Anywhere else it is an ordinary
-character, so that no backslash in a path is lost. A doubled quote within quotes is always one quote.
+Within quotes, the escape applies only before a quote or another escape. Anywhere else, the escape is an
+ordinary character, so that no backslash in a path is lost. A doubled quote within quotes is always one quote.
 """
 
 import re

@@ -1,7 +1,7 @@
 """CSV bytes in blocks of whole rows, with doubled quotes only, as Arrow's parser needs them (RFC 4180).
 
-A quote begins a value only at the start of a field. Later in an unquoted field it is an ordinary character.
-Characters between a closing quote and the end of the field are an error.
+A quote begins a value only at the start of a field. Later in an unquoted field, a quote is an ordinary
+character. Characters between a closing quote and the end of the field are an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class CsvSource:
-    """A CSV that can be read repeatedly from its start.
+    """A CSV source that can be read repeatedly from its start.
 
     Attributes:
         name: its name in messages.
@@ -112,8 +112,8 @@ class Quotes:
     def take(self, text: bytes) -> _Places:
         """The positions of the opening and closing quotes in the next block, alternating.
 
-        A doubled quote closes its value and opens it again. Raises GoesOn if a value continues after its
-        closing quote.
+        A doubled quote counts as two quotes: the first closes the value, and the second opens it again.
+        Raises GoesOn if a value continues after its closing quote.
         """
         letters = np.frombuffer(text, np.uint8)
         if not len(letters):
@@ -197,8 +197,8 @@ class RowBlock:
 def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
     """The rows of a source in their order. Quoted values may contain line breaks (O26).
 
-    Raises Refused, with the line, for invalid bytes and for a quote that is not closed. Raises it also for a
-    value that continues after its closing quote.
+    Raises Refused, with the line, for invalid bytes and for a quote that is not closed. Also raises Refused
+    for a value that continues after its closing quote.
     """
     line, pending = 1, _HeldText(grammar)
     for block in chain(source.blocks(), [b""]):

@@ -183,8 +183,8 @@ def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:
 def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Schema:
     """The file's columns.
 
-    A column of the dataset has its type there. Other columns have inferred types, or are text if `infer` is
-    off.
+    A column that the dataset has keeps the dataset's type. Other columns have inferred types, or are text if
+    `infer` is off.
     """
     schema = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:

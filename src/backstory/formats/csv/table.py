@@ -1,4 +1,4 @@
-"""A CSV as a table with columns and cells, and a check for a wrong separator (section 1.6, B16 to B20)."""
+"""A CSV source as a table of cells, and a check for a wrong separator (section 1.6, B16 to B20)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,10 @@ class CsvTable:
         yield from parts
 
     def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
-        """The cells of the columns at `places` as strings. Raises Refused if a row has a different length."""
+        """The cells of the columns at `places` as strings.
+
+        Raises Refused if a row has another number of cells.
+        """
         try:
             return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
                 list(map(str, places))
@@ -109,9 +112,9 @@ class CsvTable:
 
 
 def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | None = None) -> CsvTable:
-    """The table of a source. Without a header its columns are `names`, or else `_c0`, `_c1`, ...
+    """The table of a source. Without a header, the columns are `names`, or else `_c0`, `_c1`, ...
 
-    Raises Refused for errors in the first block, and for a first line that names a separator.
+    Raises Refused for errors in the first block, and if the first line only names a separator.
     """
     letters = grammar_of(options)
     first = _first_row(row_blocks(source, letters), letters.clean)

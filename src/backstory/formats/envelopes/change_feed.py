@@ -1,4 +1,4 @@
-"""Conversion of change feeds from our tables, Delta and Spark's `CHANGES` to events (native.md, V65)."""
+"""Conversion of our own, Delta's and Spark's (`CHANGES`) change feeds to events (native.md, V65)."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -39,9 +39,10 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str]) -> Unwrapped:
     """The events of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
 
     A row that a commit inserts or updates is an upsert. A row that a commit removes is the before image of
-    the new row with the same key in the same commit. If there is no such new row, the record is deleted. This
-    includes the old key of an update that changed the key. `places` are the numbers of the rows that are
-    events. An event's time is the commit's time, and its sequence is the commit's version.
+    the new row with the same key in the same commit. If the commit has no new row with that key, the record
+    is deleted. If an update changed the key, the record with the old key is therefore deleted. `places` are
+    the numbers of the rows that are events. An event's time is the commit's time, and its sequence is the
+    commit's version.
 
     Raises Refused for another `_change_type` (`malformed-row`), and for an unreadable time or version
     (`unreadable-value`). Raises UsageError (`missing-column`) if the feed lacks one of these columns or a

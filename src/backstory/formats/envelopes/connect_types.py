@@ -109,7 +109,7 @@ def decimal_type(parameters: Parameters) -> pa.DataType:
 def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
     """Decode Connect's decimals.
 
-    They are base64 of the unscaled number in two's complement, most significant byte first.
+    The decimals are base64 of the unscaled number in two's complement, most significant byte first.
     """
     if pa.types.is_decimal(text.type):
         return text  # written as numbers
@@ -124,7 +124,7 @@ def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
 
 
 def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
-    """Decimals with a scale for each value, as exact strings, because no decimal type holds them all."""
+    """Decimals whose scale varies by value, as exact strings, because no decimal type holds them all."""
     scales = values.field("scale").to_pylist()
     raw = bytes_of(values.field("value"), parameters).to_pylist()
     valid = values.is_valid().to_pylist()
@@ -351,7 +351,10 @@ def _cells(value: Any, path: tuple[str | None, ...]) -> Iterator[Any]:
 def decode_logical(
     values: pa.Array, schema: Schema, column: str, name: str, place: Callable[[int], str]
 ) -> pa.Array:
-    """Values of the wire type as the schema's logical type. Raises Refused if one does not match it."""
+    """Values of the wire type as the schema's logical type.
+
+    Raises Refused if a value does not match the type.
+    """
     if schema.get("type") == "struct" and schema.get("name") not in LOGICAL:
         fields = dict(_fields(schema))
         parts = [

@@ -1,6 +1,6 @@
 """Conversion of Debezium's envelopes to events (native.md, V61 to V64).
 
-The conversion separates known values of the before and after images from unavailable ones. An update that
+The conversion separates known values from unavailable values in the before and after images. An update that
 changes a record's key becomes a delete and an upsert.
 """
 
@@ -90,13 +90,13 @@ def _integers(values: pa.Array) -> pa.Array:
 
 
 def _file_numbers(names: pa.Array) -> pa.Array:
-    """The numbers of MySQL's log files, such as `mysql-bin.000003`, whose length varies."""
+    """The numbers in the names of MySQL's log files, such as `mysql-bin.000003`. Their length varies."""
     numbers = pc.struct_field(_match_numbers(names, _FILE), "number")
     return numbers.cast(pa.int64())
 
 
 def _lsns(texts: pa.Array) -> pa.Array:
-    """SQL Server's positions of three hexadecimal numbers, padded so that they sort correctly as strings."""
+    """SQL Server's positions (three hexadecimal numbers), padded so that they sort correctly as strings."""
     parts = _match_numbers(pc.utf8_lower(texts.cast(pa.string())), _LSN).flatten()
     padded = [pc.utf8_lpad(part, width, "0") for part, width in zip(parts, _LSN_WIDTHS, strict=True)]
     return pc.binary_join_element_wise(*padded, ":")
@@ -122,9 +122,9 @@ def _commits(sequences: pa.Array) -> pa.Array:
 def _in_order_of_commits(columns: Columns, reads: pa.Array) -> Columns:
     """PostgreSQL's positions in the order of commits, because Debezium sends a transaction when it ends.
 
-    A transaction that is open during a snapshot ends after it, but may have lower positions. A read therefore
-    sorts after all transactions that had ended, and before later ones. A change without an earlier commit
-    uses its own position.
+    A transaction that is open during a snapshot ends after the snapshot, but may have lower positions. A read
+    therefore sorts after all transactions that had ended before it, and before all later transactions. A
+    change without an earlier commit uses its own position.
     """
     lsn, commit = columns["lsn"], columns["sequence"]
     leads = pc.if_else(reads, pc.max_element_wise(commit, lsn), pc.coalesce(commit, lsn))
@@ -324,8 +324,8 @@ def end_changed_keys(
 ) -> tuple[dict[str, pa.Array], np.ndarray]:
     """The events, with a delete of the old key before each update that changes the `key`.
 
-    Debezium itself does this only for its own key, which may differ from the table's. The before image moves
-    to the delete. `places` are the message numbers of the events.
+    Debezium itself adds this delete only for its own key, which may differ from the table's key. The before
+    image moves to the delete. `places` are the message numbers of the events.
     """
     before, after = (fields_of(columns.get(image, pa.nulls(len(places)))) for image in (BEFORE, AFTER))
     if not key or any(column not in before or column not in after for column in key):
@@ -379,7 +379,7 @@ def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str
     first one is a delete of the old key.
 
     Raises Refused (`malformed-row`), with the message's number, for an unknown `op`, an upsert without
-    `after`, and a delete without a key. Raises it also for unreadable log positions and times. Raises it for
+    `after`, and a delete without a key. Also raises Refused for unreadable log positions and times, and for
     messages with schemas, because only `debezium_messages` reads schemas.
     """
     columns, places = _events(_envelopes(rows), rows.num_rows)

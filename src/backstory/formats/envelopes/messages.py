@@ -173,13 +173,13 @@ def debezium_messages(
 ) -> pa.Table:
     """The envelopes of the messages, one row each, with `key`, the fields of the envelope, and `unmodified`.
 
-    A message without a value is a row of NULLs. With a schema, logical types become dates, times without a
-    zone, timestamps, decimals or bytes. Times of day and decimals without a fixed scale become strings;
-    durations stay numbers. `unmodified` flags the columns of `after` that the message leaves unchanged,
-    because their value is unavailable or the message lacks them.
+    A message without a value is a row of NULLs. If a message has a schema, logical types become dates, times
+    without a zone, timestamps, decimals or bytes. Times of day and decimals without a fixed scale become
+    strings; durations stay numbers. `unmodified` flags the columns of `after` that the message leaves
+    unchanged, because their value is unavailable or the message lacks them.
 
     Raises Refused, with the number of the message, if a message is not JSON (`malformed-row`) or violates its
-    schema (`unreadable-value`). Raises it also for contradicting types (`mixed-types`).
+    schema (`unreadable-value`). Also raises Refused for contradicting types (`mixed-types`).
     """
     with _remedies():
         envelopes = _join_groups(payloads(values, name), len(values), unavailable, name)
@@ -290,7 +290,7 @@ def _of_all(flags: pa.Array, after: pa.Array) -> pa.Array:
 
 @contextmanager
 def _remedies() -> Iterator[None]:
-    """Replace the JSON reader's remedies, which mention a manifest that messages do not have."""
+    """Replace the JSON reader's remedies. These mention a manifest, which messages do not have."""
     try:
         yield
     except Refused as refused:

@@ -118,7 +118,7 @@ class Seen:
     def type(
         self, name: str, column: str, within: str = "", stored: pa.DataType | None = None
     ) -> pa.DataType:
-        """The common type of all values of a column, or of the values at the path `within` its values.
+        """The common type of a column's values, or of the values at the path `within` them.
 
         Objects without keys have the stored type, if it is a struct. Raises Refused for the column if there
         is no common type.
@@ -146,7 +146,7 @@ class Seen:
 
 
 def _part(stored: pa.DataType | None, key: str) -> pa.DataType | None:
-    """The type of a struct's field, or of a list's items, or None if there is no such part."""
+    """The type of a struct's field, or of a list's items, or None if this part does not exist."""
     if stored is not None and pa.types.is_struct(stored) and stored.get_field_index(key) >= 0:
         return stored.field(key).type
     return stored.value_type if stored is not None and pa.types.is_list(stored) else None
@@ -165,7 +165,7 @@ _SCALARS = {
 
 
 def _number(text: Number) -> str:
-    """The kind of a number, on which its column type depends.
+    """The kind of a number, which determines the type of its column.
 
     A float cannot hold a long integer exactly. An integer beyond 64 bits fits no integer type.
     """
@@ -252,7 +252,7 @@ class JsonDocument:
         there: "Counter[str] | None" = None,
         fixed: Told = UNTOLD,
     ) -> int:
-        """Record the values of all columns that the dataset does not declare, and return the number of rows.
+        """Record the values of all columns that the dataset does not declare. Return the number of rows.
 
         `there` counts the rows that have each column. For `fixed` columns, only the names are recorded.
         """
@@ -328,7 +328,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
-    """Read a file as rows. An empty file is refused if columns are `wanted`, by a declared schema."""
+    """Read a file as rows. An empty file is refused if a declared schema names columns (`wanted`)."""
     forms, codec, geo, strict = options.forms, options.encoding, options.geo, options.strict
     if options.lines:
         return JsonDocument(

@@ -1,4 +1,4 @@
-"""Exact conversion of JSON values, including nested ones, to the types of declared columns."""
+"""Exact conversion of JSON values, including nested values, to declared column types."""
 
 import json
 import re
@@ -202,7 +202,10 @@ def _family(type_: pa.DataType) -> str:
 
 
 def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
-    """The string of a value that is not NULL. Raises Refused if the type does not accept such values."""
+    """The string of a value that is not NULL.
+
+    Raises Refused if the type does not accept this kind of value.
+    """
     family = _family(field.type)
     if type(value) is str:
         return value

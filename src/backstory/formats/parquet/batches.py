@@ -1,6 +1,6 @@
 """Rows of a Parquet file in batches of bounded size, each measured before it is decoded.
 
-Neither the file's size nor its footer bounds the decoded size, because a thousand rows may share one large
+Neither the file's size nor the footer bounds the decoded size, because a thousand rows may share one large
 dictionary value. Page sizes are therefore read from the page headers, and texts stay in dictionaries.
 """
 
@@ -155,7 +155,7 @@ def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
 
 
 def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
-    """The maximum size of a value in a batch, in bytes. No value is longer than its page."""
+    """The maximum size in bytes of a value in a batch. No value is longer than its page."""
     if pages:
         return ENTRY + max(pages)
     return ENTRY if _is_text(type_) or pa.types.is_null(type_) else 1 + type_.bit_width // 8

@@ -1,4 +1,4 @@
-"""Rows of a Parquet file, and checks of its calendar and of direct reads by an engine (section 1.6, B25).
+"""Rows of a Parquet file, and checks of its calendar and for direct reads by an engine (section 1.6, B25).
 
 Spark before 3.0 and Hive may write Julian days and times, and the footer records this calendar. A date
 before 15 October 1582 denotes a different day in the standard calendar. Times before 1900 are off by some
@@ -56,7 +56,7 @@ def legacy_columns(file: pq.ParquetFile) -> frozenset[str]:
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """The columns that contain times of 96 bits, including nested ones."""
+    """The columns that contain 96-bit times, including nested ones."""
     return frozenset(
         name
         for name, leaves in _leaves(file).items()
@@ -65,7 +65,7 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
 
 
 def with_instants(file: pq.ParquetFile) -> pa.Schema:
-    """The file's columns. Times of 96 bits are in UTC, as Spark, Hive and Impala write them."""
+    """The file's columns. 96-bit times are in UTC, as Spark, Hive and Impala write them."""
     old = _int96_columns(file)
     return pa.schema(
         [field.with_type(_in_utc(field.type)) if field.name in old else field for field in file.schema_arrow]
@@ -99,7 +99,7 @@ def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[byte
 
 
 def _legacy(footer: Mapping[bytes, bytes]) -> tuple[bool, bool, bool]:
-    """Whether the writer used the legacy calendar: for days, for times, and for times of 96 bits."""
+    """Whether the writer used the legacy calendar: for days, for times, and for 96-bit times."""
     if _VERSION in footer:
         version = tuple(int(part) for part in footer[_VERSION].split(b".")[:2] if part.isdigit())
         times = version < (3, 0) or b"org.apache.spark.legacyDateTime" in footer
@@ -175,7 +175,7 @@ def parquet_rows(
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file. Times of 96 bits are in microseconds, because nanoseconds end in the year 2262."""
+    """Open a Parquet file. 96-bit times are in microseconds, because nanoseconds end in the year 2262."""
     return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
@@ -280,7 +280,7 @@ def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UN
 
     All columns must have table types and distinct names. The file's statistics must show that all days and
     times are in the years 0001 to 9999. Columns must match the schema in order, or the dataset's types if
-    there is no schema. They must need no check of NULLs, ranges and lengths.
+    there is no schema. No column may need a check of NULLs, ranges or lengths.
     """
     try:
         with open_parquet(path) as file:

@@ -125,7 +125,7 @@ def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     """Cast the values to `arrow_type(new)`.
 
     Raises DoesNotFit if a value would change. Numbers are compared as they are printed: 0.1 is 0.1 as a float
-    and as a decimal. A string is a number, a day or a time only if a CSV cell with this string is one. For
+    and as a decimal. A string is a number, a day or a time only if a CSV cell with the same string is. For
     example, `007` and a number with too many digits are not numbers. A number becomes its shortest string.
     Times without a zone are UTC.
     """

@@ -1,4 +1,4 @@
-"""Parsers of text cells into typed values, a column at a time (section 3.3, decisions F6, F11, F18).
+"""Parsers that convert text cells to typed values, a column at a time (section 3.3, decisions F6, F11, F18).
 
 Base64, decimal commas, rounding to a scale, and exact strings for floats are computed for all cells at once.
 """
@@ -63,17 +63,14 @@ def round_to_scale(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """Decimals of 76 digits, rounded half-even to the column's scale, and the number of rounded ones."""
+    """76-digit decimals, rounded half-even to the column's scale, and the number of rounded values."""
     near = pc.round(wide, type_.scale, "half_to_even")
     exact = near.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_))
     return exact, pc.sum(pc.not_equal(near, wide), min_count=0).as_py()
 
 
 def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
-    """One string of any length, rounded, and whether it lost a digit.
-
-    This is slow, and only for rare cells.
-    """
+    """One string of any length, rounded, and whether it lost a digit. This slow way is for rare cells."""
     if not DECIMAL.fullmatch(text):
         raise pa.ArrowInvalid("a cell is not a decimal")
     context = Context(type_.precision, ROUND_HALF_EVEN, MIN_EMIN, MAX_EMAX)
@@ -273,7 +270,7 @@ def convert_cells(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Val
 
 
 def null_where_empty(text: pa.Array) -> pa.Array:
-    """The cells, with NULL for empty ones. Only text types have an empty value (O27)."""
+    """The cells, with NULL in place of empty cells. Only text types have an empty value (O27)."""
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
 
 

@@ -1,4 +1,4 @@
-"""Exact conversions between Arrow types, and of stored values to column types (E1, B25, section 3.4).
+"""Exact conversions between Arrow types, and from stored values to column types (E1, B25, section 3.4).
 
 The leniency of a door lists the losses that its specification allows.
 """
@@ -56,7 +56,7 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def has_text(type_: pa.DataType) -> bool:
-    """Whether the type is Arrow's UUID or JSON. Tables have no such types, and store their text."""
+    """Whether the type is Arrow's UUID or JSON. Tables do not have these types, and store the text."""
     return isinstance(type_, pa.UuidType | pa.JsonType)
 
 
@@ -149,7 +149,7 @@ def _equal(back: pa.Array, values: pa.Array) -> bool:
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type, of the two, that holds the values of both, or None if neither does."""
+    """Whichever of the two types holds the values of both, or None if neither does."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
@@ -386,7 +386,8 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     """The cells as values of the column's type, and the number of rounded decimals (F18).
 
     Strings are read as in CSV. Numbers stay equal. In a text column, a number, a day or an id becomes its
-    printed form. Raises UnreadableCell for the first cell without such a value, or of an incompatible type.
+    printed form. Raises UnreadableCell for the first cell that has no such value or is of an incompatible
+    type.
     """
     cells = bare(cells)
     if _t.is_null(cells.type):
@@ -419,7 +420,10 @@ def bare(cells: pa.Array) -> pa.Array:
 
 
 def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
-    """Whether the stored type is in the column's family of types. Numbers and days are different families."""
+    """Whether the stored type and the column's type are of one family.
+
+    Numbers and days are different families.
+    """
     is_day = _t.is_date(stored) or _t.is_timestamp(stored)
     if type_.kind is Kind.NAIVE_TIME:
         return bool(_t.is_time(stored))

@@ -1,4 +1,4 @@
-"""The value of a column type that a string or a Python object denotes, without rounding or defaults."""
+"""The value that a string or a Python object denotes in a column type, without rounding or defaults."""
 
 import math
 import re
@@ -37,7 +37,7 @@ _REMEDIES: Final = {
 
 
 class Unnamed(ValueError):
-    """The input is not a value of the type. `remedy` describes how to write such values."""
+    """The input is not a value of the type. `remedy` describes how to write values of the type."""
 
     def __init__(self, type_: ColumnType) -> None:
         super().__init__(str(type_))
@@ -181,7 +181,7 @@ def _day(text: str, _type: ColumnType) -> date:
 
 
 def _instant(text: str, _type: ColumnType) -> datetime:
-    """A time in UTC if the string has no offset. A day without a time is not accepted."""
+    """An instant. A string without an offset is read as UTC. A day without a time is not accepted."""
     time, offset = _time(text)
     return datetime.fromisoformat(f"{time}{offset or '+00:00'}").astimezone(UTC)
 

@@ -1,7 +1,7 @@
-"""Exact parsers of strings as values, with formats of dates and times (section 1.6, B14, D23, D27).
+"""Exact parsers that convert strings to values, with date and time formats (section 1.6, B14, D23, D27).
 
-A format is `rfc3339`, strftime (`%d.%m.%Y`) or Java's letters (`dd.MM.yyyy`). It becomes a regular expression
-that splits a whole column into parts; the parts are then joined and parsed as RFC 3339.
+A format is `rfc3339`, strftime (`%d.%m.%Y`) or Java's letters (`dd.MM.yyyy`). A format becomes a regular
+expression that splits a whole column into parts. The parts are then joined and parsed as RFC 3339.
 """
 
 import re
@@ -214,7 +214,7 @@ _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 @dataclass(frozen=True, slots=True)
 class TextForms:
-    """A file's decimal separator, and its formats of dates and times, or None for RFC 3339."""
+    """A file's decimal separator, and its date and time formats, or None for RFC 3339."""
 
     date: TimePattern | None = None
     timestamp: TimePattern | None = None
@@ -335,7 +335,7 @@ _FORMS = {INT: _INTEGER, FLOAT: _ANY_FLOAT, BOOL: _BOOLEAN, _SMALL: _INTEGER, _S
 
 
 def needs_typed_column(type_: pa.DataType) -> bool:
-    """Whether strings are checked for the type only if their column is known to have it."""
+    """Whether strings are checked for the type only if their column is known to have that type."""
     return type_ in {_SMALL, _SINGLE, _NAIVE} or bool(pa.types.is_decimal(type_))
 
 
@@ -358,5 +358,5 @@ def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
 
 
 def exact_as_float(cells: pa.Array) -> bool:
-    """Whether no integer is as long as an identifier. Columns with such integers stay text."""
+    """Whether no integer is as long as an identifier. Columns with integers of that length stay text."""
     return not pc.any(pc.match_substring_regex(cells, _LONG_INTEGER)).as_py()

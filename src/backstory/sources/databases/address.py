@@ -120,9 +120,6 @@ def name_of(url: str) -> str:
 
 
 def _without_table(source: str, match: re.Match[str]) -> str:
-    """The address without its `table=` option.
-
-    A question mark remains before the first of the other options.
-    """
+    """The address without its `table=` option. The first other option still follows a question mark."""
     before, after = source[: match.start()], source[match.end() :]
     return before + (match[1] + after[1:] if after and match[1] == "?" else after)

@@ -16,7 +16,7 @@ EXTRA: Final = 'pip install "backstory[historize]"'
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopy:
-    """A file with the rows, and the time of the database's state, by the database's clock if it has one.
+    """A file with the rows, and the time of the database's state, by the database's clock if that exists.
 
     For a CSV file, `types` contains the types of all columns. A Parquet file contains its own types.
     """
@@ -29,9 +29,9 @@ class DatabaseCopy:
 def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a file in the folder.
 
-    `types` are the types that the caller declares for columns. Raises UsageError for a wrong table, query or
-    file, and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a
-    lock is not released, and Failed for other errors.
+    `types` are the column types that the caller declares. Raises UsageError for a wrong table, query or file,
+    and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a lock
+    is not released, and Failed for other errors.
     """
     with _needing_driver(database):
         copier = _copier(database)
@@ -76,7 +76,7 @@ def refuse_column(database: Database, column: str, why: str, remedy: str = "") -
 
 
 def refuse_repeats(database: Database, names: Iterable[str]) -> None:
-    """Raise UsageError if a query has two columns of the same name."""
+    """Raise UsageError if a query has two columns with the same name."""
     earlier: set[str] = set()
     for name in names:
         if name in earlier:

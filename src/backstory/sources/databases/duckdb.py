@@ -1,4 +1,4 @@
-"""Copies of a table or query of DuckDB, each made by one statement."""
+"""Copies of a DuckDB table or query, each made by one statement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,7 +103,7 @@ def _refuse_values(
 
 
 def _faults(type_: Any, value: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Conditions for values, or parts of them, that cannot be copied, and descriptions of the parts."""
+    """Conditions for values, or parts of values, that cannot be copied, and descriptions of the parts."""
     if str(type_) in _NOT:
         condition, values = _NOT[str(type_)]
         yield condition.format(value), values

@@ -1,4 +1,4 @@
-"""PostgreSQL: connections, translated errors, and copies of a table or query by COPY in one transaction."""
+"""PostgreSQL: connections, translated errors, and copies of a table or query, by COPY in one transaction."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
     if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
             "wrong-url",
-            "This is not an address of PostgreSQL.",
+            "This is not a PostgreSQL address.",
             "Write postgresql://user@host:port/database; in a password, write @ and / as %40 and %2F.",
         )
     with translate_postgres():
@@ -84,7 +84,7 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
 def _is_readable(url: str) -> bool:
     """Whether the driver parses the address correctly.
 
-    It may take part of a password for a host or port, and its errors would then show it.
+    The driver may take part of a password for a host or port, and its errors would then show that part.
     """
     try:
         parts = conninfo_to_dict(url)
@@ -96,7 +96,7 @@ def _is_readable(url: str) -> bool:
 
 @contextmanager
 def translate_postgres() -> Iterator[None]:
-    """Translate errors of PostgreSQL within the block: TryAgain for temporary errors, Failed for others."""
+    """Translate PostgreSQL errors within the block: TryAgain for temporary errors, Failed for others."""
     try:
         yield
     except psycopg.Error as error:
@@ -179,7 +179,7 @@ def _wrong_query(database: Database, error: psycopg.Error) -> UsageError:
 def _type_of(database: Database, column: _Column) -> ColumnType:
     """The type that holds every value of a column exactly, or else text.
 
-    Raises Refused if the values have no exact text form either.
+    Raises Refused if the column's values have no exact text form either.
     """
     if column.type == "numeric":
         if column.precision is None or column.scale is None:

@@ -1,6 +1,6 @@
-"""Copies of a table or query of SQLite, each made in one read transaction.
+"""Copies of an SQLite table or query, each made in one read transaction.
 
-In SQLite any column can hold values of any type. A column is copied in its declared type if all values have
+In SQLite, any column can hold values of any type. A column is copied in its declared type if all values have
 that type. A column without a declared type is copied in the common type of all its values. Any other column
 is refused.
 """

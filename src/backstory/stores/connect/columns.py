@@ -62,7 +62,7 @@ def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iter
     """The clauses that change the columns. The table can be read after each of them.
 
     A type is widened before its comment is changed. The comment contains the source's type, and is valid only
-    if that fits the stored type.
+    if the source's type fits the stored type.
     """
     for old, new in renamed.items():
         if old != new:

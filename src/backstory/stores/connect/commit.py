@@ -111,7 +111,7 @@ _BY_SQL: Final = (
 
 
 def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> None:
-    """Raise UsageError unless the table is a base with row ids, and had the same columns at that snapshot.
+    """Raise UsageError unless the table is a base with row ids, and had its present columns at that snapshot.
 
     A new commit restores the state. In other layouts, however, the newest commit has a meaning of its own.
     """
@@ -221,7 +221,7 @@ def _has_branch(store: ConnectStore, session: "SparkSession", table: TableName, 
 def _drop_branches(
     store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
 ) -> None:
-    """Drop branches in this order. After a failure, the next commit drops the rest."""
+    """Drop the branches in the given order. After a failure, the next commit drops the rest."""
     with suppress(PySparkException):
         for each in branches:
             session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")

@@ -1,4 +1,4 @@
-"""Creation, renaming and dropping of tables over Spark Connect, each by one visible statement."""
+"""Tables over Spark Connect: creation, renaming and dropping, each by one visible statement."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -21,7 +21,7 @@ class _Described:
 
     @property
     def text(self) -> str:
-        """Its JSON."""
+        """The part's JSON."""
         return json.dumps(self.json)
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
@@ -85,11 +85,11 @@ class DescribedReference(_Described):
     members: ClassVar = {"snapshotId": "snapshot-id", "maxRefAgeMs": "max-ref-age-ms"}
 
     def isTag(self) -> bool:  # noqa: N802 - Java's name
-        """Whether it is a tag."""
+        """Whether the reference is a tag."""
         return bool(self.json["type"] == "tag")
 
     def isBranch(self) -> bool:  # noqa: N802 - Java's name
-        """Whether it is a branch."""
+        """Whether the reference is a branch."""
         return not self.isTag()
 
 
@@ -131,7 +131,7 @@ class DescribedTable(_Described):
     members: ClassVar = {"uuid": "table-uuid", "location": "location"}
 
     def operations(self) -> DescribedState:
-        """Its metadata."""
+        """The table's metadata."""
         return DescribedState(self.json, self.file)
 
     def properties(self) -> dict[str, str]:

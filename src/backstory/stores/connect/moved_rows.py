@@ -1,7 +1,7 @@
 """The rows that commits removed and added, from the states of the table before and after each commit.
 
-A row that is in both states cancels out. In tables with row ids, such a row is found by its id and its last
-update. In other tables, equal rows cancel out in the query of the feed.
+A row that is in both states cancels out. In tables with row ids, a row that is in both states is found by its
+id and its last update. In other tables, equal rows cancel out in the query of the feed.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _APPEND: Final = "append"
 class MovedStates:
     """The rows that these commits moved, oldest first. `since` is the snapshot before them, or None.
 
-    It has the same methods as `MovedRows`, whose rows Java finds in files.
+    The class has the methods of `MovedRows`, whose rows Java finds in files.
     """
 
     table: IcebergTable
@@ -52,7 +52,8 @@ class MovedStates:
     def frame(self, store: IcebergStore) -> "DataFrame":
         """The moved rows: the table's columns, and the commit's number, version, time and sign.
 
-        Raises UsageError if the type of a nested column has changed since, because only Java can read it.
+        Raises UsageError if a nested column's type has changed since then, because only Java can read such a
+        column.
         """
         name = replace(store, branch=None).sql_name(self.table.shape.table)
         before, moves = self.since, list[str]()

@@ -50,9 +50,9 @@ def write_rows(
 ) -> int:
     """Change the rows of the branch with one statement, and return its snapshot. `whole` replaces all rows.
 
-    A row that is removed and added with the same id is updated, and keeps its id. New rows without any
-    removed rows need no MERGE, which reads the table. Raises TryAgain if the branch is gone, and Failed if
-    the snapshot does not have exactly these rows.
+    A row that is removed and added with the same id is updated, and keeps its id. If rows are only added, no
+    MERGE is needed, because a MERGE reads the table. Raises TryAgain if the branch is gone, and Failed if the
+    snapshot does not have exactly these rows.
     """
     name, actions = shape.table, Counter(rows[_ACTION].to_pylist())
     frame_in(session, rows).createOrReplaceTempView(_ROWS)
@@ -133,7 +133,7 @@ def stage_rows(
 ) -> pa.Table:
     """The rows of the statement: removed places, and added rows.
 
-    An added row has the place of the stored row with the same id, if any.
+    An added row has the place of the stored row with the same id, if there is one.
     """
     schema = arrow_schema({each.name: each.type for each in shape.columns})
     places, rows = _places(removed), schema.empty_table() if added is None else added.select(schema.names)

@@ -74,11 +74,14 @@ class ConnectStore(IcebergStore):
         return DescribedTable(self._metadata(table, location), location)
 
     def refresh(self, table: TableName) -> None:
-        """Make the session read the table's current state. By default, its catalog caches tables."""
+        """Make the session read the table's current state.
+
+        By default, the session's catalog caches tables.
+        """
         self.spark.sql(f"REFRESH TABLE {self._whole(table)}")
 
     def has(self, table: TableName) -> bool:
-        """Whether the table exists. By default, the session's catalog also caches dropped tables."""
+        """Whether the table exists. By default, the session's catalog caches even dropped tables."""
         exists = self.spark.catalog.tableExists
         if not exists(self._whole(table)):
             return False
@@ -135,8 +138,8 @@ def open_connect(spark: "SparkSession", catalog: str, format_version: int, memor
 def require_usable(spark: "SparkSession", catalog: str) -> None:
     """Raise UsageError for an older Spark or Iceberg, another catalog, or a server without extensions.
 
-    Also raises it if pyspark uses the functions of classic sessions, not of Spark Connect. This depends on
-    how the session was created.
+    Also raises UsageError if pyspark uses the functions of classic sessions instead of Spark Connect's. The
+    way in which the session was created decides which functions pyspark uses.
     """
     assert is_connect(spark)
     older = next((one for one in (str(spark.version), __version__) if is_older(one, OLDEST)), None)

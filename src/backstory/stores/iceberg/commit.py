@@ -160,7 +160,7 @@ def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
 def _write(
     store: IcebergStore, table: IcebergTable, pending: IcebergTable, change: Change, written: list[Any]
 ) -> tuple[list[Any], Deletions]:
-    """Write the data files of added rows and the delete files of removed rows, small ones concurrently."""
+    """Write the data files of added rows and the delete files of removed rows, small files concurrently."""
     pending_deletions: Future[Deletions] | None = None
     if isinstance(change.removed, pa.Table | Mapping):
         positions = (
@@ -211,7 +211,7 @@ def _add_files(
     *,
     branch: str = MAIN,
 ) -> Any:
-    """The operation of the transaction that adds the files, not yet committed."""
+    """The transaction's operation that adds the files. The operation is not yet committed."""
     if change.whole:
         overwrite = staged.newOverwrite()
         overwrite.overwriteByRowFilter(every_row(store.jvm))
@@ -250,8 +250,8 @@ def discarding(iceberg: Any) -> Iterator[list[Any]]:
 def settle(transaction: Any) -> None:
     """Commit a transaction if the table has not changed since it began, or if the table still does not exist.
 
-    Iceberg's `commitTransaction` would retry on a newer table, for which nothing was planned. It would also
-    delete manifests if the catalog's response was lost.
+    Iceberg's `commitTransaction` would retry on a newer table, for which nothing was planned.
+    `commitTransaction` would also delete manifests if the catalog's response was lost.
     """
     before = transaction.startMetadata()
     if before is None:
@@ -298,7 +298,7 @@ def finish(
 
 
 def _has_snapshot(transaction: Any, ours: int | None) -> bool | None:
-    """Whether the catalog has the snapshot after all, or None if it does not respond.
+    """Whether the catalog has the snapshot after all, or None if the catalog does not respond.
 
     The response to a commit can be lost, and the catalog's own retry then conflicts with the commit itself.
     """
@@ -329,7 +329,7 @@ def _discard(iceberg: Any, files: Sequence[Any]) -> None:
 
 
 def stage(store: IcebergStore, table: IcebergTable, change: Change) -> Any:
-    """A transaction that gives the table the change's shape, properties and tags, not yet committed.
+    """An uncommitted transaction that gives the table the change's shape, properties and tags.
 
     The transaction's `table()` is the future table, for which data files can be written. Columns that the new
     shape lacks are dropped. A column whose type does not simply widen becomes a new column of the same name.

@@ -41,7 +41,7 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
 
 
 def versions_overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> bool:
-    """Whether versions with the same values in `by`, except the start, overlap or follow an open one."""
+    """Whether versions with the same values in `by`, except the start, overlap or follow an open version."""
     record = grouping_columns(rows, [name for name in by if name != START])
     before = Window.partitionBy(*record).orderBy(column(START))
     covered = f"covered {uuid.uuid4()}"
@@ -84,14 +84,14 @@ def _has_values(task: Any, field: int) -> bool:
 
 
 def delete_where(store: IcebergStore, table: IcebergTable, condition: "Column") -> Change | None:
-    """A change that deletes the rows that meet the condition, or None if no row does."""
+    """A change that deletes the rows that meet the condition, or None if no row meets it."""
     return change_where(store, table, condition, None)
 
 
 def update_where(
     store: IcebergStore, table: IcebergTable, condition: "Column", values: Mapping[str, "Column"]
 ) -> Change | None:
-    """A change that sets these values in the rows that meet the condition, or None if no row does."""
+    """A change that sets these values in the rows that meet the condition, or None if no row meets it."""
     return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)))
 
 
@@ -103,7 +103,7 @@ def change_where(
     *,
     into: Shape | None = None,
 ) -> Change | None:
-    """A change that replaces or deletes the rows that meet the condition, or None if no row does.
+    """A change that replaces or deletes the rows that meet the condition, or None if no row meets it.
 
     `becoming` returns the new rows. If `into` is set, the table gets this shape in the same commit, even if
     no row meets the condition. The shape may only add columns.

@@ -1,4 +1,4 @@
-"""Creation, renaming and dropping of tables, and creation of views."""
+"""Tables: creation, renaming and dropping. Views: creation."""
 
 import json
 import re
@@ -67,7 +67,10 @@ def refuse_existing(store: IcebergStore, table: TableName) -> None:
 
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
-    """Whether a view has the name, so that no table can have it. False if the catalog has no views."""
+    """Whether a view has the name, so that no table can have it.
+
+    The result is False if the catalog has no views.
+    """
     if not store.has_java:
         schemas = store.spark.sql(f"SHOW NAMESPACES IN {quote(store.catalog)}").collect()
         known = name.schema in {row[0] for row in schemas}
@@ -216,8 +219,8 @@ def table_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
 def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
     """Make the key the sort order of a table.
 
-    The unsorted order remains among its orders, because Iceberg's procedures look it up if they sort
-    differently.
+    The unsorted order remains among the table's sort orders, because Iceberg's procedures look it up if they
+    sort differently.
     """
     if not shape.layout.is_sorted or not shape.key:
         return
@@ -230,8 +233,8 @@ def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
 def location_of(store: IcebergStore, table: TableName) -> str | None:
     """A new folder below an embedded warehouse, or None if the catalog chooses it.
 
-    A name is never used as a path unchanged, because it could lead out of the warehouse. In a Hadoop catalog,
-    which uses names as paths, such a name raises Refused.
+    A name is never used unchanged as a path, because the path could lead out of the warehouse. In a Hadoop
+    catalog, which uses names as paths, Refused is raised for a name that leads to another path.
     """
     if str(store.iceberg().getClass().getSimpleName()) == "HadoopCatalog":
         refuse_paths(table)

@@ -1,4 +1,4 @@
-"""Data files and delete files, written and deleted while no snapshot names them.
+"""Data files and delete files, which are written, or deleted, while no snapshot names them.
 
 The driver writes rows into Parquet files by partition, as Iceberg's writer would. Deleted rows are hidden by
 deletion vectors, or before format version 3 by position delete files.
@@ -202,8 +202,8 @@ def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = No
 def write_frame(store: IcebergStore, table: IcebergTable, frame: Any) -> list[Any]:
     """Iceberg's objects for new data files with a frame's rows, written by Spark's tasks without a commit.
 
-    Writes the table's columns. If the frame has them, it also writes `_row_id` and the sequence number of the
-    last update. The writer is Iceberg's own for rewritten rows.
+    Writes the table's columns. Also writes `_row_id` and the sequence number of the last update, if the frame
+    has these columns. The writer is the one that Iceberg itself uses for rewritten rows.
     """
     lineage_columns = FIELD_IDS if keeps_row_ids(table) else ()
     lineage = [name for name in lineage_columns if name in frame.columns]
@@ -242,7 +242,7 @@ def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
 
 
 def _with_ids(table: IcebergTable, rows: pa.Table) -> pa.Table:
-    """The rows with their ids if they have any and the table keeps them, or else without ids."""
+    """The rows with their ids if the rows have ids and the table keeps them, or else without ids."""
     has_ids = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
     if has_ids and keeps_row_ids(table):
         return rows
@@ -317,7 +317,7 @@ def _write_file(
 
 
 def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
-    """Parquet's names of the leaves of a column whose values repeat."""
+    """Parquet's names for the leaves of a column whose values repeat."""
     if pa.types.is_struct(values.type):
         parts = [(part.name, inner) for part, inner in zip(values.type, values.flatten(), strict=True)]
     elif pa.types.is_map(values.type):
@@ -333,7 +333,7 @@ def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
 
 
 def footer_of(content: pa.Buffer) -> bytes:
-    """The footer of a Parquet file, which ends with the footer, its length, and a mark."""
+    """The footer of a Parquet file. The file ends with the footer, the footer's length, and a mark."""
     end = content.size - 8
     length = int.from_bytes(content.slice(end, 4).to_pybytes(), "little")
     return content.slice(end - length, length).to_pybytes()

@@ -48,10 +48,11 @@ LEFT: Final = "backstory.left"
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedErasure:
-    """An erasure whose files are not all deleted yet. `record` is the record's digest, or empty.
+    """An erasure whose files are not all deleted yet.
 
-    No metadata has named `files` since its commit. `kept` are files that the table may not delete: their
-    locations, or a substitute for a location that may contain a key.
+    `record` is the record's digest, or empty. No metadata has named `files` since the erasure's commit.
+    `kept` are files that the table may not delete: their locations, or a substitute for a location that may
+    contain a key.
     """
 
     record: str = ""
@@ -96,9 +97,9 @@ class FoundFiles:
     """The files that contain the rows of a search, and the files that were searched.
 
     `holding` are data files that metadata names or named, and the table's own strays. `foreign` are other
-    strays with such rows, and `unread` are files that could not be searched. `searched` has counts of files
-    and bytes. `past` are existing files of former metadata. `listed` is None if the storage does not list
-    files.
+    strays with matching rows, and `unread` are files that could not be searched. `searched` has counts of
+    files and bytes. `past` are existing files of former metadata. `listed` is None if the storage does not
+    list files.
     """
 
     holding: frozenset[str]
@@ -118,8 +119,8 @@ def search(
 
     Files that metadata names are read as Iceberg reads them: by ids, name mapping, partition constants and
     column defaults. Strays are read by ids and by names. Files of former metadata outside of the table's
-    folder are read in the same way, because they may be another table's. `columns` are the columns of the
-    condition, with their ids in files.
+    folder are read by ids and by names too, because these files may be another table's. `columns` are the
+    columns of the condition, with their ids in files.
     """
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
@@ -166,7 +167,7 @@ class _FileSearch:
     listed: Mapping[str, ListedFile]
 
     def search_named(self, named: NamedFiles, locations: Collection[str]) -> set[str]:
-        """The files that metadata names and that contain such rows, including hidden rows."""
+        """The files that metadata names and that contain matching rows, including hidden rows."""
         if not locations:
             return set()
         jvm, iceberg, group = self.store.jvm, self.table.iceberg, str(uuid4())
@@ -179,7 +180,7 @@ class _FileSearch:
             forget_tasks(jvm, iceberg, group)
 
     def search_strays(self, files: Sequence[str]) -> tuple[set[str], frozenset[str]]:
-        """The strays with such rows, and the strays that cannot be read."""
+        """The strays with matching rows, and the strays that cannot be read."""
         if not files:
             return set(), frozenset()
         path, holding = sf.col("_metadata.file_path").alias("file"), set[str]()
@@ -196,7 +197,7 @@ class _FileSearch:
         return holding, frozenset()
 
     def search_others(self, files: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """The strays of unknown origin with such rows, and the strays that may have some but cannot be read.
+        """The strays of unknown origin with matching rows, and the unreadable strays that may have such rows.
 
         A file without any value of a key counts as unread.
         """
@@ -331,9 +332,10 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The number of expired snapshots, and the files that only they needed but that were not deleted.
+    """The number of expired snapshots, and the files that only those snapshots needed but that still exist.
 
-    They are outside of the table's folder, so that another table may use them, or they could not be deleted.
+    The remaining files are outside of the table's folder, where another table may use them, or could not be
+    deleted.
     """
 
     snapshots: int = 0

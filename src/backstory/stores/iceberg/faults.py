@@ -1,4 +1,4 @@
-"""Errors of Java, Iceberg and Spark, translated to backstory's own.
+"""Errors of Java, Iceberg and Spark, translated into backstory's own errors.
 
 An error contains the first line of its cause, without parts that may be values of rows, paths or logins.
 """
@@ -43,7 +43,7 @@ def first_line(name: str, text: str | None) -> str:
 
 
 def spark_cause(fault: "PySparkException") -> str:
-    """Spark's name of an error. An error in a Python worker also has its class."""
+    """Spark's name for an error. For an error in a Python worker, its class is included."""
     raised = _RAISED.findall(str(fault))
     name = condition_of(fault) or type(fault).__name__
     return f"{name}: {raised[-1]}" if raised and "Traceback" in str(fault) else name
@@ -105,8 +105,8 @@ def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it s
 def translate_faults(table: TableName | str) -> Iterator[None]:
     """Raise TryAgain for a conflict, a busy catalog or a full disk, and Failed for any other fault.
 
-    One of backstory's own errors in a Python worker is raised unchanged. Other errors contain the first line
-    of the fault's message, without parts that may be values.
+    If backstory's own error occurred in a Python worker, the error is raised unchanged. Other errors contain
+    the first line of the fault's message, without parts that may be values.
     """
     from pyspark.errors import PySparkException
 
@@ -129,7 +129,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 
 
 def _spark_fault(fault: "PySparkException", table: TableName | str) -> BackstoryError:
-    """The error for an exception of Spark during work on a table."""
+    """The error for a Spark exception during work on a table."""
     text = str(fault)
     if condition_of(fault) == OF_JAVA:
         return needs_java()

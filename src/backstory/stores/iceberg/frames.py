@@ -1,7 +1,7 @@
-"""Spark's frames of rows: exact conversions from and to Arrow, row ids, scan tasks, and buckets.
+"""Spark DataFrames: exact conversions from and to Arrow, row ids, scan tasks, and buckets.
 
-In tables of format version 3 each row has an id (Iceberg's specification, Row Lineage). A writer that moves a
-row to another file writes its id as well. A row without an id is new, and Iceberg assigns one. The sequence
+In tables of format version 3, each row has an id (Iceberg's specification, Row Lineage). A writer that moves
+a row to another file writes its id as well. A row without an id is new, and Iceberg assigns one. The sequence
 number of the last update is written for rows that only move. If it is NULL, the commit's number applies.
 """
 
@@ -35,7 +35,7 @@ LINEAGE_SINCE: Final = 3
 
 
 def keeps_row_ids(table: IcebergTable) -> bool:
-    """Whether the table's rows have ids, and no user's column has the name of the id column."""
+    """Whether the table's rows have ids, and no user column has the name of the id column."""
     return table.format_version >= LINEAGE_SINCE and ROW_ID not in table.shape.names
 
 
@@ -45,7 +45,10 @@ def with_row_ids(table: IcebergTable, rows: "DataFrame") -> "DataFrame":
 
 
 def without_row_ids(rows: Any) -> Any:
-    """Rows, as Arrow tables or a frame, without ids. They are new in the table that they are written to."""
+    """Rows without ids, as Arrow tables or a frame.
+
+    The rows are new in the table to which they are written.
+    """
     if isinstance(rows, RowBatches):
         return RowBatches(lambda: map(without_row_ids, rows.tables()))
     if not isinstance(rows, pa.Table):
@@ -66,7 +69,7 @@ def frame_of(store: IcebergStore, rows: pa.Table) -> "DataFrame":
 
 
 def _rebase_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A nested column in at least one chunk, each at offset 0. PySpark cannot read other chunks."""
+    """A nested column in one or more chunks, each at offset 0. PySpark cannot read other chunks."""
     if not pa.types.is_nested(column.type):
         return column
     chunks = [pa.concat_arrays([chunk]) for chunk in column.chunks]

@@ -1,4 +1,4 @@
-"""Iceberg's Java: every class that backstory calls, by name. Only its scripts name other classes.
+"""Iceberg's Java API: every class that backstory calls, by name. Only its scripts name other classes.
 
 Some classes are not part of Iceberg's public API, so a session is checked for all of them before it is used.
 The parameter `jvm` is py4j's view of the session's Java.
@@ -98,7 +98,7 @@ def is_caching(jvm: Any, catalog: Any) -> bool:
 
 
 def uncached_catalog(jvm: Any, catalog: Any) -> Any:
-    """The catalog inside a caching catalog. It has schemas, views and newer tables."""
+    """The catalog inside a caching catalog. The inner catalog has schemas, views and newer tables."""
     if not is_caching(jvm, catalog):
         return catalog
     wrapped = _class(jvm, f"{ICEBERG}.CachingCatalog").getDeclaredField("catalog")
@@ -123,13 +123,13 @@ def holds_views(jvm: Any, catalog: Any) -> bool:
 
 
 def namespace(jvm: Any, *levels: str) -> Any:
-    """Iceberg's name of a schema."""
+    """Iceberg's name for a schema."""
     return iceberg(jvm, "catalog.Namespace").of(array(jvm, _class(jvm, "java.lang.String"), levels))
 
 
 @lru_cache(maxsize=256)
 def identifier(jvm: Any, schema: str, table: str) -> Any:
-    """Iceberg's name of a table."""
+    """Iceberg's name for a table."""
     return iceberg(jvm, "catalog.TableIdentifier").of(namespace(jvm, schema), table)
 
 
@@ -194,7 +194,7 @@ def partition_spec(jvm: Any, schema: Any) -> Any:
 
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
-    """A sort order that is being built, with one more column at its end."""
+    """An unfinished sort order, with one more column at its end."""
     first = iceberg(jvm, "NullOrder").NULLS_FIRST
     return order.asc(iceberg(jvm, "expressions.Expressions").ref(name), first)
 
@@ -207,7 +207,7 @@ def every_row(jvm: Any) -> Any:
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
     """Whether a data file may have rows with a string in a column, according to the files' bounds.
 
-    Without Java the bounds are unknown.
+    Without Java, the bounds are unknown.
     """
     if isinstance(jvm, NoJava):
         return True

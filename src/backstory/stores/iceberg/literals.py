@@ -1,7 +1,7 @@
-"""Names, values and exact casts in Spark's expressions and frames.
+"""Names, values and exact casts in Spark expressions and frames.
 
-Spark converts Python's dates and times with Java's old calendar and the host's time zone. Neither affects
-numbers of days and microseconds. A cast of stored values to another type is exact or refused.
+Spark converts Python's dates and times with Java's old calendar and the host's time zone. Neither affects day
+numbers and microsecond counts. A cast of stored values to another type is exact or refused.
 """
 
 import re
@@ -111,7 +111,7 @@ def literals(values: pa.Array) -> "list[Column]":
 def cast_as_shown(value: "Column", type_: "DataType", wanted: "DataType | str") -> "Column":
     """A value of `type_` cast to the wanted type. A float becomes the number that its shortest string shows.
 
-    So 72.1 of 32 bits is 72.1 of 64 bits, as on the driver, and not 72.0999984741211.
+    So a 32-bit 72.1 becomes 72.1 in 64 bits, as on the driver, and not 72.0999984741211.
     """
     from pyspark.sql.types import DoubleType, FloatType
 

@@ -104,7 +104,7 @@ def target_size(table: IcebergTable) -> int:
 
 
 def stage_rewrite(transaction: Any, done: Rewritten, *, every: bool = False) -> Any:
-    """The operation of a transaction that replaces files, not yet committed.
+    """A transaction's operation that replaces files. The operation is not yet committed.
 
     Delete files for only one replaced file are removed too. Delete files for several files remain, unless
     `every` is true because each file with hidden rows was rewritten.
@@ -186,7 +186,7 @@ def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
 def compact(
     store: IcebergStore, table: IcebergTable, properties: Mapping[str, str], *, dry_run: bool = False
 ) -> Compacted:
-    """Rewrite scattered files in one commit that only moves rows. If there are none, make no commit.
+    """Rewrite scattered files in one commit that only moves rows. If no file is scattered, make no commit.
 
     A dry run assumes that one file remains in each folder. Raises TryAgain if another writer committed first.
     A failed compaction leaves no files.
@@ -304,7 +304,7 @@ def _files_to_delete(
 def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """The files elsewhere that the table no longer names, and that contain the rows or their values."""
+    """Files elsewhere that the table no longer names, and that contain the rows or their values."""
     return {
         location
         for part in parts
@@ -315,7 +315,7 @@ def _files_left(
 
 
 def _deletion_order(unnamed: ReachableFiles, holding: Collection[str]) -> tuple[list[str], list[str]]:
-    """The files of rows, then the files that name them: manifests, manifest lists, and finally metadata."""
+    """The files with rows, then the files that name them: manifests, manifest lists, and finally metadata."""
 
     def rank(location: str) -> tuple[int, str]:
         name = location.rpartition("/")[2]

@@ -1,9 +1,9 @@
-"""The positions in data files of a frame's rows, of hidden rows, and of rows that commits moved.
+"""Positions in data files: of a frame's rows, of hidden rows, and of rows that commits moved.
 
 A row is at a position in a file as long as the table has the file and no delete file hides the position. A
 rewrite of files that does not change rows (Iceberg's `replace`) moves no row. Moved rows are read only from
-the files that contain them, each file once for all commits. They have the table's current columns, which
-Iceberg finds by their ids.
+the files that contain them, each file once for all commits. Moved rows have the table's current columns,
+which Iceberg finds by their ids.
 """
 
 import io

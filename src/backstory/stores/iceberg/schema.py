@@ -61,7 +61,7 @@ def spark_type(type_: ColumnType) -> str:
 
 
 def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
-    """Iceberg's object for the type."""
+    """The Iceberg object for the type."""
     schema = iceberg_schema(jvm, [Column("value", type_)])
     return schema.findType("value")
 
@@ -116,7 +116,7 @@ def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column
 
 
 def columns_of_fields(fields: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns of the fields of a schema's JSON, in their order."""
+    """The columns for the fields in a schema's JSON, in their order."""
     return tuple(
         Column(field["name"], _column_type(field["type"], field.get("doc")), called.get(field["name"], ""))
         for field in fields
@@ -124,7 +124,7 @@ def columns_of_fields(fields: Sequence[Mapping[str, Any]], called: Mapping[str, 
 
 
 def _column_type(stored: Any, comment: str | None) -> ColumnType:
-    """The type of a field in a schema's JSON. This is the type in its comment, if it fits the stored type."""
+    """The type of a field in a schema's JSON: the type in its comment, if that fits the stored type."""
     if not isinstance(stored, str):
         return _nested_type(stored)
     try:
@@ -187,7 +187,7 @@ def columns_from(fields: "StructType") -> tuple[Column, ...]:
 
 
 def column_type(type_: "DataType") -> ColumnType:
-    """The type of a Spark type. Its parts are nullable, except keys of maps."""
+    """The column type for a Spark type. The type's parts are nullable, except keys of maps."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     if isinstance(type_, StructType):

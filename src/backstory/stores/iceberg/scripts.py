@@ -1,4 +1,4 @@
-"""Loops over the files of a table in Java. A call from Python for each file would take too long.
+"""Loops, in Java, over the files of a table. A call from Python for each file would take too long.
 
 Each script is called once for many files and returns lines of text.
 """
@@ -154,7 +154,7 @@ def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[Fil
 def files_of_scan(
     jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None
 ) -> list[ScannedFile]:
-    """The data files of a scan, all or only the ones at `locations`, each with its delete files."""
+    """The data files of a scan (all files, or those at `locations`), each with its delete files."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
     wanted = None if locations is None else _java_set(jvm, locations)
     return with_deletes(_file_lines(ask(scan, wanted, files)))
@@ -185,7 +185,7 @@ def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> 
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
-    """Scan tasks for files, including deleted rows, for all row groups or the ones at these offsets."""
+    """Scan tasks for files, including deleted rows, for all row groups or for those at these offsets."""
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():

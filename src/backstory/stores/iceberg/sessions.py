@@ -1,6 +1,6 @@
 """Spark sessions: checks of a caller's session, and the refresh of its caches of tables.
 
-By default Iceberg's catalog caches tables, and Spark caches the rows of cached frames. Spark reads tables by
+By default, Iceberg's catalog caches tables, and Spark caches the rows of cached frames. Spark reads tables by
 name, so both caches are refreshed before it reads, and after each commit for other readers. Each session has
 its own catalogs. A stream writes its batches in a copy of the session that started it.
 """
@@ -148,7 +148,7 @@ def announce(store: "IcebergStore", *tables: "TableName") -> None:
 
 @contextmanager
 def announce_later() -> Iterator[None]:
-    """Announce commits in the block at its end, when the frames of their plan are no longer cached.
+    """Announce the block's commits at its end, when the frames of their plans are no longer cached.
 
     Spark would plan a cached frame again on the newer table, and cache that result.
     """

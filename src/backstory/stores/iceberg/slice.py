@@ -1,4 +1,4 @@
-"""The rows of a table, read by the driver, and the slice of a table that a delivery can touch.
+"""A table's rows, read by the driver, and the slice of a table that a delivery can touch.
 
 The driver reads exactly as Spark would, from few row groups of few files, if this process can open the files
 and hold the rows. That takes a fraction of the time in which Spark plans the query, reads the rows and
@@ -222,7 +222,10 @@ class LocalRows:
                 yield _add_places(rows, line, positions).select(schema.names).cast(schema)
 
     def _files(self, where: Any) -> list[ScannedFile]:
-        """The data files with at least one visible row, each with its delete files. They are opened ahead."""
+        """The data files with at least one visible row, each with its delete files.
+
+        The files are opened ahead.
+        """
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
         files: list[ScannedFile] = []
@@ -322,7 +325,7 @@ def slice_here(
 
 
 def _match_pairs(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """A mask of the rows that have the values of one key in all of its columns."""
+    """A mask of the rows that equal one of the keys in all of its columns."""
     first, *others = keys.column_names
     places, key_places = _places_in(rows[first], keys[first])
     for name in others:

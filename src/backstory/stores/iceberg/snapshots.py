@@ -79,7 +79,7 @@ def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
 
 
 def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
-    """The current snapshot and its ancestors, newest first, up to an expired one."""
+    """The current snapshot and its ancestors, newest first, ending before the first one that has expired."""
     snapshot = newest_snapshot(table)
     while snapshot is not None:
         yield snapshot

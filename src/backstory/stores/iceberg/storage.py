@@ -78,7 +78,7 @@ def _is_place(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The folders of a table that others share. `blind` is true if some other table could not be read."""
+    """The folders of a table that others share. `blind` is true if another table could not be read."""
 
     blind: bool
     shared: Collection[str]
@@ -153,7 +153,7 @@ class ListedFile(NamedTuple):
 
 
 class ReachableFiles(NamedTuple):
-    """Locations of files by kind: `data`, `deletes`, `statistics`, and `metadata` with manifests."""
+    """Locations of files by kind: `data`, `deletes`, `statistics`, and `metadata` (including manifests)."""
 
     data: frozenset[str] = frozenset()
     deletes: frozenset[str] = frozenset()
@@ -174,9 +174,10 @@ class ReachableFiles(NamedTuple):
 class Strays:
     """Listed files that the table's history does not name: files proven to be its `own`, and `others`.
 
-    Its own files have names that Iceberg's or backstory's writers choose and are in the table's folder. No
-    file there shows that another table wrote to it. Its own metadata has the table's uuid. Metadata in
-    `following` was written after the table's current metadata, so a catalog may be about to name it.
+    The table's own files are in the table's folder and have names that Iceberg's or backstory's writers
+    choose. No file in that folder shows that another table wrote to it. Its own metadata has the table's
+    uuid. Metadata in `following` was written after the table's current metadata, so a catalog may be about to
+    name it.
     """
 
     own: ReachableFiles

@@ -162,7 +162,7 @@ class IcebergStore:
         ]
 
     def setting(self, name: str) -> str | None:
-        """A setting of the session. It does not start the session."""
+        """A setting of the session. Reading it does not start the session."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
             return self.session.properties.get(name)
         return self.spark.conf.get(name, None)
@@ -215,9 +215,10 @@ class IcebergStore:
 class IcebergTable:
     """A table in the state in which it was loaded: its shape, and Iceberg's object for it.
 
-    `metadata` is the location of its metadata at that time. Iceberg's object may have been refreshed since.
-    With pending properties, and on a branch, `iceberg` is the table as every reader reads it, and `base` is
-    the table itself. The next commit sets the properties and drops the `finished` branches of deliveries.
+    `metadata` is the location of the table's metadata at that time. Iceberg's object may have been refreshed
+    since then. With pending properties, and on a branch, `iceberg` is the table as every reader reads it, and
+    `base` is the table itself. The next commit sets the properties and drops the `finished` branches of
+    deliveries.
     """
 
     shape: Shape
@@ -286,7 +287,7 @@ class IcebergTable:
 
     @property
     def bytes(self) -> int:
-        """The size of the table's files, or 0 if their writer did not record it."""
+        """The size of the table's files, or 0 if the writer of the files did not record the size."""
         return self._total("files-size")
 
     def _total(self, what: str) -> int:
@@ -329,7 +330,7 @@ class IcebergTable:
     def guards_properties(self) -> bool:
         """Whether the catalog refuses a commit after another commit that only changed properties.
 
-        A commit to a REST catalog contains only the snapshot and the schema that it began with.
+        A commit to a REST catalog contains only its snapshot, and the schema at its beginning.
         """
         operations = (self.base or self.iceberg).operations()
         return str(operations.getClass().getSimpleName()) != "RESTTableOperations"

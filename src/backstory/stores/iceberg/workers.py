@@ -23,7 +23,7 @@ Batches = Iterator[Any]
 def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: Any) -> "DataFrame":
     """The rows that `act` returns for the Arrow batches of each partition, in a Python worker.
 
-    Columns may have any name. Spark's own `mapInArrow` would parse dots and backticks in names as syntax.
+    Columns may have any name, whereas Spark's own `mapInArrow` parses dots and backticks in names as syntax.
     """
     plain = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
     return plain.mapInArrow(partial(_run_on_batches, act, rows.columns), schema)
@@ -82,6 +82,6 @@ def _worker_start_error(fault: str) -> UsageError | None:
     return UsageError(
         "python-workers",
         f"Spark's Python workers ({python}) {lack}.",
-        f"Nothing was written; set PYSPARK_PYTHON={sys.executable} before the session starts. On a cluster "
-        "every worker needs a Python that has backstory.",
+        f"Nothing was written; set PYSPARK_PYTHON={sys.executable} before the session starts. On a cluster, "
+        "every worker needs a Python environment in which backstory is installed.",
     )

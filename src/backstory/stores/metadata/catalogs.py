@@ -134,8 +134,8 @@ class SessionCatalog:
     def count(self, table: TableMetadata) -> Counts:
         """The number of rows, from the commit's properties if they suffice.
 
-        Counts are None for a table that Spark cannot read: a file is missing, or a column has another tool's
-        type.
+        Counts are None for a table that Spark cannot read, because a file is missing or a column has another
+        tool's type.
         """
         layout, newest = table.shape.layout, table.newest
         span = layout.span
@@ -164,7 +164,7 @@ class SessionCatalog:
 
 @dataclass(frozen=True, slots=True)
 class BranchCatalog:
-    """A catalog whose tables appear as if one of their branches were their current state."""
+    """A catalog whose tables appear as if a branch of each were its current state."""
 
     catalog: ReadableCatalog
     branch: str

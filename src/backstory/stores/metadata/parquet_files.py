@@ -36,7 +36,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave) -> list[int]:
-    """The row groups for which `may_have` returns true. It may use the statistics of these fields."""
+    """The row groups for which `may_have` returns true. `may_have` may use the statistics of these fields."""
     names, metadata = {field_id(field): field.name for field in file.schema_arrow}, file.metadata
     paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     places = {field["name"]: paths.get(names.get(field["id"], "")) for field in fields}
@@ -71,7 +71,7 @@ def bounds_of_instants(statistics: Any, type_: str) -> ValueBounds | None:
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:
-    """For each row group, the greatest value of a field, by default the file's, and the number of rows."""
+    """For each row group, the greatest value of a field (by default, the file's) and the number of rows."""
     values: list[Any] = []
 
     def note(statistics: Statistics) -> bool:
@@ -116,7 +116,10 @@ ByPath = dict[str, pa.Scalar]
 
 @dataclass(frozen=True, slots=True)
 class DecodedColumns:
-    """Columns of row groups. `rows` has the decoded ones. `whole` repeats the values of the others."""
+    """Columns of row groups.
+
+    `rows` has the decoded columns. `whole` repeats the values of the other columns.
+    """
 
     rows: pa.Table
     count: int
@@ -163,7 +166,7 @@ def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) 
 
 
 def _is_below(path: str, other: str) -> bool:
-    """Whether a column is the other column, or a part of it."""
+    """Whether one column is the other column or a part of it."""
     return path == other or path.startswith(f"{other}.")
 
 
@@ -261,7 +264,7 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def arrow_type_of(type_: Any) -> pa.DataType:
-    """Spark's Arrow type for a type of Iceberg. Raises Unreadable for unknown types."""
+    """Spark's Arrow type for an Iceberg type. Raises Unreadable for unknown types."""
     if isinstance(type_, str):
         return arrow_type(_flat_column(type_).type)
     if type_["type"] == "list":
@@ -272,7 +275,7 @@ def arrow_type_of(type_: Any) -> pa.DataType:
 
 
 def spark_name(type_: Any) -> str:
-    """Spark's `simpleString` of a type of Iceberg. Raises Unreadable for unknown types."""
+    """Spark's `simpleString` for an Iceberg type. Raises Unreadable for unknown types."""
     if isinstance(type_, str):
         return spark_type(_flat_column(type_).type).replace(" ", "")
     if type_["type"] == "list":
@@ -335,7 +338,7 @@ def _paths(wanted: Field, field: pa.Field) -> list[str]:
 def packed_size(
     metadata: pq.FileMetaData, names: Collection[str], groups: Iterable[int] | None = None
 ) -> int:
-    """The uncompressed size of columns in a file, which is a lower bound of their size in memory."""
+    """The uncompressed size of columns in a file. It is a lower bound of the columns' size in memory."""
     places = [
         place
         for place in range(metadata.num_columns)
@@ -438,8 +441,8 @@ def _always(_: object) -> bool:
 class RowSelection:
     """The `fields` and rows to read in each file. `choose` computes a mask of the rows from `filter_fields`.
 
-    `may_have` returns whether a row group may contain such rows, from its statistics. `partition_ids` are the
-    ids of partition source fields.
+    `may_have` returns whether a row group may contain selected rows, according to its statistics.
+    `partition_ids` are the ids of partition source fields.
     """
 
     fields: Sequence[Field]
@@ -517,13 +520,13 @@ class HeldParts:
         self.kept += rows.nbytes
 
     def whole(self) -> list[pa.Table]:
-        """All parts. From now on the lease only holds these parts."""
+        """All parts. From now on, the lease only holds these parts."""
         self.hold(0)
         return self.parts
 
 
 def combine_groups(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
-    """Row groups that are read together. Their other rows are released before the next batch."""
+    """Row groups that are read together. Rows that are not selected are released before the next batch."""
     batch, rows, size = list[int](), 0, 0
     for number in groups:
         group = metadata.row_group(number)

@@ -98,7 +98,7 @@ def open_table(location: str) -> Table:
 
 
 def read_counts(table: TableMetadata, opened: Table) -> Counts:
-    """The numbers of rows, counted batch by batch in the columns that mark open versions and memory.
+    """The numbers of rows. The columns that mark open versions and memory are counted batch by batch.
 
     Counts are None for a table with rows deleted by value, which pyiceberg does not read.
     """

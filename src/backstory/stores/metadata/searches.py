@@ -40,8 +40,8 @@ LISTED: Final = 200
 class SearchBounds:
     """The values of a column that a search accepts, as ascending spans.
 
-    `null` is true if NULL is one of them. Iceberg can skip files by `exact` values, which have the same
-    string and order everywhere.
+    `null` is true if NULL is one of them. Iceberg can skip files by `exact` values, whose string and order
+    are the same everywhere.
     """
 
     least: Sequence[Any]
@@ -50,7 +50,7 @@ class SearchBounds:
     exact: bool
 
     def may_be_in(self, statistics: Any) -> bool:
-        """Whether a row group with these statistics, or without any, may have one of the values."""
+        """Whether a row group with these statistics, or without statistics, may have one of the values."""
         if statistics is None or (self.null and statistics.null_count != 0):
             return True
         if not self.least:
@@ -269,7 +269,7 @@ class OneOf:
         return search_bounds(self.values)
 
     def rows(self, values: Values) -> Values:
-        """A mask of the values that are among the wanted ones."""
+        """A mask of the values that are among the wanted values."""
         return pc.is_in(values, value_set=self.values.cast(values.type), skip_nulls=True)
 
 

@@ -1,8 +1,8 @@
-"""The metadata of an Iceberg table, the number of its rows from its manifests, and its deletion vectors.
+"""An Iceberg table's metadata, its number of rows (from manifests), and its deletion vectors.
 
-No data file is read. Deletion vectors show the number of deleted rows in a partition, but not which rows.
-Hence open versions are counted exactly if each partition with deletions has only open rows or no open rows.
-Histories are partitioned accordingly.
+No data file is read. Deletion vectors show how many rows are deleted in a partition, but not which rows these
+are. Hence open versions are counted exactly if each partition with deletions has only open rows or no open
+rows. Histories are partitioned accordingly.
 """
 
 import gzip
@@ -111,7 +111,7 @@ class TableMetadata:
 
     @property
     def ancestry(self) -> Iterator[Mapping[str, Any]]:
-        """The snapshots that led to the current one, newest first, up to the first expired one."""
+        """The current snapshot and its ancestors, newest first, ending before the first expired one."""
         return iter(ancestors(self.metadata, self.metadata.get("current-snapshot-id")))
 
     @property
@@ -138,7 +138,7 @@ class TableMetadata:
 
     @property
     def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
-        """For each commit of the ancestry, newest first, a function that returns a property of it."""
+        """For each commit of the ancestry, newest first, a function that returns the property with a name."""
         return ((snapshot.get("summary") or {}).get for snapshot in self.ancestry)
 
     def newest_property(self, name: str) -> str | None:
@@ -164,7 +164,7 @@ def deletes_by_value(summary: Callable[[str], str | None]) -> bool:
 
 
 class Catalog(Protocol):
-    """A catalog that describes tables. `description` is its name, and the origin of that name."""
+    """A catalog that describes tables. `description` is the catalog's name, and the origin of that name."""
 
     @property
     def description(self) -> str: ...
@@ -249,7 +249,7 @@ class _Group:
         self.memory = None if self.memory is None or memory is None else self.memory + memory
 
     def left(self, of: int | None) -> int | None:
-        """The number of these `of` rows that are not deleted, or None if it is unknown."""
+        """The number of rows, among these `of` rows, that are not deleted, or None if it is unknown."""
         if of is None or not self.deleted or not of:
             return of
         return self.rows - self.deleted if of == self.rows else None
@@ -371,7 +371,10 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
 
 @dataclass(frozen=True, slots=True)
 class PyicebergFile:
-    """A file with pyiceberg's interface. Its own classes need libraries that take a second to load."""
+    """A file with pyiceberg's interface.
+
+    pyiceberg's own classes need libraries that take a second to load.
+    """
 
     opener: TableFiles
     location: str

@@ -1,4 +1,4 @@
-"""The rows of tables, read from files without Spark. Raises Unreadable unless they equal Spark's rows.
+"""The rows of tables, read from files without Spark. Raises Unreadable unless these rows equal Spark's rows.
 
 Small tables are read whole, and can be sorted like Spark. In any table, a few rows can be found by searches,
 by the least values of a column, or by the commits that moved them.
@@ -72,7 +72,7 @@ class TableReader:
         return self.catalog.opener(self.table)
 
     def other_table(self, name: TableName) -> "TableReader | None":
-        """Another table of the catalog, in the same memory, or None if it does not exist."""
+        """Another table of the catalog, with the same lease of memory, or None if it does not exist."""
         metadata = self.catalog.describe(name)
         return None if metadata is None else TableReader(metadata, self.catalog, self.lease)
 
@@ -86,9 +86,9 @@ class TableReader:
     ) -> pa.Table:
         """The live rows of a snapshot with these columns, as Spark returns them.
 
-        With `searches`, only matching rows are counted and kept, and files and row groups without such rows
-        are not read. Raises Unreadable for more rows than `most`, by default `MOST_ROWS`, and for rows that
-        cannot be read exactly.
+        With `searches`, only matching rows are counted and kept, and files and row groups without matching
+        rows are not read. Raises Unreadable for more rows than `most`, by default `MOST_ROWS`, and for rows
+        that cannot be read exactly.
         """
         by_name = {field["name"]: field for field in fields}
         sought = searches.columns if isinstance(searches, AnyOf) else searches or {}

@@ -96,7 +96,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 def values_of(column: pa.ChunkedArray) -> list[Any]:
     """The values of a column as `to_pylist` returns them. Maps are dictionaries, and all NaN are one object.
 
-    Maps that no dictionary can hold, because a key is nested or repeated, are lists of pairs. A 32-bit float
+    A map that no dictionary can hold, because a key is nested or repeated, is a list of pairs. A 32-bit float
     becomes the number that its string shows. A time outside of Python's years becomes a string.
     """
     try:

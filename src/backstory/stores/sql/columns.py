@@ -84,7 +84,7 @@ EQUAL, WIDENING, OTHER = "equal", "widening", "other"
 
 
 def drift(old: SqlColumn, new: SqlColumn) -> str:
-    """The relation of the new type to the old type: equal, widening (all old values fit), or other.
+    """How the new type relates to the old type: equal, widening (all old values fit), or other.
 
     DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither the fraction nor the integer part has fewer digits.
     DECIMAL never becomes FLOAT in a history.

@@ -78,7 +78,7 @@ class DdlPlan(Generic[ColumnT]):
 def plan_changes(
     table: str, columns: Sequence[ColumnT], stored: Mapping[str, str], dialect: Dialect
 ) -> DdlPlan[ColumnT]:
-    """The changes that give these columns to a table with `stored` columns (name to type).
+    """The changes that give these columns to a table with the columns `stored` (name to type).
 
     Columns that only the table has are kept. Names are compared without surrounding spaces and regardless of
     case. Raises Refused for a table without columns, an ambiguous rename, and a type that does not widen.
@@ -114,7 +114,8 @@ def _plan_renames(
     """A mapping of old names to new names, in an order in which each new name is free.
 
     A missing column takes the stored column that has one of its former names. If that name belongs to another
-    current column, that column then needs a stored column itself: `b` becomes `c`, and then `a` becomes `b`.
+    current column, the other column then needs a stored column itself: `b` becomes `c`, and then `a` becomes
+    `b`.
     """
     free = {name.strip().lower(): name for name in stored}
     active = {column.name: column for column in columns if column.active}

@@ -1,4 +1,4 @@
-"""The contract of a dialect (section 5.1), which writes the statements of a load for a database.
+"""The contract of a dialect (section 5.1). A dialect writes the statements of a load for a database.
 
 Types and canonical texts are tables of templates.
 """
@@ -143,7 +143,7 @@ class Dialect(ABC):
         """The SHA-256 of a string's UTF-8 bytes, in lowercase hexadecimal digits."""
 
     def null_safe_ne(self, a: str, b: str) -> str:
-        """Whether two values are distinct, with NULL as a value. The result is never NULL."""
+        """Whether two values are distinct, where NULL counts as a value. The result is never NULL."""
         return f"{a} IS DISTINCT FROM {b}"
 
     def current_instant(self) -> str:

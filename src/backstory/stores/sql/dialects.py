@@ -1,4 +1,4 @@
-"""The registry of dialects: built-in dialects, registered ones, and dialects from packages (section 5.4)."""
+"""The registry of dialects: built-in, registered, and from packages (section 5.4)."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -309,8 +309,8 @@ def register_dialect(dialect: None = None, *, replace: bool = False) -> Callable
 def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> Kind | Callable[[Kind], Kind]:
     """Register a dialect by its DIALECT_NAME. It can be used as a decorator.
 
-    Raises UsageError for a name that is taken, unless `replace` is true. Also raises it for a dialect that
-    lacks keywords or a method of the contract, or whose methods take other arguments.
+    Raises UsageError for a name that is taken, unless `replace` is true, and for a dialect that lacks
+    keywords or a method of the contract, or whose methods take other arguments.
     """
     if dialect is None:
         return lambda kind: register_dialect(kind, replace=replace)
@@ -339,7 +339,7 @@ def contract_fault(dialect: type[Dialect]) -> str | None:
 
 
 def get_dialect(name: str) -> Dialect:
-    """The dialect with this name. Raises UsageError with the known names if it does not exist."""
+    """The dialect with this name. Raises UsageError with the known names if there is no such dialect."""
     if name in NOT_BUILT and name not in _registered:
         raise UsageError("unknown-dialect", NOT_BUILT[name], f"Known are {', '.join(dialect_names())}.")
     dialect = _registered.get(OTHER_NAMES.get(name, name))

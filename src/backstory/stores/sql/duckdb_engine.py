@@ -1,4 +1,4 @@
-"""DuckDB in this process, and the values that DuckDB and Spark write as the same canonical text."""
+"""DuckDB in this process, and the values for which DuckDB and Spark write the same canonical text."""
 
 import threading
 from collections import defaultdict
@@ -119,9 +119,7 @@ def open_duckdb(url: str) -> DuckDBEngine:
     """A connection to `duckdb:///path`. Raises TryAgain if another process has the file open."""
     scheme, _, path = url.partition("://")
     if scheme != "duckdb":
-        raise UsageError(
-            "wrong-url", "This is not an address of DuckDB.", "Write duckdb:///path/file.duckdb."
-        )
+        raise UsageError("wrong-url", "This is not a DuckDB address.", "Write duckdb:///path/file.duckdb.")
     place = Path(path)
     if path and (place.is_dir() or not place.parent.is_dir()):
         shown = "This" if "@" in path else path  # a password may precede the @

@@ -36,7 +36,10 @@ class Engine(ABC):
 
     @abstractmethod
     def lock(self, name: str) -> AbstractContextManager[bool]:
-        """Lock a name until the connection ends. Yields False without waiting if another process has it."""
+        """Lock a name until the connection ends.
+
+        Yields False, without waiting, if another process holds the lock.
+        """
 
     @abstractmethod
     def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
@@ -53,7 +56,7 @@ class Engine(ABC):
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
         """The SQL of a relation with a query's rows, which the transaction's own writes do not change.
 
-        By default this is the query itself, because most statements do not see their own writes.
+        By default, this is the query itself, because most statements do not see their own writes.
         """
         del name, values
         return f"(\n{template}\n)"
@@ -71,7 +74,7 @@ class Engine(ABC):
         return self.fetch_all(fill_placeholders(template, values))
 
     def execute_scalar(self, sql: str) -> Any:
-        """The first value of a query's first row, or None if it has no rows."""
+        """The first value of a query's first row, or None if the query returns no rows."""
         rows = self.fetch_all(sql)
         return rows[0][0] if rows else None
 

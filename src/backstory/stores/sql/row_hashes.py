@@ -1,4 +1,4 @@
-"""The definition of row hashes, stored with their table, so that anyone can verify them (section 2.4)."""
+"""The definition of row hashes, stored with the table, so that anyone can verify the hashes (section 2.4)."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ NO_COLUMNS: Final = sha256(b"no_columns").hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class HashedColumn:
-    """A column of a hash: its canonical text, after a `prefix`."""
+    """A column of a hash: its canonical text, preceded by a `prefix`."""
 
     name: str
     datatype: Datatype
@@ -27,7 +27,7 @@ class HashedColumn:
 
 @dataclass(frozen=True, slots=True)
 class RowHash:
-    """The SHA-256 of the texts of columns in this order, with a separator and a text for NULL.
+    """The SHA-256 of the columns' texts in this order, with a separator and a text for NULL.
 
     If `escaped` is true, no text contains the separator.
     """
@@ -56,7 +56,7 @@ class RowHash:
 
 
 def hashable_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> str:
-    """The SQL of a canonical text for a hash: escaped, and never NULL."""
+    """The SQL of a canonical text for a hash: never NULL, and escaped if `escaped` is set."""
     literal = dialect.string_literal
     if escaped:
         for character, instead in (("^", "^^"), ("|", "^p")):

@@ -25,7 +25,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
     """Replace each placeholder with its SQL, in one pass, so that values remain data.
 
-    Raises Failed for a placeholder without a value, because such a statement must not run.
+    Raises Failed for a placeholder without a value, because the statement must then not run.
     """
 
     def value(placeholder: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Compare a full copy, or a part of it by key, with the stored versions, and plan the records that differ."""
+"""Compare a full copy, or a part of it by key, with the stored versions. Plan the records that differ."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ def plan_rows(
 
 
 def _one_of_each(terms: CopyTerms, delivered: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """One row for each key, and the conflicting rows. Equal whole rows are counted."""
+    """One row for each key, and the rows that conflict. Equal whole rows are counted."""
     if terms.copies is None:
         return distinct(delivered, terms.key)
     return count_equal_rows(delivered, terms.key, terms.copies)
@@ -138,7 +138,7 @@ def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Tabl
 def _split_by_touch(
     terms: CopyTerms, matches: Matches
 ) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
-    """The indexes of rows that the copy may touch, on both sides, and of pairs that it leaves untouched.
+    """The indexes of rows that the copy may touch, on both sides, and of pairs that the copy does not touch.
 
     A restatement that lacks columns may touch records that equal their delivered rows.
     """

@@ -1,9 +1,9 @@
 """The plan of the records that a full copy touches, as Arrow tables (V7 to V9, V18, V30, V36).
 
 A touched record has four sides: the delivered row and up to three stored versions. The version `before` was
-true just before the copy's instant. The version `replaced` begins at the instant, in a copy that this one
-replaces. The version `next` is true at the next known instant. Records do not affect each other. They can be
-planned together, in parts, or in Spark's tasks, with the same result.
+true just before the copy's instant. The version `replaced` begins at the copy's instant, and comes from a
+copy that this copy replaces. The version `next` is true at the next known instant. Records do not affect each
+other. They can be planned together, in parts, or in Spark's tasks, with the same result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ HAD: Final = "had "
 class AlignedRows:
     """A row for each record, aligned with the other sides.
 
-    `has` is false if the record has no row on this side; then all values are NULL.
+    If the record has no row on this side, `has` is false and all values are NULL.
     """
 
     rows: pa.Table
@@ -85,7 +85,7 @@ class AlignedRecords:
 def rows_at(terms: CopyTerms, slice_: pa.Table) -> pa.Array:
     """The versions of a slice that are true at the copy's instant, as a mask.
 
-    If the copy is in order, all versions are open and so true.
+    If the copy is in order, all these versions are open and so true.
     """
     if terms.in_order:
         return pa.repeat(True, len(slice_))
@@ -203,7 +203,7 @@ class _Plan:
 
     @cached_property
     def at_instant(self) -> AlignedRows:
-        """The versions at the copy's instant as they were known before the copy."""
+        """The versions at the copy's instant, as known before the copy."""
         before, replaced = self.records.before, self.records.replaced
         there = before.has if self.terms.in_order else before.has & (before.end > self.terms.at)
         if not replaced.has.any() and (there == before.has).all():

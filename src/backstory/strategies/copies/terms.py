@@ -19,12 +19,12 @@ class CopyTerms:
     difference in `compared` columns opens a version; `renewed` columns are written into the open version.
     `tracked` are all tracked columns of the table, and `overwritten` are all columns without history.
     `following` is the next instant with a known fact. `in_order` is true if nothing is known from `at` on.
-    `restated` is true if the copy replaces a stored one. In columns that the new copy lacks, the values of
-    the replaced copy are discarded. If `closes` is set, missing records are closed. `ids` is true if the
-    table has row ids. `successions` are pairs of a missing and an added column of the same type, which may be
-    one renamed column. `scope` contains the column values of the copy's records; `other_scopes` are the
-    scopes of other copies at the same instant. `feed` are the settings for a table of events. `copies` is the
-    column with the number of equal rows, if the key is the whole row.
+    `restated` is true if the copy replaces a stored one. If the new copy lacks columns, their values from the
+    replaced copy are discarded. If `closes` is set, missing records are closed. `ids` is true if the table
+    has row ids. `successions` are pairs of a missing and an added column of the same type, which may be one
+    renamed column. `scope` contains the column values of the copy's records; `other_scopes` are the scopes of
+    other copies at the same instant. `feed` are the settings for a table of events. `copies` is the column
+    with the number of equal rows, if the key is the whole row.
     """
 
     columns: tuple[Column, ...]

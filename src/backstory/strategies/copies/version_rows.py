@@ -64,7 +64,7 @@ def past_rows(rows: pa.Table, memory: ColumnType) -> pa.Table:
 
 
 def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType) -> pa.Table:
-    """Copies of moved or withdrawn rows, as new rows that are true until these ends."""
+    """Copies of moved or withdrawn rows, as new rows that are true until the given ends."""
     fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
     nothing = pa.nulls(len(rows), INSTANT)
     role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))

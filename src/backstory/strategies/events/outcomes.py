@@ -59,12 +59,12 @@ class RowFacts:
 
     @property
     def follows(self) -> Mask:
-        """Whether the previous row of the same record was delivered."""
+        """Whether the record's previous row was delivered."""
         return self._neighbours.before >= self.sides.logged
 
     @property
     def repeats(self) -> Mask:
-        """Whether the previous row of the record was delivered and has the same content."""
+        """Whether the record's previous row was delivered and has the same content as this row."""
         before = self._neighbours.before
         return self._alike(None, self.follows, before) & (self.sides.times == self.sides.times[before])
 
@@ -94,14 +94,14 @@ class RowFacts:
 
     @property
     def resembles(self) -> Mask:
-        """Whether the record, as it is just before this row, equals the row."""
+        """Whether the record's state just before this row equals the row."""
         before = self._neighbours.before
         same_time = self.sides.times == self.times_before
         return same_time & self._alike(None, self.is_delivered & (before != NO_ROW), before)
 
     @property
     def is_paired(self) -> Mask:
-        """Whether the adjacent row is the other half of the correction."""
+        """Whether the adjacent row is the other half of a correction."""
         before, after = self._neighbours.before, self._neighbours.after
         ops, places = self.sides.ops, self.sides.places
         goes_on = (after != NO_ROW) & (ops[after] == Op.CORRECT_TO) & (places[after] == places + 1)

@@ -1,6 +1,6 @@
 """The plan of a delivery for a log: its events, counts and problems, computed on arrays.
 
-Records are independent. The plan can run on all rows or on the rows of some keys, on the driver and in
+Records are independent, so the plan can run on all rows or on the rows of some keys, on the driver and in
 Spark's tasks. The commit sorts and numbers the events.
 """
 
@@ -120,9 +120,9 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
     """Compare delivered rows with the events of their records.
 
     The rows `EVENTS` have the columns of `events_schema`, in no particular order. Counts contain the rows
-    without events by outcome (`COUNTED`). For each operation or problem they contain the events (`ROWS`) and
-    the late ones (`LATE`). The newest event time (`NEWEST`) is in microseconds. Samples are up to ten keys
-    for each problem, and for retractions.
+    without events by outcome (`COUNTED`). For each operation or problem, the counts contain the events
+    (`ROWS`) and the late events (`LATE`). The newest event time (`NEWEST`) is in microseconds. Samples are up
+    to ten keys for each problem, and for retractions.
     """
     type_ = delivered[TIME].type
     sides = lay_out(logged if terms.looks_back else None, delivered)
@@ -151,7 +151,7 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
 
 
 def events_schema(side: pa.Schema) -> pa.Schema:
-    """The columns of events for a side: operation, time, lead and place, then the data columns."""
+    """The columns of events that a side makes: operation, time, lead and place, then the data columns."""
     time = side.field(TIME).type
     system = [(OP, pa.int32()), (TIME, time), (LEAD, time), (PLACE, pa.int64())]
     return pa.schema([*system, *(side.field(name) for name in data_names(side))])

@@ -36,7 +36,7 @@ def data_names(rows: pa.Table | pa.Schema) -> list[str]:
 def parted_by(terms: EventTerms) -> tuple[str, ...]:
     """The columns for dividing rows into parts, so that all rows of a record are in one part.
 
-    The event time is left out if a row without a time can match an event of any time (decision O13).
+    The event time is left out if a row without a time can match an event with any time (decision O13).
     """
     return (*terms.key, TIME) if terms.time_required else terms.key
 
@@ -71,8 +71,8 @@ def lay_out(logged: pa.Table | None, delivered: pa.Table) -> EventSides:
 def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSides:
     """Fill in missing event times of delivered rows, from the events that they match (decision O13).
 
-    A row takes the time of its key's newest event; events with the same content are preferred. If there is no
-    such event, it takes the fallback.
+    A row takes the time of its key's newest event; events with the same content are preferred. If no event
+    matches, the row takes the fallback.
     """
     untimed = np.flatnonzero(sides.is_delivered & (sides.times == LACKING))
     if not len(untimed):
@@ -95,8 +95,8 @@ def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSide
 class Neighbours:
     """For each row, the previous and the next row of its record, and the record's last event.
 
-    Values are row numbers, or `NO_ROW` if there is no such row. For events, `after` only shows whether a row
-    follows.
+    Values are row numbers, or `NO_ROW` if the neighbour does not exist. For events, `after` shows only
+    whether a row follows.
     """
 
     before: Places

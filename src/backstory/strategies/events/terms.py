@@ -52,9 +52,9 @@ class EventTerms:
     """A merge strategy and its options, in terms of columns.
 
     `key` names data columns. If an event time is part of a record's identity, `time_at` is its position among
-    these columns. If `time_required` is set, the event time must not be NULL. A difference in the columns
-    `compare` is a change; None means all data columns. With `compare_time`, a difference in the event time is
-    also a change. The column `sequence` orders the rows of an upsert; ties are ordered by arrival.
+    these columns. If `time_required` is set, the event time must not be NULL. A difference in one of the
+    columns `compare` is a change. None means all data columns. With `compare_time`, a difference in the event
+    time is also a change. The column `sequence` orders the rows of an upsert; ties are ordered by arrival.
     """
 
     strategy: Strategy

@@ -1,4 +1,4 @@
-"""A delivery as a whole: faults, truncates, and events that are left out (V29, V47, V56, V86)."""
+"""A delivery as a whole: faults, truncates, and omitted events (V29, V47, V56, V86)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +111,7 @@ def _match_truncates(
 ) -> Arrival:
     """Match truncates with the marks.
 
-    A known truncate is a duplicate, unless its mark is in the window of a restatement (V52, V86).
+    A known truncate is a duplicate, unless the stored mark is in the window of a restatement (V52, V86).
     """
     at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
     own = np.where(has_position(terms, truncates), at, FIRST)

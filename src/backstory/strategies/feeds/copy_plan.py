@@ -1,8 +1,8 @@
 """The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
 
-The copy is a mark like the stored marks, but its listed records are delivered with it. Its facts are folded
-together with all other facts, like the facts of a feed. The planned part has only records that differ at the
-copy's instant.
+The copy is a mark like the stored marks, but the listed records are delivered with the copy. The copy's facts
+are folded together with all other facts, like the facts of a feed. The planned part has only records that
+differ at the copy's instant.
 """
 
 from dataclasses import dataclass, replace
@@ -107,9 +107,9 @@ def plan_copy_in_feed(
 ) -> PartPlan:
     """The rows to add and to remove, without the copy's mark, and the counts.
 
-    `delivered` has each key once. `slice_` has all live rows of the records that are open or end at or after
-    the copy's instant. `voids` has the `own_voids` of all records, including those that the copy leaves as
-    they are.
+    `delivered` has each key once. `slice_` has the records' live rows that are open, or that end at or after
+    the copy's instant. `voids` has the `own_voids` of all records, including records that the copy does not
+    change.
     """
     terms, count = copy.terms, len(delivered)
     own = copy.marks.slice(len(copy.marks) - 1)

@@ -51,7 +51,7 @@ class HistoryDifference:
     def rows(self) -> Iterator[tuple[pa.Table, bool]]:
         """Parts of rows to add, each with a flag.
 
-        The flag is true if the part replaces stored rows; the part then has their places.
+        The flag is true if the part replaces stored rows. The part then has the places of these rows.
         """
         yield from self._moved_versions()
         yield from self._withdraw_versions()
@@ -104,7 +104,7 @@ class HistoryDifference:
     def places(self, name: str) -> np.ndarray:
         """The indexes of the versions' values in the pool.
 
-        For columns without history, these are the newest values.
+        For columns without history, the newest values are used.
         """
         if name in self.terms.overwritten:
             return self.states.place(name)[self.runs.newest]

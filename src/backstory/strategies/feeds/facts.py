@@ -105,7 +105,7 @@ def settled_facts(
 
 
 def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """These indexes of versions, with `NONE` in place of versions that do not begin at these instants."""
+    """The given indexes of versions, with `NONE` for versions that do not begin at the given instants."""
     if not len(stored.rows):
         return np.full(len(versions), NONE)
     return np.where((versions >= 0) & (stored.start[versions] == at), versions, NONE)
@@ -159,7 +159,7 @@ def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.nd
 
 
 def place_in_order(at: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """The instants by which facts are distinguished. In a log, positions alone distinguish them (V133)."""
+    """The instants by which facts are distinguished. In a log, only positions distinguish facts (V133)."""
     return np.where(own == FIRST, at, FIRST)
 
 

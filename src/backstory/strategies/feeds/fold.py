@@ -64,10 +64,10 @@ class Ties:
 
 
 def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: SequencedEvents) -> Ties:
-    """Match each delivered event with the stored event of its instant and sequence.
+    """Match each delivered event with the stored event that has its instant and sequence.
 
-    If no such event is stored, it is matched with the earliest delivered one. Events of a log are identified
-    by their positions only.
+    If no such event is stored, the event is matched with the earliest delivered event that has them. Events
+    of a log are identified by their positions only.
     """
     count = len(delivered.record)
     sides = [(events.record, place_in_order(events.at, events.own)) for events in (delivered, stored)]
@@ -141,7 +141,7 @@ class RecordFold:
 
     @cached_property
     def sequence(self) -> pa.Array | None:
-        """The further sequence for each index of the pool, or None if there is no such sequence."""
+        """The further sequence for each index of the pool, or None if there is no further sequence."""
         delivered = further_sequence(self.terms, self.events)
         if delivered is None:
             return None
@@ -179,7 +179,7 @@ class RecordFold:
 
     @cached_property
     def _stored_events(self) -> np.ndarray:
-        """Indexes of rows that store events, except settled and restated ones (V29, V86)."""
+        """Indexes of rows that store events, except settled and restated events (V29, V86)."""
         return self._unsettled_rows[~self._is_withdrawn[self._unsettled_rows]]
 
     @cached_property
@@ -339,7 +339,7 @@ class RecordFold:
         return low
 
     def _extend_since(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
-        """The first instants, moved back where later messages of the log can fall to their own times."""
+        """The first instants, moved back if later messages of the log can fall back to their own times."""
         stored, marks, settled = self.stored_records, self.marks, self.terms.settled
         log = self._unsettled_rows[stored.own_times[self._unsettled_rows] != FIRST]
         log = log[self._orders[0][log] >= low[stored.record[log]]]
@@ -364,7 +364,7 @@ class RecordFold:
 
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
-        """All facts at their instants, and a mask of the settled ones."""
+        """All facts at their instants, and a mask of the settled facts."""
         facts_ = [*self._stored_facts(), *self.new_facts()]
         return place_facts(RecordFacts.join(*facts_, *self._mark_facts(facts_)), self.terms.settled)
 
@@ -487,7 +487,11 @@ class RecordFold:
         ]
 
     def _applicable_marks(self, others: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of a record and a mark that is later, by its instant or by its position in the log."""
+        """Pairs of a record and a mark.
+
+        The mark is at or after the first instant that can change for the record, or later in the log than the
+        lowest position of the record's facts.
+        """
         marks, touched = self.marks, self.touched_records
         owner, mark = pair_with_instants(touched, self.since[touched], marks.at)
         record = touched[owner]

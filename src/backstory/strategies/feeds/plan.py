@@ -156,11 +156,11 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows to add and to remove, and all counts except the arrival's.
 
-    Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements. If a
-    truncate ends records, is late or is raised, there is a count for its number (`truncate_count`). `events`
-    are the arrival's events with some or all keys. `slice_` has the stored rows of these keys that are open
-    or end at or after the first instant of delivery and window. With truncates or `all_keys` it has the rows
-    of all keys. If the counts contain faults, nothing else is valid.
+    Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements. For a
+    truncate that ends records, is late or is raised, there is a count under its number (`truncate_count`).
+    `events` are the arrival's events with some or all keys. `slice_` has the stored rows of these keys that
+    are open or end at or after the first instant of delivery and window. With truncates or `all_keys`,
+    `slice_` has the rows of all keys. If the counts contain faults, nothing else is valid.
     """
     records = RecordFold(terms, arrival, events, live_rows(slice_))
     if refused := refused_part(_faults(records)):

@@ -1,6 +1,6 @@
 """The live stored rows of records, the values of stored and delivered rows, and the rows to write.
 
-All of them are Arrow tables or arrays (V2 to V9, V31, V72).
+All are Arrow tables or arrays (V2 to V9, V31, V72).
 """
 
 from collections.abc import Mapping, Sequence

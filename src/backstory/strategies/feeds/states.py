@@ -1,6 +1,7 @@
 """The state of records after each fact, and the versions that follow, as arrays (V22 to V26).
 
-A copy with a scope, or without some columns, may change nothing. This depends on the state before it (V22).
+A copy with a scope, or without some columns, may change nothing. The result depends on the state before the
+copy (V22).
 """
 
 from collections.abc import Mapping, Sequence
@@ -175,7 +176,7 @@ class Runs:
 
 
 def _latest(flags: np.ndarray) -> np.ndarray:
-    """For each index, the last flagged index up to it, or -1 before the first one."""
+    """For each index, the last flagged index at or before it, or -1 if there is none."""
     return (
         np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1)) if len(flags) else flags.astype(int)
     )
@@ -194,9 +195,9 @@ def effects_of(
 ) -> Effects:
     """The effects of all facts, with a decision for each copy that may change nothing.
 
-    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. Such a
-    copy is compared with the state before it. All records' first copies are decided together, then their
-    second ones, and so on.
+    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. A copy
+    that may change nothing is compared with the state before it. All records' first copies are decided
+    together, then all second copies, and so on.
     """
     effects = Effects(facts, pool, terms, np.zeros(len(facts), bool))
     asks = _conditional(facts, pool, scopes)

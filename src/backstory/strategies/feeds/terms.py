@@ -23,11 +23,11 @@ Scope = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class FormerLogs:
-    """The logs before one that started again.
+    """The logs before a log that started again.
 
-    Their messages are settled (V136). Up to `until`, no message of the new log was known. `latest` is the
-    last known time of the former logs. `last` is their last position, with the number of the new log, or None
-    if the source's name changed.
+    Messages of these former logs are settled (V136). At or before `until`, no message of the new log was
+    known. `latest` is the last known time of the former logs. `last` is their last position, with the number
+    of the new log, or None if the source's name changed.
     """
 
     until: int

@@ -224,7 +224,10 @@ class PastKeys:
 
 
 def earlier_columns(terms: scd2.LoadTerms) -> list[str]:
-    """The columns of closed versions that a plan needs. It needs their times only if the load is late."""
+    """The columns of closed versions that a plan needs.
+
+    The times of closed versions are needed only if the load is late.
+    """
     return [terms.key, *((STARTED, ENDED, STATE) if terms.late else ())]
 
 
@@ -246,7 +249,7 @@ def past_keys_of(terms: scd2.LoadTerms, versions: pa.Table) -> PastKeys:
 def plan_history(
     terms: scd2.LoadTerms, live: pa.Table, open_: pa.Table, whole: Callable[[pa.Table], pa.Table]
 ) -> PartPlan:
-    """The versions of a part that end, and the rows of the base that begin versions.
+    """The versions of a part that end, and the base rows that begin versions.
 
     `live` has the live rows of the base. `whole` returns all columns of some open versions.
     """
@@ -317,7 +320,8 @@ def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0
     """The records of base and history by case.
 
     `sizes` counts the records that appeared, changed, vanished, vanished out of scope, and stayed the same.
-    `seen` and `interrupted` count the appeared records with such a past.
+    Of the records that appeared, `seen` counts those whose past is `Past.CLOSED`, and `interrupted` those
+    whose past is `Past.INTERRUPTED`.
     """
     appeared, changed, vanished, kept, same = sizes
     cases: Counter[Case] = Counter(
@@ -400,7 +404,7 @@ def plan_load(
 ) -> PartPlan:
     """The rows of base and history to add and remove, counts, and faults.
 
-    Without a stage the base stays as it is. `whole` returns all columns of some open versions.
+    Without a stage, the base stays as it is. `whole` returns all columns of some open versions.
     """
     if scd2.STAGED in sides:
         part, live = plan_base(terms, sides[scd2.STAGED], sides[scd2.BASE])
@@ -430,7 +434,7 @@ def plan_part(
 
 
 def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
-    """Whether the rows that are added to the base are exactly the rows that begin versions."""
+    """Whether the rows added to the base are exactly the rows that begin versions."""
     added, appeared = rows.get(scd2.BASE_ADDED), rows.get(scd2.APPEARED)
     if added is None or appeared is None or not len(added) or len(added) != len(appeared):
         return False

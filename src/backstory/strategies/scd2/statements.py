@@ -35,7 +35,8 @@ class Pair:
     * `types`: the types of the history's columns.
     * `words`: the states as they are stored.
     * `version_key`: SQL for the key of the version that a row of an alias begins.
-    * `live`: a condition with a leading AND: a row of the base is not flagged as deleted; may be empty.
+    * `live`: a condition with a leading AND, which holds if a row of the base is not flagged as deleted; may
+      be empty.
     * `scope`: a condition on the alias `h`; other versions are never closed as deleted.
     * `closes_deleted`: whether any version is closed as deleted.
     """
@@ -201,7 +202,7 @@ def opening_statements(pair: Pair) -> Iterator[Statement]:
     """One statement for each name under which versions begin (section 3.3, steps 3 and 4).
 
     The closing statements ran before. A changed record therefore has no open version, as after a load that
-    was interrupted there. Versions that one statement begins are open for the next statement.
+    was interrupted at this point. Versions that one statement begins are open for the next statement.
     """
     for name in BEGINNINGS:
         pasts = [past for past in Past if _statement_name(past) == name]

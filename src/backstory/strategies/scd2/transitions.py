@@ -34,8 +34,8 @@ class Past(StrEnum):
     """The versions that the history has of a record before the load.
 
     The first case that is true applies. A load by four statements may be interrupted after the first
-    statement. It has then closed the changed versions, at its own instant, without beginning the next ones.
-    Closed versions count regardless of their state, including archived versions.
+    statement. It has then closed the changed versions, at its own instant, without beginning the next
+    versions. Closed versions count regardless of their state, including archived versions.
     """
 
     OPEN = "an open version"
@@ -95,13 +95,13 @@ BEGINNINGS: Final = tuple(dict.fromkeys(step.beginning for step in TRANSITIONS.v
 
 
 def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
-    """The past of a record with an open version, a version closed by this same load, or any version."""
+    """The past of a record, given whether it has an open version, one closed by this load, or any."""
     holds = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
     return next(past for past in Past if holds[past])
 
 
 def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
-    """The present of a record: whether it is in the base, with the same hash, and in the deletes' scope."""
+    """The present of a record, given whether the base has it, the hashes are equal, and deletes cover it."""
     if past is not Past.OPEN:
         return Now.PRESENT if there else Now.ABSENT
     if there:

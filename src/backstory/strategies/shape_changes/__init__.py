@@ -1,1 +1,1 @@
-"""Changes of a table's columns, key, sync mode and old rows (section 6)."""
+"""Changes to a table's columns, key, sync mode and old rows (section 6)."""

@@ -1,4 +1,4 @@
-"""Requested changes of a table's shape, mode and old rows, as data.
+"""Requested changes to a table's shape, mode and old rows, as data.
 
 Columns have their names in the table. The door has already refused invalid requests, such as an unknown
 column.
@@ -13,7 +13,7 @@ from backstory.model.types import widens
 
 
 class TooEarly(ValueError):
-    """A change of a history table's columns is older than one of the table's open versions."""
+    """A change to a history table's columns is older than one of the table's open versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def with_successors(rows: DataFrame, name: str, value: Column, moment: int) -> D
 def to_history(rows: DataFrame, flag: str, start: int) -> DataFrame:
     """The rows of a table without history as versions.
 
-    Live rows start at `start`, and deleted ones in 1970.
+    Live rows start at `start`, and deleted rows start in 1970.
     """
     deleted = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
     return rows.withColumns(

@@ -72,7 +72,7 @@ _HASH: Final = f"{PREFIX}hash"
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Rows of a table. Their columns are numbered in DuckDB, for which `a` and `A` are the same name."""
+    """Rows of a table. The columns are numbered in DuckDB, for which `a` and `A` are the same name."""
 
     lease: MemoryLease
     table: pa.Table
@@ -185,8 +185,8 @@ class FrameRows:
     ) -> tuple[Broken, int, list[str]]:
         """The result of `count`, and the number of wrong offsets, with the first ten of them.
 
-        The scan of the laws also computes the count and a hash of all offsets. Only if these are wrong is the
-        log read again.
+        The scan of the laws also computes the count and a hash of all offsets. The log is read again only if
+        the count or the hash is wrong.
         """
         from pyspark.sql import Observation
         from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
@@ -216,7 +216,7 @@ def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
 def find_suspects(rows: "DataFrame", laws: LawQuery) -> "DataFrame":
     """The rows of records that break a law or are suspected, sorted by record.
 
-    They also have the columns of the first and the last step.
+    The result also has the columns of the first and the last step.
     """
     key = list(map(quote, laws.identity))
     steps, of_record = laws.steps(TableSql(SPARK, quote, key)), f"OVER (PARTITION BY {', '.join(key)})"
@@ -247,7 +247,7 @@ def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
 
 
 def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, TableTerms]:
-    """The rows of a table, and their terms, from its layout, properties, commits and marks."""
+    """The rows of a table, and the table's terms, from its layout, properties, commits and marks."""
     ways, table_terms = read_row_hashes(table), terms_of(table)
     rows = read(_columns(table_terms, ways))
     table_terms = replace(table_terms, hashes=rows.hashes(ways) if ways else ())

@@ -1,4 +1,4 @@
-"""The laws of several rows of a record of layout `versions`, and the smallest repair, in plain Python.
+"""The laws about several rows of a record in layout `versions`, and the smallest repair, in plain Python.
 
 The rules are V3, V6, V114, V117 and V118 of native.md. If versions only contradict their facts, the facts are
 folded again. Otherwise the steps of a repair are, in this order:
@@ -90,9 +90,11 @@ def is_fact(row: RecordRow) -> bool:
 
 
 def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
-    """Count facts with the same instant and sequence as another (V53). A truncate is a fact of every key.
+    """Count the facts that have the same instant and sequence as another fact (V53).
 
-    Marks have no key. They are repeated if kind, instant, sequence and scope are the same (V43).
+    A truncate is a fact of every key.
+
+    Marks have no key. A mark is repeated if another has the same kind, instant, sequence and scope (V43).
     """
     facts = [row for row in rows if is_fact(row)]
     events = Counter(_place(row) for row in facts if row.keyed and row.kind in EVENTS)
@@ -235,9 +237,9 @@ Version = tuple[int, int | None, Mapping[str, Any]]
 
 
 def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | None:
-    """The rows with the versions that follow from their facts, or None if the row of one is missing.
+    """The rows with the versions that follow from the facts, or None if the row for a version is missing.
 
-    Any other stored version becomes a silent fact if it is an event, or else it is removed.
+    Any other stored version becomes a silent fact if it is an event. Otherwise the version is removed.
     """
     facts = facts_of_record(rows, terms)
     stored = {row.start: row for row in facts.versions}
@@ -252,7 +254,7 @@ def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | 
 
 
 def _folded_versions(facts: LifeFacts, terms: LawTerms) -> Iterator[Version]:
-    """The longest intervals with equal values (V23), beginning with the settled ones."""
+    """The longest intervals with equal values (V23), beginning with the settled intervals."""
     instants = facts.instants | {*facts.copied, *(each for each in terms.settled or () if each is not None)}
     state: Mapping[str, Any] | None = None
     changes: list[tuple[int, Mapping[str, Any] | None]] = []
@@ -333,7 +335,7 @@ def until(row: RecordRow, terms: LawTerms) -> int:
 
 
 def has_length(row: RecordRow, terms: LawTerms) -> bool:
-    """Whether the version was true at some instant. Its end is one grain before its successor's start."""
+    """Whether the version was true at some instant. Its end is one grain before the next version's start."""
     if row.start is None or (row.end is None and not is_open(row, terms)):
         return False
     return row.start < until(row, terms) + terms.grain

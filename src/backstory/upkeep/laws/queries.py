@@ -2,7 +2,8 @@
 
 A query is a list of steps. Each step adds columns to the rows, as expressions over the columns so far.
 Instants are microseconds since 1970. The last step has a column for each law, which is true in rows that
-break it. Its column `SUSPECT` is true in rows whose records must also be checked in Python (`mending.py`).
+break the law. The last step's column `SUSPECT` is true in rows whose records must also be checked in Python
+(`mending.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -205,7 +206,7 @@ def _same_values(table_terms: TableTerms) -> dict[str, str]:
 def _suspect(table_terms: TableTerms) -> str:
     """Whether SQL cannot show that a row's record keeps the laws one-belief, one-fact and fold.
 
-    SQL can show it for plain records, in which each change began a version, and for copies.
+    SQL can show this for plain records, in which each change began a version, and for copies.
     """
     position = "{sequence} IS NOT NULL AND ({position} IS NULL OR {sequence} > {position})"
     sure = (
@@ -313,8 +314,8 @@ def nest_steps(steps: Steps, syntax: SqlSyntax) -> str:
 class LawQuery:
     """The steps of a query in an engine, and the columns by which records are identified, shown and sorted.
 
-    For suspect records, `judge` counts violations of the laws that no query checks. It also needs the columns
-    `values`.
+    For suspect records, `judge` counts violations of the laws that no query checks. `judge` also needs the
+    columns `values`.
     """
 
     steps: Callable[[TableSql], Steps]
@@ -326,7 +327,7 @@ class LawQuery:
 
 
 def query_of_rows(table_terms: TableTerms) -> LawQuery:
-    """The laws of a table of versions, or with one row for each record."""
+    """The laws of a table of versions, or of a table with one row for each record."""
     names = (table_terms.identity, table_terms.naming)
     if table_terms.shape.layout.span is None:
         return LawQuery(partial(laws_of_keys, table_terms), *names, f"{PREFIX}keyed")

@@ -1,6 +1,6 @@
-"""The facts needed to check a table's records: their identifying columns, and the table's settings.
+"""The facts needed to check a table's records: the identifying columns, and the table's settings.
 
-For event logs, they include which events may follow each other (odf-ingest.md, section 2.10).
+For event logs, these facts include which events may follow each other (odf-ingest.md, section 2.10).
 """
 
 import json
@@ -47,8 +47,8 @@ _WITHOUT_ORDER: Final = ("map<", "variant")
 class TableTerms:
     """The identifying columns of a table's records, and the facts needed to check them.
 
-    If `valued` is true, the table keeps memory, so its values are checked too. `hashes` are the hashes that a
-    row may have, as SQL, or empty if the way of hashing is unknown.
+    If `valued` is true, the table keeps memory, so the values in its rows are checked too. `hashes` are the
+    hashes that a row may have, as SQL, or empty if the way of hashing is unknown.
     """
 
     shape: Shape
@@ -71,7 +71,7 @@ class TableTerms:
 
     @property
     def foldable(self) -> tuple[str, ...]:
-        """The columns by which a query checks the law `fold`, or none if it cannot."""
+        """The columns by which a query checks the law `fold`, or none if no query can check the law."""
         marks = self.terms.marks
         types = [
             str(column.type).lower() for column in self.shape.columns if column.name in self.terms.tracked
@@ -82,7 +82,7 @@ class TableTerms:
 
     @property
     def has_sequence(self) -> bool:
-        """Whether facts of one instant have a sequence."""
+        """Whether facts at one instant have a sequence."""
         column = self.shape.column(MEMORY)
         return column is not None and SEQUENCE in dict(column.type.parts)
 
@@ -133,7 +133,8 @@ def terms_of(table: TableMetadata) -> TableTerms:
 def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
     """The ways in which rows may be hashed.
 
-    Empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not installed.
+    The result is empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not
+    installed.
     """
     if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
         return ()
@@ -190,8 +191,8 @@ class LogFacts:
     """The settings of a log: whether its rows have keys, how it writes corrections, its watermark.
 
     A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
-    2.6). If it `corrects`, it is a ledger with corrections. A key then has an event for each time, and a
-    correction may move the event to another time.
+    2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
+    and a correction may move the event to another time.
     """
 
     keyed: bool
@@ -242,7 +243,7 @@ def wrong_offsets(
 ) -> tuple[list[str], int]:
     """The first offset of each block with wrong offsets, and the right number of offsets.
 
-    The number is taken from the blocks. If they contain no offsets, it is the number of `rows`.
+    The right number is taken from the blocks. If the blocks contain no offsets, it is the number of `rows`.
     """
     blocks, problems = read_history(logged, properties)
     wrong = [str(problem.offsets[0]) for problem in problems if problem.what == "offsets" and problem.offsets]

@@ -1,4 +1,4 @@
-"""The laws of each layout as data, and the facts about a table and its rows by which laws are checked.
+"""The laws of each layout as data, and the facts about a table and its rows with which laws are checked.
 
 Instants and recorded times are microseconds since 1970.
 """
@@ -64,10 +64,10 @@ class RecordRow:
     """A stored row of one record.
 
     `place` identifies it among the record's rows. `keyed` is true if no part of its key is NULL. `rightly` is
-    true if its hash fits its values, and NULL if the way of hashing is unknown. `twin` is equal for rows that
-    are identical in all columns, and the smallest `row_id` is the oldest of them. `broken` are the laws of
-    single rows that the stored row breaks. The other fields are the layout's columns, NULL if the layout
-    lacks them.
+    true if the row's hash fits its values, and NULL if the way of hashing is unknown. `twin` is equal for
+    rows that are identical in all columns, and the smallest `row_id` is the oldest of them. `broken` are the
+    laws of single rows that the stored row breaks. The other fields are the layout's columns, NULL if the
+    layout lacks them.
     """
 
     place: int
@@ -97,11 +97,11 @@ class RecordRow:
 class LawTerms:
     """The facts that hold for all records of a table.
 
-    If `flagged` is true, a flag in each row records whether the row is open. If `stated` is true, a state
-    records it. `grain` and `far` come from the layout's span. If the table `remembers`, rows have a recorded
-    time and may be memory. Then `newest` is the newest commit's recorded time, and `settled` is the settled
-    interval. `marks` are remembered copies and truncates, which apply to every key. `tracked` are the columns
-    whose change begins a version, and `numbers` their field ids.
+    If `flagged` is true, a flag in each row records whether the row is open. If `stated` is true, a state in
+    each row does. `grain` and `far` come from the layout's span. If the table `remembers`, rows have a
+    recorded time and may be memory. Then `newest` is the newest commit's recorded time, and `settled` is the
+    settled interval. `marks` are remembered copies and truncates, which apply to every key. `tracked` are the
+    columns whose change begins a version, and `numbers` their field ids.
     """
 
     flagged: bool = False

@@ -100,7 +100,7 @@ def agree(
 ) -> Agreement:
     """Agree on the table's columns, settings and order. Raises Refused and UsageError for contradictions.
 
-    If `zoned` is true, times of the source without a zone are in UTC.
+    If `zoned` is true, the source's times without a zone are in UTC.
     """
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
@@ -179,9 +179,10 @@ def _ordering(
     zoned: bool,
     log: bool,
 ) -> Ordering:
-    """The order of the changes. Values that are NULL in all rows get the table's type.
+    """The order of the changes.
 
-    Such rows are refused later, with their keys.
+    An expression that is NULL in all rows gets the table's type. Rows with NULL are refused later, with their
+    keys.
     """
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
@@ -314,7 +315,7 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
 def unmodified_text(request: ApplyRequest, table: IcebergTable | None) -> str | None:
     """The string in cells that leave their column unmodified, or None.
 
-    Messages in an envelope have no such string.
+    It is always None for messages in an envelope.
     """
     if request.envelope is not None:
         return None
@@ -324,7 +325,7 @@ def unmodified_text(request: ApplyRequest, table: IcebergTable | None) -> str | 
 def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> dict[str, str]:
     """The table property with the options that apply from now on. Requested options replace stored ones.
 
-    Expressions that are Spark columns have no string, so they are not stored.
+    Expressions given as Spark columns have no text form, so they are not stored.
     """
     if request.is_unwrapped:
         return _envelope_property(request)

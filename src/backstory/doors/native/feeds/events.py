@@ -1,6 +1,6 @@
 """The rows of a feed as events: order, kind, time, and the columns that each event sets (V13, V45 to V51).
 
-A local time that clocks repeat means two instants, and a time that they skip means none.
+A local time that clocks repeat denotes two instants, and a local time that clocks skip denotes none.
 """
 
 import json
@@ -41,9 +41,9 @@ LOG_NUMBER: Final = "log"
 
 @dataclass(frozen=True, slots=True)
 class LocalTimes:
-    """Local times of a zone. `side` chooses between two instants.
+    """Local times in a zone.
 
-    If it is None, ambiguous times are refused.
+    `side` chooses between two instants. If `side` is None, ambiguous times are refused.
     """
 
     expression: str
@@ -94,7 +94,7 @@ class LocalTimes:
 def local_times(expression: Expression) -> LocalTimes | None:
     """The local times of an expression, or None if it has no local times.
 
-    Raises UsageError if they are part of a larger expression, where Spark would guess the instant.
+    Raises UsageError if local times are part of a larger expression, for which Spark would guess the instant.
     """
     if not _WORD.search(str(expression)):
         return None

@@ -32,7 +32,7 @@ _TEXT: Final = re.compile(r"\s*'([^'\\]*)'\s*")
 
 
 def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
-    """The column name if the expression is only a column, or else None."""
+    """The column's name if the expression is only a column, or else None."""
     name = _only_name(expression)
     return name if name in names else None
 

@@ -69,7 +69,7 @@ class StreamBatch:
     number: int
 
     def properties(self) -> dict[str, str]:
-        """The properties of its commit."""
+        """The properties of the batch's commit."""
         return {STREAM: self.query, BATCH: str(self.number)}
 
     def is_committed(self, table: IcebergTable) -> bool:

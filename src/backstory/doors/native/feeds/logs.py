@@ -43,9 +43,9 @@ class LogProgress:
     """The log of a table's messages, with the last known position, time and truncate.
 
     `number` counts the table's logs, and is the first part of `truncate`. `settles` is the instant up to
-    which a new log settles everything. `former` describes the logs before a new one. It has the instant
-    before the new log's first message, and the last known time of the former logs. If the source has the same
-    name, it also has their last position.
+    which a new log settles everything. `former` describes the logs before a new one. It contains the instant
+    before the new log's first message, and the last known time of the former logs. If the source's name has
+    not changed, it also contains the former logs' last position.
     """
 
     connector: str
@@ -144,7 +144,7 @@ def progress(
 def _former_progress(
     known: LogProgress, delivered: LogProgress, until: int | None
 ) -> tuple[int, int, Position | None] | None:
-    """The description of the logs before a new one. It has no position if the source's name changed."""
+    """The description of the logs before a new one, without a position if the source's name changed."""
     latest = max(
         (time for time in (known.latest, (known.former or (0, None))[1]) if time is not None), default=None
     )

@@ -188,7 +188,7 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
     """The rows of messages unwrapped in Spark's tasks, and a request that reads them.
 
     The result is empty if no message is a change. A first pass determines the types of all messages. Raises
-    the errors of `unwrap_messages`, which count messages within their part of the feed.
+    the errors of `unwrap_messages`. The message numbers in these errors count within a part of the feed.
     """
     assert request.envelope is not None
     unwrapped = ENVELOPES[request.envelope].unwrap_in_tasks(messages, _for_workers(request), tuple(key))

@@ -105,7 +105,7 @@ class _Events:
 
 @dataclass(frozen=True, slots=True)
 class _StoredSlice:
-    """The stored rows that a feed can touch: marks, and rows of records from `since` on.
+    """The stored rows that a feed can touch: marks, and records' rows from `since` on.
 
     `records` is None if Spark reads them.
     """
@@ -278,7 +278,7 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFr
 
 
 def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSpan | None:
-    """The span of the events in their log, or None if no event has a position."""
+    """The events' span in their log, or None if no event has a position."""
     if not feed.agreement.ordering.log:
         return None
     names = _numbered_columns(feed)
@@ -452,7 +452,10 @@ def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
 def _keys(
     terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False
 ) -> stored_rows.KeysSince | None:
-    """The keys of events with the instants from which they can change, or None if all records can change."""
+    """The keys of events, and the instants from which their records can change.
+
+    None if all records can change.
+    """
     truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None

@@ -104,8 +104,8 @@ class ByKind:
     """A marker for a union of parts that `kind` distinguishes.
 
     If `short`, a string is accepted as the kind. `noun` is the name of the union in errors. `refused` has the
-    reason and the remedy for each refused kind, in lower case. These are kinds from other versions, and kinds
-    that a manifest must not contain.
+    reason and the remedy for each refused kind, in lower case. Refused kinds are kinds from other versions,
+    and kinds that a manifest must not contain.
     """
 
     noun: str

@@ -302,7 +302,7 @@ class Dataset:
         return (self.written or manifest_document(self.document)).place(path)
 
     def has_manifest_of(self, other: "Dataset") -> bool:
-        """Whether the manifests of both are the same, including their folders."""
+        """Whether both datasets have the same manifest, including its folder."""
         return self.document == other.document and self.folder == other.folder
 
     def line(self, path: DocumentPath) -> int | None:

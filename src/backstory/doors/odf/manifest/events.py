@@ -55,7 +55,7 @@ class Ledger(MergeStrategy, kind="Ledger"):
 
 
 class SnapshotMerge(MergeStrategy, kind="Snapshot"):
-    """Full copies; their changes are added. The last four fields belong to older versions (R11)."""
+    """Full copies, whose changes are added. The last four fields belong to older versions (R11)."""
 
     primary_key: tuple[str, ...]
     compare_columns: tuple[str, ...] | None = None
@@ -130,7 +130,7 @@ class FromSystemTime(ManifestPart, kind="FromSystemTime"):
 
 
 class FromPath(ManifestPart, kind="FromPath"):
-    """The time in a file's path: group 1 of the pattern, in a format of strftime or of Java."""
+    """The time in a file's path: group 1 of the pattern, in a strftime or Java format."""
 
     pattern: Annotated[str, AfterValidator(_with_a_group)]
     timestamp_format: str = "%Y-%m-%d"
@@ -152,7 +152,7 @@ class Order(StrEnum):
 
 
 class Refetch(StrEnum):
-    """When to fetch a source again that does not report whether it changed (an extension, D21)."""
+    """When to fetch a source again if the source does not report whether it changed (an extension, D21)."""
 
     ALWAYS = "always"
 
@@ -175,7 +175,7 @@ class Url(ManifestPart, kind="Url"):
 
 
 class FilesGlob(ManifestPart, kind="FilesGlob"):
-    """Files of this machine. Each file is a separate delivery."""
+    """Files on this machine. Each file is a separate delivery."""
 
     path: str
     event_time: EventTime | None = None
@@ -262,7 +262,7 @@ class Decompress(ManifestPart, kind="Decompress"):
 
 
 class Pipe(ManifestPart, kind="Pipe"):
-    """A program that reads the bytes and writes the result, without a shell (decision O12)."""
+    """A program that reads the bytes and writes the result. No shell is used (decision O12)."""
 
     command: tuple[str, ...] = Field(min_length=1)
 
@@ -295,7 +295,7 @@ class Reader(ManifestPart):
 class Csv(Reader, kind="Csv"):
     """Comma-separated values; the options after `multiLine` were removed from the format (lint L9).
 
-    Quoted values may contain line breaks, whatever the value of `multiLine` (decision O26).
+    Quoted values may contain line breaks, regardless of `multiLine` (decision O26).
     """
 
     separator: str = ","
