@@ -515,8 +515,7 @@ def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[st
     """The differences between two times, in all attributes or in `columns`.
 
     `change` is added, changed or removed. A changed record has a row for each attribute that differs:
-    `column_name`, and `old_value` and `new_value` as canonical text. These columns are NULL in the other
-    rows.
+    `column_name`, and `old_value` and `new_value` as canonical text. Other rows have NULL in all three.
     """
     dialect, text = history.dialect, history.text
     compared = _compared_attributes(history, columns)
