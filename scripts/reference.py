@@ -105,7 +105,7 @@ def _members(of: type) -> Iterator[str]:
             continue
         if isinstance(member, property):
             yield f"### {name}\n\n{_text(member)}"
-        elif inspect.isfunction(member):
+        elif inspect.isfunction(member) and member.__name__ == name:  # not a second name
             yield from _function(name, member, "###")
 
 

@@ -224,6 +224,7 @@ def test_on_the_valid_axis_it_is_one_lane_of_what_is_told():
 def test_of_no_record_it_says_so():
     assert str(Timeline([], [])) == "There is no version of this record."
     assert "There is no version" in Timeline([], []).svg()
+    assert Timeline([], []).drawn(80) == Timeline([], []).draw(80)
 
 
 def test_an_axis_that_is_none_or_contradicted_is_refused():

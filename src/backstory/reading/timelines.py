@@ -449,6 +449,8 @@ class Timeline:
         """
         return "\n".join(draw_lanes(self.lanes, self._drawn_columns, datetime.now(UTC), width)) or NOTHING
 
+    drawn = draw  # the method's first name, which programs still call
+
     def svg(self, link: Link | None = None) -> str:
         """The drawing as one self-contained SVG document for light and dark mode.
 
