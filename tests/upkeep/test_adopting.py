@@ -11,6 +11,7 @@ from backstory.model.layout import Layout, layout_of
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
+from backstory.stores.port import require_layout
 from backstory.table import Table
 from backstory.upkeep.adopting import adopt
 from backstory.upkeep.checking import check
@@ -76,6 +77,8 @@ def test_a_history_of_another_tool_answers(store, tool):
     assert {"id", "name", "city", "valid_from", "valid_to"} <= set(adopted.current().columns)
     assert not {name for name in adopted.current().columns if name.startswith(("dbt_", "_dlt", "__"))}
     assert not any(each["violations"] for each in check(store, table))
+    with pytest.raises(Refused, match="does not write to it"):
+        require_layout(existing(store, table), Layout.VERSIONS)
 
 
 def test_what_is_spoilt_in_it_is_mended(store):

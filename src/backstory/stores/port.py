@@ -117,7 +117,7 @@ def require_columns(table: Readable, *own: str) -> Readable:
 def require_layout(table: Loaded, *layouts: Layout) -> Loaded:
     """The table, if its layout is one that the calling door writes. Raises Refused for any other layout."""
     shape = table.shape
-    if shape.layout is Layout.FOREIGN:
+    if shape.layout is Layout.FOREIGN or shape.layout.is_adopted:
         raise Refused(
             "other-layout",
             f"backstory did not create {shape.table} and does not write to it.",
