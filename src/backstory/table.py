@@ -224,7 +224,7 @@ class Table:
 
     @with_options(RemarkOptions)
     def rewind(self, time: str | date, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Rewound":
-        """Undo everything that the table received after a time.
+        """Undo everything that the table received after a given time.
 
         Unless `apply` is true, only the plan is returned. A table of layout `versions` keeps its earlier
         state for `known_at`. Raises UsageError (`known-pruned`) or Refused (`snapshots-expired`) if the table

@@ -51,7 +51,7 @@ def rewind(
     options: Options = DEFAULTS,
     **remark: Unpack[RemarkOptions],
 ) -> None:
-    """Undo everything that a table received after a time.
+    """Undo everything that a table received after a given time.
 
     Without --apply, the command only shows the changes. The time is the time at which the table received the
     data, not the time at which the data was true. It is recorded time in a native table, system time in a

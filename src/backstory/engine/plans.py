@@ -58,10 +58,10 @@ class PlanResult(Protocol):
         """The counts and samples of all parts."""
 
     def rows(self, kind: str) -> RowsToWrite:
-        """The rows of a kind, or None if there are none."""
+        """The rows of one kind, or None if there are none."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows of a kind, as a Change needs them, or None if there are none."""
+        """The positions of the stored rows of one kind, as a Change needs them, or None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)

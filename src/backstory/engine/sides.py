@@ -32,7 +32,7 @@ LOG = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """The rows of a side in several tables. Each call of `tables` reads them again."""
+    """The rows of a side, split across several tables. Each call of `tables` reads them again."""
 
     schema: pa.Schema
     tables: Callable[[], Iterable[pa.Table]]

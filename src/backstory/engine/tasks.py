@@ -105,7 +105,7 @@ class Wire:
         return {name: (f"c{place}", type_) for place, (name, type_) in enumerate(types.items())}
 
     def columns(self, kind: str) -> list[str]:
-        """The shared columns of a kind's rows, in the order of the kind's schema."""
+        """The shared columns of one kind's rows, in the order of that kind's schema."""
         return [self._shared_columns[name][0] for name in names_by_type(self._schemas[kind].types)]
 
     @cached_property
@@ -137,7 +137,7 @@ class Wire:
         yield from pa.table(values, schema=self.schema).to_batches(max_chunksize=ROWS_IN_BATCH)
 
     def rows(self, answers: "DataFrame", kind: str) -> "DataFrame":
-        """The rows of a kind in the answers, with their own column names."""
+        """The rows of one kind in the answers, with that kind's column names."""
         number = [*self.kinds].index(kind)
         rows = answers.where(sf.col(KIND) == number).select(*self.columns(kind))
         return rows.toDF(*self.kinds[kind].names)
@@ -197,7 +197,7 @@ class TaskPlan:
     unplanned: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
-        """The rows of a kind, or None if there are none."""
+        """The rows of one kind, or None if there are none."""
         if not self.sums.added[kind]:
             return None
         frames = [self.unplanned[kind]] if kind in self.unplanned else []

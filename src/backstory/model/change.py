@@ -1,4 +1,4 @@
-"""The change of one table by one commit, the commit's properties, and writes by other programs."""
+"""The change that one commit makes to one table, the commit's properties, and writes by other programs."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -98,7 +98,7 @@ class RowBatches:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one table by one commit. Nothing is written yet, and the change can be printed.
+    """The change that one commit makes to one table. Nothing is written yet, and the change can be printed.
 
     `removed` are the places of stored rows that end: an Arrow table or frame with `_file` and `_pos`, or a
     bitmap of positions by file. `added` are the new rows: an Arrow table, `RowBatches`, or a frame with the

@@ -30,7 +30,7 @@ from typing import (
 from attrs import NOTHING, Factory, fields_dict, has
 
 _ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
-_NAMES: Final = {"Column": str}  # how a command writes a column of Spark
+_NAMES: Final = {"Column": str}  # how a command writes a Spark column
 _FACTORY: Any = Factory
 # The metadata of an option that a table without a key cannot have.
 NEEDS_KEY: Final = {"needs_key": True}

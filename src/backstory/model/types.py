@@ -189,7 +189,7 @@ class AddedField:
 
 
 def added_fields(old: ColumnType, new: ColumnType) -> tuple[AddedField, ...] | None:
-    """The fields that structs of the new type have and the old type lacks, at any depth.
+    """The fields that the new type's structs have and the old type's structs lack, at any depth.
 
     None if the types differ in anything else: other fields, their order, or the type of an element.
     """

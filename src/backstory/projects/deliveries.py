@@ -74,8 +74,8 @@ def carry_out(
     """Deliver one declaration.
 
     `taken` contains the marks of files from earlier deliveries, and the marks of new files are added. Raises
-    the error of the delivery. If there are several files, the receipt contains the error instead, because
-    earlier files are already committed.
+    the delivery's error, if there is one. If there are several files, the receipt contains the error instead,
+    because earlier files are already committed.
     """
     if declared.error is not None:
         raise declared.error
@@ -268,7 +268,7 @@ _TIME: Final = r"\d{8}_\d{6}(_\d+)?"
 
 
 class Deliver(Protocol):
-    """A function that delivers or only plans a copy to a table, and returns the receipt."""
+    """A function that delivers a copy to a table, or only plans the delivery, and returns the receipt."""
 
     def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
 
@@ -277,9 +277,9 @@ class Deliver(Protocol):
 class FullCopy:
     """A full copy for a table of a project.
 
-    `deliver` delivers or only plans the copy, and returns the receipt. `at` is the copy's time, or None for
-    now. `restarts` is true if the declaration allows a restart, and `has_all_records` if a history can begin
-    with the copy.
+    `deliver` delivers the copy, or only plans the delivery, and returns the receipt. `at` is the copy's time,
+    or None for now. `restarts` is true if the declaration allows a restart, and `has_all_records` if a
+    history can begin with the copy.
     """
 
     table: TableName
@@ -295,8 +295,8 @@ def deliver_copy(
     """The receipt of a copy.
 
     If the copy's shape does not fit the table and restarts are allowed, the history restarts. The name of an
-    archive is added to `archives` as soon as it exists. Nothing is archived if the copy would be refused as a
-    first load.
+    archive is added to `archives` as soon as it exists. Nothing is archived if the copy would be refused when
+    delivered as the first load of the new history.
     """
     table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
     if unfinished is not None:

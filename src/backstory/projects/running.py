@@ -459,7 +459,7 @@ class _Run:
         return archive_without_load(archives, rows_of_log(self.store)) if archives else None
 
     def _archives(self, table: TableName) -> list[IcebergTable]:
-        """The former histories of a table. Its schema is listed once per run."""
+        """The former histories of a table. The tables in its schema are listed once per run."""
         with self.listing:
             if table.schema not in self.listed:
                 self.listed[table.schema] = tables(self.store, table.schema)

@@ -172,7 +172,7 @@ def warn_of_disorder(table: TableLike) -> None:
     """Log a warning if a sender broke the history of the table."""
     if table.properties.get(DISORDER) == "true":
         log.warning(
-            f"{table.shape.table} has versions that overlap; at any time the version that began last counts"
+            f"{table.shape.table} has versions that overlap; at any time the one that began last is used"
         )
 
 

@@ -1,8 +1,8 @@
 """Queries about a model's history in a database, in any dialect (sections 7.1, 7.2 and 7.4).
 
 Times are ISO text or aware datetimes. A time before the prune watermark is refused, because versions that
-were valid then may have been removed. By effective time, however, pruned versions still count, because a
-later load did not make them untrue.
+were valid then may have been removed. By effective time, however, pruned versions are still considered,
+because a later load did not make them untrue.
 """
 
 import re
@@ -342,7 +342,7 @@ _MIDNIGHT = " 00:00:00.000000+00:00"
 def effective(history: StoredHistory, dating: Dating, known_at: Time | None = None) -> Query:
     """The versions with `effective_from` and `effective_to`, as known at a time, by default now.
 
-    If several versions of a record are effective from the same time, the newest counts. The intervals of a
+    If several versions of a record are effective from the same time, the newest is used. The intervals of a
     record do not overlap, and only the last one can be open.
     """
     # The query's own names: the time, its number among equal times, and the end of a deleted record.

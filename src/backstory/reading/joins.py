@@ -52,7 +52,10 @@ class Join:
     known_at: str = ""
 
     def ask(self, query: str, of_frame: Sequence[str], of_history: Sequence[str]) -> "DataFrame":
-        """The answer to a query, with these columns of both sides under their names in the answer."""
+        """The answer to a query.
+
+        It contains the given columns of both sides, each under its name in the answer.
+        """
         pairs = zip([*of_frame, *of_history], self.names, strict=True)
         listed = ", ".join(f"{sql} AS {quote(name)}" for sql, name in pairs)
         return query_frames(f"SELECT {listed} {query}", frame=self.frame, history=self.history)
@@ -204,8 +207,8 @@ FEW: Final = 32
 def join_in_order(join: Join) -> "DataFrame":
     """Sort rows and versions together by time, and take the last version before each row.
 
-    One sort serves any number of rows and versions of a key. If versions overlap, the version that began last
-    counts.
+    One sort serves any number of rows and versions of a key. If versions overlap, the one that began last is
+    used.
     """
     return join.ask_in_order(_IN_ORDER)
 
@@ -253,7 +256,7 @@ def join_as_of(
     `on` names the columns of the key, which both sides have. The answer has the frame's columns, then the
     table's other columns, `valid_from` and `valid_to`. A name that is taken gets a number. A row without a
     version gets NULLs, or is dropped with `how="inner"`. A NULL in the key or in a time matches nothing. In
-    an event log whose events stay true, the newest event counts. Raises UsageError for another key, for
+    an event log whose events stay true, the newest event is used. Raises UsageError for another key, for
     missing columns and for columns without times. Also raises the errors of `KnownTable.versions`.
     """
     if how not in {"left", "inner"}:

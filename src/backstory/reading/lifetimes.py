@@ -315,7 +315,7 @@ def statements_query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None 
 
 
 def _of_log(syntax: SqlSyntax, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
-    """Complete the query of an event log, with the events that it had at a recorded time."""
+    """Complete the query of an event log so that it covers the events that the log had at a recorded time."""
     known = "TRUE" if until is None else f"{syntax.name(internal_name('recorded'))} <= {syntax.at(until)}"
     if not log.each_its_own:
         start = "{time}" if log.timely else _BEGUN

@@ -46,7 +46,7 @@ def table_as_html(store: "IcebergStore", name: TableName) -> str:
 
 
 def drawn_in_notebooks(differences: "DataFrame") -> "DataFrame":
-    """Let a frame of `Table.diff` show its first records as a table in notebooks."""
+    """Let a frame returned by `Table.diff` show its first records as a table in notebooks."""
     differences._repr_html_ = lambda: differences_as_html(differences)  # type: ignore[method-assign]
     return differences
 

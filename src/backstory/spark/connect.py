@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect.
+"""Spark Connect sessions.
 
 A Connect session is a client of a process that has Java. This process has no Java.
 """
@@ -47,7 +47,7 @@ def needs_java(work: str = "This", command: str = "") -> UsageError:
     command_line = f"`backstory {command}`" if command else "the command line"
     return UsageError(
         "needs-java",
-        f"{work} needs Iceberg's Java, which a session of Spark Connect does not have.",
+        f"{work} needs Iceberg's Java, which a Spark Connect session does not have.",
         "The table is unchanged; do this in a classic session on the same catalog, such as "
         f"`SparkSession.builder.master(...)`, or with {command_line}.",
     )

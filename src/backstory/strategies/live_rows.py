@@ -32,7 +32,7 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
 
     `stored` has the table's rows with the delivered keys, with `_file` and `_pos`. If rows have ids, it also
     has `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes. If rows
-    of one kind repeat a key, the last one wins.
+    of one kind repeat a key, the last one is used.
     """
     operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
     (codes, deleted_codes, stored_codes), count = key_codes(
@@ -74,7 +74,7 @@ def _whole(delivery: LiveDelivery) -> Rows:
 
 
 def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
-    """Whether each operation counts. Every update counts, and so does the last replace row of each key."""
+    """Whether each operation is used: every update, and the last replace row of each key."""
     counting = np.ones(len(codes), bool)
     counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
     return counting
@@ -90,7 +90,7 @@ def _fold_operations(
 ) -> pa.Table:
     """One row for each wanted key.
 
-    Each cell comes from the last operation with a value for it, or else from the stored row.
+    Each cell is taken from the last operation with a value for it, or else from the stored row.
     """
     schema = operations.values.schema
     everything = len(wanted) == operations.count and not stored.num_rows

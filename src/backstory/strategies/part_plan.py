@@ -33,7 +33,8 @@ class PartPlan:
     """The plan of the records of a part.
 
     `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts; for
-    `greatest` the maximum is taken. `samples` are up to ten rows of a kind, whose keys are shown in errors.
+    `greatest` the maximum is taken. `samples` are up to ten rows of each kind, whose keys are shown in
+    errors.
     """
 
     rows: Mapping[str, pa.Table] = field(default_factory=dict)

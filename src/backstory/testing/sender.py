@@ -164,7 +164,7 @@ CopyRow = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
-    """All rows of a source at one time, by key, and its repeated keys.
+    """All rows of a source at a single point in time, by key, and its repeated keys.
 
     The columns `with_commas` are text columns that would be numbers if the comma were a decimal separator.
     """
@@ -197,7 +197,7 @@ def read_copy(
     """The rows of a CSV, Parquet or JSON file, compressed or not, as a copy of a source.
 
     An empty file is a copy without rows. `written` has the format options. Column types are inferred from all
-    values; columns in `texts` stay text. If rows share a key, the last one counts. Raises UsageError for a
+    values; columns in `texts` stay text. If rows share a key, the last one is used. Raises UsageError for a
     file in another format or without a key column. Raises Failed if there is no file, and Refused for an
     unreadable file.
     """

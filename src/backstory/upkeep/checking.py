@@ -53,7 +53,7 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """The records of `check`, from the table's files if Spark is not needed and the files fit in memory."""
+    """The rows that `check` reports, from the table's files if Spark is not needed and they fit in memory."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
@@ -64,7 +64,7 @@ def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, A
 
 
 def check_small(files: TableReader) -> list[dict[str, Any]]:
-    """The records of `check` from the files of a small table.
+    """The rows that `check` reports, computed from the files of a small table.
 
     Raises Unreadable if only Spark can read them.
     """
@@ -95,7 +95,7 @@ def _records(table: TableLike, find_broken: Callable[[], Broken]) -> list[dict[s
 def check_tables(
     store: IcebergStore, named: Sequence[TableName], *, every: bool = False
 ) -> list[dict[str, Any]]:
-    """The records of the named tables, or of every table with a known layout.
+    """The rows that `check` reports for the named tables, or for every table with a known layout.
 
     After all tables were checked, their errors are raised as one error. Its `results` are all records, with
     status `unchecked` for each table that failed. A UsageError for a named table, or any error of a single

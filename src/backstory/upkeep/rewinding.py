@@ -242,7 +242,7 @@ def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
 
 
 def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
-    """Undo everything recorded after a time. Unless `apply` is true, only report what would be undone.
+    """Undo everything recorded after a given time. Unless `apply` is true, only report what would be undone.
 
     A second call commits nothing. Raises UsageError (`known-pruned`) if the state of that time was pruned,
     and Refused (`snapshots-expired`) if the commit of that time has expired.

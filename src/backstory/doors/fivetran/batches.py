@@ -62,7 +62,7 @@ def refuse_incomplete(
 def _row_faults(
     kind: str, rows: Rows, key: Sequence[str], needed: str | None, instants: Sequence[str]
 ) -> Iterator[tuple[str, pa.Array | pa.ChunkedArray, str]]:
-    """The rules for rows of a kind: a column, a mask of the rows that break the rule, and the reason."""
+    """The rules for rows of one kind: a column, a mask of the rows that break the rule, and the reason."""
     for name in key:
         yield name, pc.invert(rows.known[name]), "the key is marked unmodified"
     if kind == "replace":
@@ -189,7 +189,7 @@ class Batch:
         return DecodedBatch(by_kind, mended, keys, history.first_instant(), plan)
 
     def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
-        """The columns to read from files of a kind, and the time column that must have values."""
+        """The columns to read from files of one kind, and the time column that must have values."""
         key, every = frozenset(self.key), frozenset(self.types)
         if not self.keeps_history:
             return (key if kind == "delete" else every), None

@@ -261,7 +261,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) ->
 
 
 def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
-    """The closed versions of these records, read by the driver if it can, or else by Spark."""
+    """The closed versions of these records, read by the driver if possible, or else by Spark."""
     ended, searched = ColumnRole.ENDED, {terms.key: keys.combine_chunks()}
     if work.load.archive is None and hist.table is not None and hist.as_stored:
         try:

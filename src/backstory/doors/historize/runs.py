@@ -215,7 +215,7 @@ class Target(ABC):
 
     @abstractmethod
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        """The registered run, or None. A successful run counts only if the tables still have its changes."""
+        """The registered run, or None. A successful run is used only if the tables still have its changes."""
 
     @abstractmethod
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:

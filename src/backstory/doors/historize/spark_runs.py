@@ -143,9 +143,9 @@ def find_run(
 ) -> runs.RegisteredRun | None:
     """The registered run, from commits and log, or None.
 
-    A run whose rows are not in the tables counts as not loaded. Only ancestors of the current snapshots
-    count. For a run without a commit, the log counts only while the history still has the versions from that
-    time.
+    A run whose rows are not in the tables is treated as not loaded. Only ancestors of the current snapshots
+    are considered. For a run without a commit, the log is considered only while the history still has the
+    versions from that time.
     """
     base = first_of(store, schema, runs.base_names(dataset))
     hist = first_of(store, schema, runs.hist_names(dataset))

@@ -262,7 +262,7 @@ def empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:
 class TablePlan:
     """A table before a load, and its schema after the load.
 
-    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, these are the rows after
+    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, `rows` contains the rows after
     maintenance, not the stored rows. `snapshot` is the table's current snapshot. If the table must be
     renamed, `former` is its current name.
     """

@@ -248,8 +248,8 @@ class ApplyRequest(DeliveryRequest):
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: Columns that NULL leaves unchanged, or all columns if no column is named.
         columns_to_update: Column whose array names the columns that a row sets.
-        unmodified: Text in a cell that leaves the column unchanged. It applies to every column of a CSV file,
-            and elsewhere to columns of text.
+        unmodified: Text in a cell that leaves the column unchanged. In a CSV file, it applies to every
+            column; in other sources, only to text columns.
         envelope: Envelope of the messages: debezium or changes.
         drop: Columns that are not stored.
         late: Refuse or drop changes whose time is already settled. Default: refuse.

@@ -357,8 +357,8 @@ def _refuse_lost_rows(
 ) -> None:
     """Raise Refused for a copy of whole rows that closes too many rows, or has other columns.
 
-    Equal rows count as often as they occur. If the columns differ, every row differs. If different columns
-    are accepted, only the number of rows is checked.
+    Equal rows are counted once for each occurrence. If the columns differ, every row differs. If different
+    columns are accepted, only the number of rows is checked.
     """
     request, before = inputs.request, copy.rows_before
     added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new

@@ -94,7 +94,7 @@ def stored_slice(
 def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> int:
     """The first instant that can change: the earliest of `since` and of the rows after `low` (V134).
 
-    A message that was raised to a later instant can fall back to its own time, so both times count.
+    A message that was raised to a later instant can fall back to its own time, so both times are considered.
     """
     if low is None:
         return since

@@ -369,9 +369,9 @@ _OPERATIONS: Final = [*_KINDS, "m"]  # m: a message in the log without a row
 def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str = UNAVAILABLE) -> Unwrapped:
     """The events of messages with columns `op`, `before`, `after`, `source`, `ts_ms`, or their `payload`.
 
-    The key of a delete comes from the struct `key` of the message, or else from `before`. The parameter `key`
-    names the key's columns; by default they are the columns of the message's key. Messages without a value or
-    without a row are left out. Cells equal to `unavailable` are unmodified, as are cells that
+    The key of a delete is taken from the struct `key` of the message, or else from `before`. The parameter
+    `key` names the key's columns; by default they are the columns of the message's key. Messages without a
+    value or without a row are left out. Cells equal to `unavailable` are unmodified, as are cells that
     `debezium_messages` flags.
 
     A before image is used only if it is a whole row: all its values must be available. For a delete, the

@@ -16,9 +16,10 @@ EXTRA: Final = 'pip install "backstory[historize]"'
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopy:
-    """A file with the rows, and the time of the database's state, by the database's clock if that exists.
+    """A file with the rows, and the time of the database's state.
 
-    For a CSV file, `types` contains the types of all columns. A Parquet file contains its own types.
+    The time is taken from the database's clock if it has one. For a CSV file, `types` contains the types of
+    all columns. A Parquet file contains its own types.
     """
 
     path: Path

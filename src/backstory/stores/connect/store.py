@@ -32,7 +32,7 @@ OLDEST = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class ConnectStore(IcebergStore):
-    """An Iceberg catalog in a session of Spark Connect. Calls that need Java are refused."""
+    """An Iceberg catalog in a Spark Connect session. Calls that need Java are refused."""
 
     def __post_init__(self) -> None:
         """Announce nothing to the session, because each delivery refreshes the tables that it reads."""
@@ -128,7 +128,7 @@ class ConnectStore(IcebergStore):
 
 
 def open_connect(spark: "SparkSession", catalog: str, format_version: int, memory: Memory) -> ConnectStore:
-    """The store of a session of Spark Connect. Raises UsageError if the session cannot be used."""
+    """The store of a Spark Connect session. Raises UsageError if the session cannot be used."""
     import backstory.stores.connect.commit  # noqa: F401 - registers the way of its commits
 
     require_usable(spark, catalog)

@@ -118,7 +118,7 @@ def builder(store: IcebergStore, shape: Shape) -> Any:
 
 
 def drop(store: IcebergStore, table: TableName) -> bool:
-    """Drop the table with its files in its own folder. Returns whether it existed.
+    """Drop the table and those of its files that are in its own folder. Returns whether it existed.
 
     Files elsewhere remain, and a warning in the log counts them.
     """

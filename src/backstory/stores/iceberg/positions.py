@@ -86,8 +86,8 @@ def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, Bi
 def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
     """The positions of a frame's rows by `_file`.
 
-    Spark's tasks pack them, unless `count`, the number of rows, is small. A server of Spark Connect sends
-    the places of all rows in parts.
+    Spark's tasks pack them, unless `count`, the number of rows, is small. A Spark Connect server sends the
+    places of all rows in parts.
     """
     places, positions = frame.select(FILE, POSITION), dict[Any, BitMap64]()
     if count is not None and count <= FEW:

@@ -172,7 +172,7 @@ def with_deletes(lines: Iterable[FileLine]) -> list[ScannedFile]:
 
 
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
-    """The files added and removed between two snapshots, with any commits in between."""
+    """The files added and removed between two snapshots, whatever commits were made in between."""
     scans = (table.newScan().useSnapshot(snapshot) for snapshot in (before, after))
     old, new = ({file[0].location: file for file in files_of_scan(jvm, scan, files)} for scan in scans)
     lines = [replace(line, sign="-") for location, (line, _) in old.items() if location not in new]

@@ -21,7 +21,7 @@ Batches = Iterator[Any]
 
 
 def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: Any) -> "DataFrame":
-    """The rows that `act` returns for the Arrow batches of each partition, in a Python worker.
+    """The rows that `act`, running in a Python worker, returns for the Arrow batches of each partition.
 
     Columns may have any name, whereas Spark's own `mapInArrow` parses dots and backticks in names as syntax.
     """

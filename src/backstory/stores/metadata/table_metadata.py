@@ -397,7 +397,7 @@ def deleted_positions(
     """The deleted positions by data file. Raises Unreadable for equality deletes and unknown kinds.
 
     A vector contains all deletions of its data file, including the ones in older position delete files. If
-    `of` is set, delete files that the manifest assigns to other data files are skipped.
+    `of` is set, any delete file that the manifest assigns to another data file is skipped.
     """
     vectors, older = dict[str, BitMap64](), dict[str, BitMap64]()
     for file in deletes:

@@ -144,7 +144,7 @@ def _plan_renames(
 def _goes_another_way(
     column: SqlColumn | None, names: Mapping[str, str], stored: Mapping[str, str], dialect: Dialect
 ) -> bool:
-    """Whether the stored column with a column's name has an incompatible type."""
+    """Whether the stored column with the given column's name has an incompatible type."""
     if column is None:
         return False
     old = logical_type(stored[names[column.name]], dialect)

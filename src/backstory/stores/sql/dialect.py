@@ -70,7 +70,7 @@ class Dialect(ABC):
     # Literals
 
     def string_literal(self, text: str) -> str:
-        """A string as a literal, with any characters."""
+        """A string, which may contain any characters, as a literal."""
         return "'" + text.replace("'", "''") + "'"
 
     @abstractmethod

@@ -29,7 +29,7 @@ FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "of another scope",
 )
 DELIVERED = "delivered"
-# Counts of whole rows. Equal rows are counted as often as they occur.
+# Counts of whole rows. Equal rows are counted once for each occurrence.
 ROWS_NOW, ROWS_BEFORE, ROWS_GONE = "whole rows now", "whole rows before", "whole rows gone"
 # A digest of the delivered rows, as a number.
 CONTENT = "content"
@@ -45,8 +45,8 @@ def plan_rows(
 
     `slice_` has the versions of these keys that the copy can touch, with their places and decisive columns.
     `whole` reads all columns of some of these versions. Faults are counted with samples: rows without a key,
-    different rows with the same key, and records with two versions at one time. If there are faults, nothing
-    else in the result is valid.
+    different rows with the same key, and records with two versions at the same time. If there are faults,
+    nothing else in the result is valid.
     """
     refused = without_key(delivered, terms.key)
     delivered, conflicts = (delivered, refused) if len(refused) else _one_of_each(terms, delivered)
@@ -93,7 +93,7 @@ def _one_of_each(terms: CopyTerms, delivered: pa.Table) -> tuple[pa.Table, pa.Ta
 def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matches: Matches) -> dict[str, int]:
     """The numbers of rows before and after the copy, and of removed rows.
 
-    Equal rows count as often as they occur.
+    Equal rows are counted once for each occurrence.
     """
     now, before = (np.asarray(side[copies].combine_chunks()) for side in (delivered, stored))
     mine, theirs = map(np.asarray, matches.changed)

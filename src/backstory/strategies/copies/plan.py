@@ -109,8 +109,8 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
 def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> AlignedRecords:
     """Align the delivered rows with the stored versions, with one row for each key that occurs on any side.
 
-    `delivered` has each key once. `slice_` has whole versions with their places, at most one version of a key
-    for each of the three sides.
+    `delivered` has each key once. `slice_` has whole versions with their places, and at most one version of
+    each key for each of the three stored sides.
     """
     sides = [keys_by_value(side, terms.key) for side in (delivered, slice_)]
     (delivered_codes, stored_codes), count = key_codes(sides, terms.key)

@@ -36,7 +36,7 @@ def data_names(rows: pa.Table | pa.Schema) -> list[str]:
 def parted_by(terms: EventTerms) -> tuple[str, ...]:
     """The columns for dividing rows into parts, so that all rows of a record are in one part.
 
-    The event time is left out if a row without a time can match an event with any time (decision O13).
+    The event time is left out if a row without a time can match an event of any time (decision O13).
     """
     return (*terms.key, TIME) if terms.time_required else terms.key
 

@@ -46,9 +46,9 @@ class Arrival:
 
     `events` are the events of records, `truncates` the new truncates. `active_marks` are the live marks that
     still apply. `silenced_marks` are cancelled by a restatement for its keys. `inside` are the log's
-    truncates in its window. `has_later_mark` is a mask of the truncates that are followed by a later mark.
-    `removed` are the places of marks to remove, and `added` are rows of marks to add. If `counts` has faults,
-    nothing else is valid.
+    truncates in the window of the restatement. `has_later_mark` is a mask of the truncates that are followed
+    by a later mark. `removed` are the places of marks to remove, and `added` are rows of marks to add. If
+    `counts` has faults, nothing else is valid.
     """
 
     events: pa.Table
@@ -216,7 +216,7 @@ def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def of_kind(delivered: pa.Table, kind: FactKind) -> np.ndarray:
-    """A mask of the delivered events of a kind."""
+    """A mask of the delivered events of one kind."""
     return np.asarray(pc.equal(delivered[KIND], kind.value).combine_chunks())
 
 

@@ -95,7 +95,7 @@ class _CopyFold(RecordFold):
         return places
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
-        """The facts of copies. The facts of this copy come from the delivered rows."""
+        """The facts of copies. The facts of this copy are taken from the delivered rows."""
         facts = super()._copy_facts(record, mark)
         own = mark == self.own_mark
         facts.source[own] = self.listed_rows[record[own]]

@@ -95,7 +95,7 @@ class HistoryDifference:
         return same & (self.stored.own_times[rows] == self.facts.own[facts])
 
     def _same_columns(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """For pairs of column lists, whether the two lists are equal."""
+        """For each pair of column lists, whether the two lists are equal."""
         same = np.ones(len(one), bool)
         for name in self.terms.data:
             same &= self.pool.has(name)[one] == self.pool.has(name)[other]

@@ -280,7 +280,7 @@ class RecordFold:
         return self._unsettled_events[meets[self._unsettled_events]], rows[np.isin(row_codes, truncate_codes)]
 
     def _mark_applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
-        """For pairs of a record and a mark, whether the mark applies after the restatement (V72)."""
+        """For each pair of a record and a mark, whether the mark applies after the restatement (V72)."""
         speaks = self.marks.applies(record, mark)
         if self.terms.window is None or self.terms.all_keys or not len(self.marks):
             return speaks

@@ -35,7 +35,7 @@ class Marks:
         return len(self.at)
 
     def applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
-        """For pairs of a record and a mark, whether the mark applies to the record."""
+        """For each pair of a record and a mark, whether the mark applies to the record."""
         return ~np.isin(record * len(self) + mark, self.silent)
 
 

@@ -209,7 +209,7 @@ class Pool:
         return inside
 
     def alike(self, name: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """For pairs of indexes, whether their values are equal. The index -1 means NULL."""
+        """For each pair of indexes, whether their values are equal. The index -1 means NULL."""
         same = one == other
         differ = np.flatnonzero(~same)
         if len(differ):

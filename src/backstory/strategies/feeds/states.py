@@ -98,7 +98,7 @@ class States:
         return np.where(last >= cleared, self.facts.source[last], -1)
 
     def same(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """For pairs of facts, whether the states after both are equal."""
+        """For each pair of facts, whether the state after one equals the state after the other."""
         alike = self.there[one] == self.there[other]
         for name in self.effects.terms.tracked:
             place = self.place(name)

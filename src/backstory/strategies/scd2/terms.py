@@ -118,7 +118,7 @@ def sample(terms: LoadTerms, rows: pa.Table) -> pa.Table:
 
 
 def sampled_keys(sums: PlanSums, kind: str) -> list[str]:
-    """The sampled keys of a kind, sorted."""
+    """The sampled keys of one kind, sorted."""
     return sorted({*sums.samples[kind][_TEXT].to_pylist()}) if kind in sums.samples else []
 
 

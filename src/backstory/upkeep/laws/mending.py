@@ -254,7 +254,7 @@ def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | 
 
 
 def _folded_versions(facts: LifeFacts, terms: LawTerms) -> Iterator[Version]:
-    """The longest intervals with equal values (V23), beginning with the settled intervals."""
+    """The longest intervals in which the values do not change (V23), starting from the settled intervals."""
     instants = facts.instants | {*facts.copied, *(each for each in terms.settled or () if each is not None)}
     state: Mapping[str, Any] | None = None
     changes: list[tuple[int, Mapping[str, Any] | None]] = []

@@ -98,7 +98,7 @@ def local_times(expression: Expression) -> LocalTimes | None:
     """
     if not _WORD.search(str(expression)):
         return None
-    text = expression if isinstance(expression, str) else ""  # a column of Spark has no text
+    text = expression if isinstance(expression, str) else ""  # a Spark column has no text
     match = _LOCAL.fullmatch(text)
     if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
         raise bad_option(

@@ -28,7 +28,7 @@ _KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "tru
 class LogSpan:
     """The first and last position and time of a delivery's messages.
 
-    Messages without a position do not count. `truncate` is the position of the last truncate, or None.
+    Messages without a position are ignored. `truncate` is the position of the last truncate, or None.
     """
 
     first: Position

@@ -181,7 +181,7 @@ def _plan_terms(
 def _held_side(
     rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None
 ) -> LocalSide:
-    """A side with rows that the driver holds, without events of a kind. Raises TooLarge for frames."""
+    """A side with rows that the driver holds, without the events of one kind. Raises TooLarge for frames."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
     if excluded is not None:

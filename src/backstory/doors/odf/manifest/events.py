@@ -68,7 +68,7 @@ class SnapshotMerge(MergeStrategy, kind="Snapshot"):
 
 
 class UpsertStream(MergeStrategy, kind="UpsertStream"):
-    """Rows in the order of their arrival: the last row of each key counts."""
+    """Rows in the order of their arrival. The last row of each key is used."""
 
     primary_key: tuple[str, ...]
     sequence_column: str | None = None
