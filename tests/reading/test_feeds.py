@@ -9,7 +9,7 @@ from committing import commit, make
 from depth import deep
 from feeding import EXPIRE, Fed
 from memory_store.store import MemoryStore
-from specification.change_feed import changes_of_commits, net
+from specification.change_feed import E16_CHANGES, E16_NET, E16_OF_CURRENT_ROWS, changes_of_commits, net
 
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change
@@ -89,33 +89,9 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
             for row in rows.to_pylist()
         ]
 
-    assert told() == [
-        "1 insert k a 10 -",
-        "1 insert m a 10 -",
-        "2 update_preimage k a 10 -",
-        "2 update_postimage k a 10 20",
-        "2 insert k b 20 -",
-        "4 update_preimage k a 10 20",
-        "4 update_postimage k a 10 15",
-        "4 insert k c 15 20",
-        "4 update_preimage m a 10 -",
-        "4 update_postimage m a 10 30",
-    ]
-    assert told(since=1, net=True) == [
-        "4 update_preimage k a 10 -",
-        "4 update_postimage k a 10 15",
-        "4 insert k c 15 20",
-        "2 insert k b 20 -",
-        "4 update_preimage m a 10 -",
-        "4 update_postimage m a 10 30",
-    ]
-    assert told(current=True) == [
-        "1 insert k a",
-        "1 insert m a",
-        "2 update_preimage k a",
-        "2 update_postimage k b",
-        "4 delete m a",
-    ]
+    assert told() == E16_CHANGES
+    assert told(since=1, net=True) == E16_NET
+    assert told(current=True) == E16_OF_CURRENT_ROWS
     before, stored[:] = [*stored], []
     assert fed.small == 3
     fed.do(EXPIRE)

@@ -17,6 +17,37 @@ Row = Mapping[str, Any]
 Identity = Callable[[Row], Hashable]
 _REMOVED: Final = frozenset({ChangeType.DELETE, ChangeType.BEFORE})
 
+# The worked example E16: version, kind, key, value, start and end of each change. Commit 3 is a compaction.
+E16_CHANGES: Final = [
+    "1 insert k a 10 -",
+    "1 insert m a 10 -",
+    "2 update_preimage k a 10 -",
+    "2 update_postimage k a 10 20",
+    "2 insert k b 20 -",
+    "4 update_preimage k a 10 20",
+    "4 update_postimage k a 10 15",
+    "4 insert k c 15 20",
+    "4 update_preimage m a 10 -",
+    "4 update_postimage m a 10 30",
+]
+# The net changes after commit 1.
+E16_NET: Final = [
+    "4 update_preimage k a 10 -",
+    "4 update_postimage k a 10 15",
+    "4 insert k c 15 20",
+    "2 insert k b 20 -",
+    "4 update_preimage m a 10 -",
+    "4 update_postimage m a 10 30",
+]
+# The changes of the current rows: key and value.
+E16_OF_CURRENT_ROWS: Final = [
+    "1 insert k a",
+    "1 insert m a",
+    "2 update_preimage k a",
+    "2 update_postimage k b",
+    "4 delete m a",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Changed:

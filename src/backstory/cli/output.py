@@ -96,7 +96,7 @@ _WHOLE: Final = re.compile(r"[-+:.\dTZeE ]+|–|true|false|NaN|[0-9a-f-]{36}")
 
 
 def lay_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> RenderableType:
-    """The rows as a table of at most this width. If `width` is None, nothing is clipped.
+    """The rows as a table of at most this width. Without a width, nothing is clipped.
 
     Long strings are folded into two lines or clipped, but headings, times and numbers are not. If the columns
     still do not fit, each record is printed separately, with one line per column.

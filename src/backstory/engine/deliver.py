@@ -141,8 +141,8 @@ Place = TypeVar("Place", bound=Store)
 class Plan(Generic[Result]):
     """The effect of a delivery on a table: a change, or None if there is nothing to commit.
 
-    `table` is None if the change creates it. `receipt` is called with the commit, or with None if there is no
-    commit. In a dry run, the change is only reported.
+    A change that creates its table has no `table`. `receipt` is called with the commit, or with None if
+    there is no commit. In a dry run, the change is only reported.
     """
 
     table: StoredTable | None

@@ -60,11 +60,11 @@ class DriverPlan:
     removed: Mapping[str, pa.Table | None]
 
     def rows(self, kind: str) -> pa.Table | RowBatches | None:
-        """The rows of one kind, or None if there are none."""
+        """The rows of one kind, or None if the answers have no such rows."""
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The positions of the stored rows of one kind, or None if there are none."""
+        """The positions of the stored rows of one kind, or None if no row is stored."""
         return self.removed[kind]
 
 

@@ -58,7 +58,7 @@ class PlanResult(Protocol):
         """The counts and samples of all parts."""
 
     def rows(self, kind: str) -> RowsToWrite:
-        """The rows of one kind, or None if there are none."""
+        """The rows of one kind, or None if the plan has no such rows."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
         """The positions of the stored rows of one kind, as a Change needs them, or None if there are none."""

@@ -197,7 +197,7 @@ class TaskPlan:
     unplanned: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
-        """The rows of one kind, or None if there are none."""
+        """The rows of one kind, or None if the answers have no such rows."""
         if not self.sums.added[kind]:
             return None
         frames = [self.unplanned[kind]] if kind in self.unplanned else []
@@ -206,7 +206,7 @@ class TaskPlan:
         return reduce(lambda one, other: one.union(other), frames)
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows by the path of their file, or None if there are none."""
+        """The positions of stored rows by the path of their file, or None without such rows."""
         rows = self.rows(kind)
         if rows is None:
             return None

@@ -13,14 +13,14 @@ from backstory.formats.batch_file import refuse_changes, stamp_of, while_unchang
 from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.rows import csv_columns, csv_rows
 from backstory.formats.csv.table import refuse_whole_header
-from backstory.formats.expected import inner_fields
+from backstory.formats.expected import inner_fields, type_name
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.json.rows import json_columns, json_rows
 from backstory.formats.memory import Bound
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.parquet.rows import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told, missing
-from backstory.formats.rows import arrow_type, column_of_kept, type_of_arrow
+from backstory.formats.rows import KINDS, arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles, unpack
 from backstory.formats.values.exactly import wider_type
 from backstory.formats.values.texts import TextForms, parser
@@ -116,14 +116,7 @@ def as_files_of_a_user() -> Iterator[None]:
 
 
 _NOT_OF_TYPE: Final = " is not of type "
-_SQL: Final = {
-    "Bool": "BOOLEAN",
-    "Int32": "INT",
-    "Int64": "BIGINT",
-    "Float32": "FLOAT",
-    "Float64": "DOUBLE",
-    "timestamp[us]": "TIMESTAMP_NTZ",
-}
+_SQL: Final = {type_name(pa.field("", type_)): str(ColumnType(kind)) for type_, kind in KINDS.items()}
 
 
 def _with_sql_type(message: str) -> str:

@@ -106,7 +106,7 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
     return _ARROW.get(type_.kind, pa.string())
 
 
-_KINDS = {type_: kind for kind, type_ in _ARROW.items() if kind is not Kind.SHORT}
+KINDS = {type_: kind for kind, type_ in _ARROW.items() if kind is not Kind.SHORT}
 
 
 def type_of_arrow(type_: pa.DataType) -> ColumnType:
@@ -121,8 +121,8 @@ def type_of_arrow(type_: pa.DataType) -> ColumnType:
     if pa.types.is_map(type_):
         key, value = type_of_arrow(type_.key_type), type_of_arrow(type_.item_type)
         return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
-    if type_ in _KINDS:
-        return ColumnType(_KINDS[type_])
+    if type_ in KINDS:
+        return ColumnType(KINDS[type_])
     return ColumnType(Kind.STRING, foreign="" if pa.types.is_string(type_) else str(type_))
 
 

@@ -31,7 +31,7 @@ def foreign_writes(
     """One sentence for the commits and one for the column changes of other programs.
 
     `commits` are the table's commits, newest first, each with id, operation and door. `then` and `now` are
-    column names by id, as the door left them and as they are now. `then` is None if they were not recorded.
+    column names by id, as the door left them and as they are now. If they were not recorded, `then` is None.
     """
     if layout not in _OWN_LAYOUTS:
         return []

@@ -32,7 +32,7 @@ class Dating:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The table of pruned versions. If `columns` is None, it has the columns of the history."""
+    """The table of pruned versions. By default, it has the columns of the history."""
 
     name: str
     columns: frozenset[str] | None = None

@@ -6,7 +6,7 @@ of the class or the `TypedDict` contains the texts.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from types import NoneType, SimpleNamespace, UnionType
@@ -114,9 +114,7 @@ def with_options(*declarations: type) -> Callable[[Method], Method]:
 
         @wraps(method)
         def call(self: Any, *arguments: Any, **words: Any) -> Any:
-            for word in words:
-                if word not in names and word not in form.parameters:
-                    raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
+            _refuse_unknown(method, words, names | form.parameters.keys())
             return method(self, *arguments, **words)
 
         return cast("Method", _describe(call, options))
@@ -157,15 +155,20 @@ def with_request(
         @wraps(method)
         def call(self: Any, *arguments: Any, **words: Any) -> Any:
             mine = {name: words.pop(name) for name in own if name in words}
-            for word in () if build else words:
-                if word not in names:
-                    raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
+            if not build:
+                _refuse_unknown(method, words, names)
             made = build(request, words) if build else cast("Any", request)(**words)
             return method(self, *arguments, request=made, **mine)
 
         return _describe(call, options)
 
     return cast("_Decorator[Words, Request_co]", decorate)
+
+
+def _refuse_unknown(method: Any, words: Iterable[str], names: Collection[str]) -> None:
+    for word in words:
+        if word not in names:
+            raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
 
 
 def _describe(call: Any, options: Sequence[CallOption]) -> Any:

@@ -1,5 +1,6 @@
 """Values: their equality, and the form of values, keys and lists as strings."""
 
+import base64
 import json
 import math
 import re
@@ -34,6 +35,11 @@ def as_json(value: object, of_bytes: Callable[[bytes], str] = bytes.hex) -> str:
         return json.dumps(value, default=form, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):
         return json.dumps(_with_json_keys(value, form), default=form, ensure_ascii=False)
+
+
+def base64_text(content: bytes) -> str:
+    """Bytes as base64, the form of bytes in batch files and exports."""
+    return base64.b64encode(content).decode()
 
 
 def _with_json_keys(value: object, form: Callable[[object], object]) -> object:

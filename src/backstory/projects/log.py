@@ -331,7 +331,7 @@ def freshness(
     """For each selected declaration with `expect`: the last delivery, when the next is due, and `late`.
 
     A declaration that was never delivered is late, as is a pattern that no run has delivered. Times are UTC.
-    `age_hours` is None if there was no delivery. Raises UsageError for a word that selects nothing.
+    Before the first delivery, `age_hours` is None. Raises UsageError for a word that selects nothing.
     """
 
     def exists(name: str) -> bool:

@@ -204,7 +204,7 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
 def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
     """Move a cursor from any place to a commit, or create the cursor there.
 
-    If `version` is None, drop the cursor.
+    Without a version, drop the cursor.
 
     Raises UsageError if no cursor is named, or if the cursor to drop does not exist.
     """

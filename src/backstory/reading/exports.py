@@ -3,7 +3,6 @@
 The rows are written to a temporary file, which replaces the target when it is complete.
 """
 
-import base64
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ from backstory.formats.memory import FULL
 from backstory.formats.values.exactly import all_optional
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
-from backstory.model.values import as_json
+from backstory.model.values import as_json, base64_text
 from backstory.reading.histories import HISTORIES
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.questions import KnownTable, Rows
@@ -50,14 +49,10 @@ def _needs_text(type_: pa.DataType) -> bool:
 
 def _text(column: pa.ChunkedArray) -> pa.Array:
     texts = (
-        _base64(each) if isinstance(each, bytes) else None if each is None else as_json(each, _base64)
+        base64_text(each) if isinstance(each, bytes) else None if each is None else as_json(each, base64_text)
         for each in values_of(column)
     )
     return pa.array(list(texts), pa.string())
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 _OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}

@@ -289,7 +289,7 @@ def versions_query(
 
 
 def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
-    """The query `versions`, restricted to versions that are true at an instant, or now if it is None.
+    """The query `versions`, restricted to versions that are true at an instant, or now by default.
 
     The instant is in microseconds since 1970.
     """

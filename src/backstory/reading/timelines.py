@@ -34,7 +34,10 @@ def shown_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The history as known from one recorded time to another. Both are None if nothing records them."""
+    """The history as known from one recorded time to another.
+
+    If the layout does not record these times, both are None.
+    """
 
     versions: Sequence[VersionRow]
     known_from: datetime | None = None
@@ -248,7 +251,7 @@ _NO_LETTERS: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A period with one value. `end` is None while it lasts. `removed_at` is set if no version follows."""
+    """A period with one value. While it lasts, it has no end. `removed_at` is set if no version follows."""
 
     start: datetime
     end: datetime | None

@@ -10,7 +10,7 @@ from backstory.stores.port import Store, StoredTable
 
 @singledispatch
 def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
-    """Commit a change once. If `table` is None, the change creates it.
+    """Commit a change once. Without a table, the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded. Raises TryAgain if another writer
     committed first, or if the number of added rows differs from the expected one. Raises Refused for a name

@@ -5,7 +5,6 @@ pair of copies therefore keeps its time, and its secret for names and keys, unti
 another pair.
 """
 
-import base64
 import csv
 import gzip
 import hashlib
@@ -42,12 +41,12 @@ from backstory.formats.options import JsonOptions
 from backstory.formats.reading import as_files_of_a_user, open_files
 from backstory.formats.rows import type_of_arrow
 from backstory.formats.source_files import source_files
-from backstory.formats.values.exactly import cast_same
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.table import Column, TableName
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind
-from backstory.model.values import as_json
+from backstory.model.values import as_json, base64_text, comparison_key
+from backstory.stores.metadata.values import values_of
 from backstory.strategies.actions import UNMODIFIED
 
 NULL_STRING = "null-m8yilkvPsNulehxl2G6pmSQ3G3WWdLP"
@@ -138,7 +137,7 @@ def _text(value: object, encoding: Encoding) -> str:
         case bool():
             text = "true" if value else "false"
         case bytes():
-            text = _base64(value)
+            text = base64_text(value)
         case datetime(tzinfo=zone) if zone is not None:
             text = instant(value)
         case date() | time():
@@ -211,8 +210,8 @@ def read_copy(
         schema, with_commas = files.columns(known)
         columns = tuple(Column(field.name, _type(field.type)) for field in schema)
         _refuse_wrong_key(path, key, columns)
-        if isinstance(files.options, JsonOptions):  # objects and arrays stay as they are written
-            nested = {column.name: _TEXT for column in columns if column.type.kind is Kind.JSON}
+        nested = {column.name: _TEXT for column in columns if column.type.kind is Kind.JSON}
+        if nested and isinstance(files.options, JsonOptions):  # objects and arrays stay as they are written
             files = replace(files, written=evolve(written, type={**written.type, **nested}))
             schema, _ = files.columns(known)
         batches = list(files.batches(schema))
@@ -250,21 +249,12 @@ def _type(type_: pa.DataType) -> ColumnType:
 
 
 def _python_rows(table: pa.Table) -> Iterator[CopyRow]:
-    """Rows as dictionaries. Nested values are JSON texts, and floats have the digits of their texts."""
-    for name in table.column_names:
-        if pa.types.is_float32(table[name].type):
-            place = table.column_names.index(name)
-            wide = [cast_same(chunk, pa.float64()) for chunk in table[name].chunks]
-            table = table.set_column(place, name, pa.chunked_array(wide, pa.float64()))
-    for row in table.to_pylist(maps_as_pydicts="strict"):
+    """Rows as dictionaries of their `values_of`. Nested values are JSON texts."""
+    for values in zip(*map(values_of, table.columns), strict=True):
         yield {
-            name: as_json(value, _base64) if isinstance(value, dict | list) else value
-            for name, value in row.items()
+            name: as_json(value, base64_text) if isinstance(value, dict | list) else value
+            for name, value in zip(table.column_names, values, strict=True)
         }
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
 
 
 def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> CopyDifference:
@@ -295,8 +285,8 @@ def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, hist
 
 
 def _same(old: object, new: object) -> bool:
-    """Whether two values are equal. NaN equals NaN."""
-    return old == new or (old != old and new != new)  # noqa: PLR0124
+    """Whether two values are equal (native.md, V16)."""
+    return old == new or comparison_key(old) == comparison_key(new)
 
 
 SECRET_BYTES = 32

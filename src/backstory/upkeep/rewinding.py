@@ -263,7 +263,7 @@ class _Rewinding:
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:
         """A plan for the rewind, made from the rows recorded since then.
 
-        Without such rows, the plan's change is None.
+        Without such rows, the plan has no change.
         """
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)

@@ -51,7 +51,7 @@ _COMMENTS: dict[type[Dialect], str] = {
 
 
 def stored_view_marks(engine: Engine, history: StoredHistory) -> dict[str, str | None]:
-    """The suffix and the mark of each existing view. The mark is None if the view has no comment."""
+    """The suffix and the mark of each existing view. A view without a comment has no mark."""
     comments_of = {suffix: _comments(engine, history, suffix) for suffix in SUFFIXES}
     return {suffix: comments[0] for suffix, comments in comments_of.items() if comments}
 

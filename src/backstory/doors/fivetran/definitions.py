@@ -119,7 +119,7 @@ def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
 
 
 def required_key(table: TableName, definition: common.Table) -> tuple[str, ...]:
-    """The key columns of a table's definition. Raises Refused if there are none."""
+    """The key columns of a table's definition. Raises Refused for a definition without key columns."""
     key = key_from(definition.columns)
     if not key:
         raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")

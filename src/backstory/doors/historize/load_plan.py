@@ -310,7 +310,7 @@ class PlannedHistory:
 def assemble_load(
     work: SparkWork, rows: PlannedRows, loaded: LoadOutcome, newest: datetime | None, began: float
 ) -> tuple[PlannedBase | None, PlannedHistory]:
-    """Assemble the load of base and history from their planned rows. The base is None if it is skipped.
+    """Assemble the load of base and history from their planned rows. A skipped base is None.
 
     `loaded` is the load's outcome so far, and `began` is the monotonic time at which planning began.
     """

@@ -401,7 +401,7 @@ def _stored_side(
     plan: TablePlan,
     whole: Callable[[MemoryLease, pa.Table], pa.Table] | None = None,
 ) -> Side:
-    """A side made from a table. The driver reads `rows`. If it is None, Spark must read the frame."""
+    """A side made from a table. The driver reads `rows`. Without `rows`, Spark must read the frame."""
 
     def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         return rows if rows is None or whole is None else replace(rows, whole=partial(whole, lease))
@@ -434,7 +434,7 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
 def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
     """The estimated size of the stage's rows in memory in bytes, and the number of rows.
 
-    The number is None if Spark must count the rows.
+    If Spark must count the rows, the number is None.
     """
     stage = work.run.stage
     if stage is not None and stage.path is not None:

@@ -269,7 +269,7 @@ class RunLog:
     def add_failure(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
     ) -> None:
-        """Log and register a failed load. `run` is None if the load failed before its run began."""
+        """Log and register a failed load. A load that failed before its run began has no `run`."""
         if self.silent:
             return
         with _log_errors():

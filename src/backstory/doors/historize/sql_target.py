@@ -57,26 +57,28 @@ class SqlTarget(runs.Target):
 
     def _find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
         """The id of another run that is loading the dataset, or None."""
-        if self.columns(runs.META, runs.RUNS) is None:
-            return None
-        rows = self._engine.fetch_all(
-            f"SELECT load_run_id FROM {self._meta(runs.RUNS)} WHERE {self._is_dataset(schema, dataset)} "
+        rows = self._registry_rows(
+            "load_run_id",
+            f"{self._is_dataset(schema, dataset)} "
             f"AND status = 'running' AND load_run_id <> {self.dialect.string_literal(run_id)} "
-            f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}"
+            f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}",
         )
         return rows[0][0] if rows else None
+
+    def _registry_rows(self, columns: str, condition: str) -> Sequence[Any]:
+        """Columns of the registered runs that meet the condition. Before the first run, there are none."""
+        if self.columns(runs.META, runs.RUNS) is None:
+            return []
+        return self._engine.fetch_all(f"SELECT {columns} FROM {self._meta(runs.RUNS)} WHERE {condition}")
 
     def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
         """SQL that tests whether a row belongs to a dataset."""
         return f"dataset_key = {self.dialect.string_literal(runs.dataset_key(schema, dataset))}"
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
-        if self.columns(runs.META, runs.RUNS) is None:
-            return None
-        rows = self._engine.fetch_all(
-            f"SELECT load_timestamp, attempt_no, status, receipt FROM {self._meta(runs.RUNS)} "
-            f"WHERE {self._is_dataset(schema, dataset)} "
-            f"AND load_run_id = {self.dialect.string_literal(run_id)}"
+        rows = self._registry_rows(
+            "load_timestamp, attempt_no, status, receipt",
+            f"{self._is_dataset(schema, dataset)} AND load_run_id = {self.dialect.string_literal(run_id)}",
         )
         if not rows:
             return None

@@ -24,7 +24,7 @@ FEED_COUNTS: Final = (
 class DeliveryReceipt(Receipt):
     """The table, the counts by outcome, and the commit.
 
-    If nothing was committed, the commit and its time are None. `warnings` report writes by other programs
+    Without a commit, both the commit and its time are None. `warnings` report writes by other programs
     since the previous delivery.
     """
 

@@ -77,7 +77,7 @@ def stored_slice(
     """The live rows of these keys that are open or end at or after `since` (microseconds), and later marks.
 
     The result has these columns, places and row ids. Columns that the table lacks are NULL, and narrower
-    types are widened. It may have rows that no key needs. If `keys` is None, it has the rows of all records.
+    types are widened. It may have rows that no key needs. Without `keys`, it has the rows of all records.
     If `low` is set, rows whose log position is at or after `low` are included, at any instant (V134). Raises
     TooLarge if the lease cannot hold the rows.
     """

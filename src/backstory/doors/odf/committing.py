@@ -88,8 +88,8 @@ class DatasetFile:
 def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
     """The token by which a file of a run is recognized if the run is repeated (R81).
 
-    Without a run id, it is None. It contains the place of a polled file, or the name and content of a pushed
-    file, whose folder may differ in a second attempt.
+    Without a run id, there is no token. The token contains the place of a polled file, or the name and
+    content of a pushed file, whose folder may differ in a second attempt.
     """
     if run.run_id is None:
         return None

@@ -161,7 +161,7 @@ def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetR
 class Added(Receipt):
     """The receipt for an added manifest, with its lints.
 
-    The name is None if the manifest could not be read.
+    The name is missing if the manifest could not be read.
     """
 
     dataset: str | None

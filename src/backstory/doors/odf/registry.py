@@ -118,7 +118,7 @@ Table_co = TypeVar("Table_co", bound=TableLike, covariant=True)
 class KnownDataset(Generic[Table_co]):
     """A dataset and its table, which a store or a catalog loaded.
 
-    The table is None before the dataset is added.
+    Before the dataset is added, it has no table.
     """
 
     dataset: Dataset

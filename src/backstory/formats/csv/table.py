@@ -141,7 +141,7 @@ class _First(NamedTuple):
 
 
 def _first_row(parts: Iterator[RowBlock], letters: Grammar) -> _First:
-    """The first row that is not an empty line. Its cells are None if all lines are empty."""
+    """The first row that is not an empty line. If all lines are empty, it has no cells."""
     piece = RowBlock(b"", 1)
     for piece in parts:
         cells: list[str] = []

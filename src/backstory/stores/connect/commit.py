@@ -48,7 +48,7 @@ MERGE_MODE: Final = "write.merge.mode"
 
 @commit_of.register(ConnectStore)
 def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
-    """Commit a change once. If `table` is None, the change creates it.
+    """Commit a change once. Without a table, the change creates it.
 
     Raises TryAgain if another writer committed first. Raises Refused for a name that no table can have, and
     UsageError for a change that only Java can make. A failed commit may leave files until snapshots expire.

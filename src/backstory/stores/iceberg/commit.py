@@ -42,7 +42,7 @@ _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
 def commit(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
-    """Commit a change once. If `table` is None, the change creates it.
+    """Commit a change once. Without a table, the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded, so that the plan still holds.
     Raises TryAgain if another writer committed first, or if the number of added rows differs from the

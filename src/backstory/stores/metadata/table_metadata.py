@@ -236,7 +236,7 @@ VECTOR: Final = "PUFFIN"
 
 @dataclass(slots=True)
 class _Group:
-    """The rows of the files of one partition. `open` and `memory` are None if the statistics lack them."""
+    """The rows of the files of one partition. If the statistics lack `open` or `memory`, it is None."""
 
     rows: int = 0
     deleted: int = 0

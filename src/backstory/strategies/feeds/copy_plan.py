@@ -170,7 +170,7 @@ def own_voids(copy: FeedCopyTerms, rows: pa.Table) -> pa.Table:
     """The live rows that cancel the mark of a restated copy."""
     if not copy.restated or not len(rows):
         return rows.slice(0, 0)
-    own = memory_field(copy.marks, SCOPE).take(pa.array(np.full(len(rows), len(copy.marks) - 1)))
+    own = pa.repeat(memory_field(copy.marks, SCOPE)[len(copy.marks) - 1], len(rows))
     void = is_of(rows, FactKind.VOID) & ~are_truncate_voids(rows) & (micros(rows[VALID_FROM]) == copy.at)
     return live_rows(rows.filter(pa.array(void & alike(memory_field(rows, SCOPE), own))))
 

@@ -63,7 +63,7 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
 
 
 def scope_of(text: str | None) -> Scope | None:
-    """Parse a scope from its JSON in a mark. For a mark without a scope, the result is None."""
+    """Parse a scope from its JSON in a mark. A mark without a scope has None."""
     return None if text is None else tuple(sorted(json.loads(text).items()))
 
 

@@ -123,7 +123,7 @@ _EXTRA_COLUMNS = (scd2.IN_SCOPE, FILE, POSITION, ROW_ID)
 def plan_base(terms: scd2.LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
     """The rows to add to and remove from a part of a base, and its live rows after that.
 
-    The live rows are None if the part is refused. If rows are flagged instead of deleted, `stored` must have
+    A refused part has no live rows. If rows are flagged instead of deleted, `stored` must have
     all columns.
     """
     codes = side_codes(staged, stored, [terms.key])

@@ -43,7 +43,7 @@ LOG_NUMBER: Final = "log"
 class LocalTimes:
     """Local times in a zone.
 
-    `side` chooses between two instants. If `side` is None, ambiguous times are refused.
+    `side` chooses between two instants. Without a side, ambiguous times are refused.
     """
 
     expression: str

@@ -107,7 +107,7 @@ class _Events:
 class _StoredSlice:
     """The stored rows that a feed can touch: marks, and records' rows from `since` on.
 
-    `records` is None if Spark reads them.
+    If Spark reads the records, `records` is None.
     """
 
     since: int | None
