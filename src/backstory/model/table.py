@@ -3,7 +3,7 @@
 Spark, Trino, DuckDB and most other readers treat names that differ only by case as equal.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from backstory.errors import UsageError
@@ -141,6 +141,12 @@ def fields_alike(type_: ColumnType) -> tuple[str, str] | None:
 def is_reserved(name: str, reserved: Iterable[str]) -> bool:
     """Whether a name is reserved, ignoring case."""
     return fold_case(name) in map(fold_case, reserved)
+
+
+def nested_key_error(nested: Sequence[str], keys: Sequence[str] = ()) -> UsageError:
+    """The error for nested key columns. `keys` are the names in the error's JSON."""
+    message = f"{', '.join(nested)} cannot be in a key: it is nested."
+    return UsageError("bad-option", message, "Use flat columns.", keys)
 
 
 def spelling_hint(missing: Iterable[str], names: Collection[str]) -> str:

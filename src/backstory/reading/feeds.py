@@ -6,7 +6,7 @@ table of layout `versions` have expired, the changes are derived from the record
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -364,10 +364,7 @@ def _recorded_feed(
 ) -> ChangeFeed:
     """The changes recorded after one time, up to and including another, from a table of layout `versions`.
 
-    The end of a row has two steps: `end_before` from `recorded_at`, and `valid_to` from `ended_at` (V6). Each
-    step was a commit. If the end moves again, a copy of the row remains, whose recorded time is the former
-    step's (V7). Commit versions are NULL if the snapshot has expired. Raises UsageError (`known-pruned`) if
-    the table no longer records these times.
+    Raises UsageError (`known-pruned`) if the table no longer records these times.
     """
     since, until = (
         None if isinstance(end, int | None) else instant_of(end)
@@ -377,6 +374,21 @@ def _recorded_feed(
     feed = feed_rows(table, options)
     if not options.get("current"):
         feed = replace(feed, condition=any_row)  # a memory row was a version before
+    moves = _recorded_moves(store, table, lineage, since, until)
+    frame = feed_frame(moves, feed, table.rows, net=options.get("net", False), only_added=False)
+    newest = lineage.newest if until is None else None
+    return ChangeFeed(frame, None, newest, lambda: None, lambda: None)
+
+
+def _recorded_moves(
+    store: IcebergStore, table: IcebergTable, lineage: Lineage, since: datetime | None, until: datetime | None
+) -> "DataFrame":
+    """The rows that were recorded or ended in a range of times, with the columns of moved rows.
+
+    The end of a row has two steps: `end_before` from `recorded_at`, and `valid_to` from `ended_at` (V6). Each
+    step was a commit. If the end moves again, a copy of the row remains, whose recorded time is the former
+    step's (V7). Commit versions are NULL if the snapshot has expired.
+    """
     role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
     row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
     goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
@@ -413,10 +425,7 @@ def _recorded_feed(
         if each.recorded
     ]
     known = store.spark.createDataFrame(commits, "recorded bigint, version bigint, time bigint")
-    moves = query_frames(query, kept_commits=known)
-    frame = feed_frame(moves, feed, table.rows, net=options.get("net", False), only_added=False)
-    newest = lineage.newest if until is None else None
-    return ChangeFeed(frame, None, newest, lambda: None, lambda: None)
+    return query_frames(query, kept_commits=known)
 
 
 def changes(store: IcebergStore, table: TableName, options: ChangesOptions) -> ChangeFeed:

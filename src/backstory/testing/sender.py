@@ -43,7 +43,7 @@ from backstory.formats.rows import type_of_arrow
 from backstory.formats.source_files import source_files
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.model.table import Column, TableName
+from backstory.model.table import Column, TableName, nested_key_error
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind
 from backstory.model.values import as_json, base64_text, comparison_key
 from backstory.stores.metadata.values import values_of
@@ -232,12 +232,7 @@ def _refuse_wrong_key(path: Path, key: Sequence[str], columns: Sequence[Column])
             "no-key", f"{path} has no column {', '.join(lacking)}.", f"It has {', '.join(types)}.", lacking
         )
     if nested := [name for name in key if types[name].kind is Kind.JSON]:
-        raise UsageError(
-            "bad-option",
-            f"{', '.join(nested)} cannot be in a key: it is nested.",
-            "Use flat columns.",
-            nested,
-        )
+        raise nested_key_error(nested, nested)
 
 
 def _type(type_: pa.DataType) -> ColumnType:

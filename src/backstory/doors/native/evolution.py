@@ -16,6 +16,7 @@ from backstory.model.table import (
     fields_alike,
     is_reserved,
     names_alike,
+    nested_key_error,
     other_spelling,
     spelling_hint,
 )
@@ -421,7 +422,7 @@ def _require_key(key: Sequence[str], columns: Sequence[Column], *, kept: bool = 
     names = {column.name: column.type for column in columns}
     refuse_lacking_key(key, names, kept=kept)
     if nested := [name for name in key if not names[name].flat]:
-        raise bad_option(f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns.")
+        raise nested_key_error(nested)
 
 
 def _widen_columns(

@@ -31,6 +31,7 @@ from backstory.model.change_feed import (
     COMMIT_VERSION,
     ChangeType,
 )
+from backstory.model.table import nested_key_error
 
 _NEW_ROWS: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
 
@@ -92,9 +93,7 @@ def _refuse_columns(rows: pa.Table, key: Sequence[str]) -> None:
             lacking,
         )
     if nested := [column for column in key if pa.types.is_nested(rows[column].type)]:
-        raise UsageError(
-            "bad-option", f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns."
-        )
+        raise nested_key_error(nested)
 
 
 def _change_types(types: pa.Array) -> pa.Array:

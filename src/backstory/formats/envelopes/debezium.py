@@ -189,11 +189,6 @@ def _distinct(source: Columns, names: Sequence[str], count: int) -> set[str]:
     return {"/".join(part for part in value.split("/") if part not in {"", "0"}) for value in joined}
 
 
-def logs_whole_rows(connector: str) -> bool:
-    """Whether the connector's before image of a delete is certainly the whole row."""
-    return connector in CONNECTORS and CONNECTORS[connector].logs_whole_rows
-
-
 def log_positions(connector: str, source: Columns, reads: pa.Array, place: Place) -> pa.Table:
     """The log positions of messages, as columns in sort order.
 
@@ -306,11 +301,14 @@ def unmodified_cells(
     return pa.table(flags)
 
 
-def before_images(
-    images: Images, there: pa.Array, schema: pa.Schema, unavailable: str
+def _before_images(
+    images: Images, operations: pa.Array, connector: str, schema: pa.Schema, unavailable: str
 ) -> tuple[pa.Table | None, pa.Array]:
-    """The before images that exist (`there`) and are fully available, and whether each event has one."""
-    whole = pc.and_(there, pc.invert(all_null(images.before, len(images))))
+    """The before images that are whole rows with all values, and whether each event has one."""
+    whole = pc.equal(operations, "u")
+    if connector in CONNECTORS and CONNECTORS[connector].logs_whole_rows:
+        whole = pc.or_(whole, images.is_delete)
+    whole = pc.and_(whole, pc.invert(all_null(images.before, len(images))))
     for cells in images.before.values():
         whole = pc.and_(whole, pc.invert(unavailable_cells(cells, unavailable)))
     if not whole.true_count:
@@ -404,10 +402,7 @@ def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str
     connector = connector_of(source.get("connector", pa.nulls(len(kinds))), place)
     log = log_source(connector, source, len(kinds))
     refuse_several(log)
-    imaged = pc.equal(operations, "u")
-    if logs_whole_rows(connector):
-        imaged = pc.or_(imaged, images.is_delete)
-    before, has_before = before_images(images, imaged, records.schema, unavailable)
+    before, has_before = _before_images(images, operations, connector, records.schema, unavailable)
     reads, sent = pc.equal(operations, "r"), columns.get("ts_ms", pa.nulls(len(kinds)))
     sequence = log_positions(connector, source, reads, place)
     return Unwrapped(
