@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.stored_rows import MARKS, mark_condition, version_condition
 from backstory.errors import Refused, UsageError
@@ -22,6 +23,7 @@ from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.types import widens
 from backstory.model.versions_layout import (
     COLUMNS,
     COPIED_AT,
@@ -119,6 +121,16 @@ class StoredInstants:
             rows = self._marks_by_spark(at)
         return sorted(map(_mark, rows), key=lambda mark: mark.at)
 
+    def scope_columns(self) -> frozenset[str]:
+        """The columns that the scopes of remembered copies name, also of withdrawn copies."""
+        try:
+            parts = self._read([MEMORY], [(MEMORY, SCOPE)], lambda rows: _scopes(rows).is_valid())
+            texts = {text for rows in parts for text in pc.unique(_scopes(rows)).to_pylist()}
+        except Unreadable:
+            scopes = self._frame().select(column(MEMORY).getField(SCOPE).alias(SCOPE)).distinct()
+            texts = {text for (text,) in scopes.collect() if text is not None}
+        return frozenset(name for text in texts for name in json.loads(text))
+
     def _read(
         self,
         names: Sequence[str],
@@ -148,6 +160,10 @@ class StoredInstants:
             {VALID_FROM: _instant(micros), MEMORY: {COLUMNS: ids, SCOPE: scope, KIND: kind}}
             for micros, ids, scope, kind in rows.select(sf.unix_micros(column(VALID_FROM)), *fields).collect()
         ]
+
+
+def _scopes(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.struct_field(rows[MEMORY], SCOPE)
 
 
 def _mark(row: dict[str, Any]) -> Mark:
@@ -371,6 +387,30 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
             f"The copy was taken at {iso(at)}, but copies between {since} and {iso(last)} are "
             "no longer accepted.",
             "Nothing was written; only copies of earlier or later times are accepted.",
+        )
+
+
+def refuse_changed_scopes(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> None:
+    """Refuse a new name or type of a column that a remembered scope names.
+
+    Marks store their scope as text, with the name and the value that the column had (V2).
+    """
+    changed = set(evolved.renamed)
+    old = {new: name for name, new in evolved.renamed.items()}
+    for col in evolved.shape.user_columns:
+        before = table.shape.column(name := old.get(col.name, col.name))
+        if before is not None and not widens(before.type, col.type):
+            changed.add(name)
+    if not changed or SETTLED not in table.properties:
+        return
+    if named := sorted(changed & StoredInstants(store, table).scope_columns()):
+        raise Refused(
+            "settings-changed",
+            f"{table.shape.table} stores copies with a scope of column {named[0]}, so the column keeps its "
+            "name and type.",
+            "Nothing was written; first settle these copies with `settle_before=` of `maintain`, or keep the "
+            "column as it is.",
+            named,
         )
 
 

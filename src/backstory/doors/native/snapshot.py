@@ -22,7 +22,8 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.instants import interval_text
+from backstory.doors.native.feeds.renames import renamed_options
+from backstory.doors.native.instants import interval_text, refuse_changed_scopes
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
@@ -168,8 +169,9 @@ def _properties(inputs: CopyInputs) -> Mapping[str, str]:
     evolved, table = inputs.evolved, inputs.table
     assert table is not None
     settings = inputs.settings.properties() if evolved.renamed else {}
+    feed = renamed_options(table.properties, evolved)
     policy = policy_property(table.properties, inputs.request)
-    return {**settings, **policy, **mistakes_property(table, evolved), **_memory(inputs)}
+    return {**settings, **feed, **policy, **mistakes_property(table, evolved), **_memory(inputs)}
 
 
 def _memory(inputs: CopyInputs) -> Mapping[str, str]:
@@ -278,6 +280,7 @@ class NativeSnapshot:
                 partial(has_no_values, store, table),
                 partial(is_withdrawn, store, table),
             )
+            refuse_changed_scopes(store, table, shape)
             settings = agree_settings(
                 stored_settings(table.properties).rename_columns(shape.renamed), self.request
             )

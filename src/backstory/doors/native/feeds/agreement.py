@@ -63,10 +63,10 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.feeds.terms import FeedTerms
 
 FEED: Final = "backstory.feed"
-_CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
+CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
 # The options that a table stores, by the names under which it stores them.
 _OPTIONS: Final = {
-    **{name: name for name in (*_CONDITIONS, "columns_to_update", "unmodified", "drop")},
+    **{name: name for name in (*CONDITIONS, "columns_to_update", "unmodified", "drop")},
     "ignore_nulls": "ignore_null_updates",
 }
 OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
@@ -333,7 +333,7 @@ def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> di
     texts = {
         name: sorted(value) if isinstance(value, frozenset) else value
         for name, value in options.items()
-        if name not in _CONDITIONS or isinstance(value, str)
+        if name not in CONDITIONS or isinstance(value, str)
     }
     if not texts:
         return {}
@@ -367,7 +367,7 @@ def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> 
 
 def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
     """The value of a stored option for a delivery with these columns, or None if it does not apply."""
-    if name in _CONDITIONS:
+    if name in CONDITIONS:
         words = {quoted or bare for quoted, bare in _WORD.findall(_TEXT.sub("", value))}
         return value if words & set(names) else None
     if name == "columns_to_update":
