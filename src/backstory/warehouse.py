@@ -11,18 +11,18 @@ from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
 from backstory.doors.native.options import (
     ApplyRequest,
-    OnSchemaChange,
     SnapshotRequest,
     request_of,
     source_of,
 )
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
-from backstory.engine.run_context import Remark, RemarkOptions, with_remark
+from backstory.engine.run_context import RemarkOptions, with_remark
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
 from backstory.model.options import with_options, with_request
 from backstory.model.table import ODF, TableName, resolve_name, table_name
+from backstory.projects.options import RunRequest
 from backstory.spark.connect import is_connect, needs_java
 from backstory.spark.session_settings import hold_settings, require_exact_names
 from backstory.table import Table
@@ -215,38 +215,18 @@ class Warehouse:
             return door.historize_on_spark(chosen, self.store, request)
         return door.historize_on_database(chosen, url, request)
 
-    def run(
-        self,
-        file: str | Path | None = None,
-        *,
-        select: str | Sequence[str] = (),
-        failed: bool = False,
-        jobs: int = 4,
-        dry_run: bool = False,
-        on_schema_change: OnSchemaChange | None = None,
-        branch: str | None = None,
-        note: str | None = None,
-        author: str | None = None,
-    ) -> "list[RunReceipt]":
+    @with_request(RunRequest, RemarkOptions)
+    def run(self, request: RunRequest) -> "list[RunReceipt]":
         """Deliver the declarations of a project file, by default `histories.yaml`.
 
-        Returns a receipt for each. `select` takes the same words as the command's option. If `failed` is
-        true, only declarations that failed, were refused or did not start in their last run are delivered.
-        `jobs` is the number of tables to deliver at once. `on_schema_change` accepts or refuses missing
-        columns, and overrides the file's settings. If `branch` is set, tables and feeds are previewed on this
-        branch, and the run is not logged. `note` and `author` are stored with the commits of tables and
-        datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection. The
-        receipt of a table that fails contains an error.
+        Returns a receipt for each. A run with a `branch` is not logged. `note` and `author` are stored with
+        the commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong
+        file or selection. The receipt of a table that fails contains an error.
         """
         from backstory.projects.declarations import read_project
-        from backstory.projects.deliveries import RunTerms
-        from backstory.projects.running import RunRequest, run_project
+        from backstory.projects.running import run_project
 
-        project = read_project(file)
-        words = [select] if isinstance(select, str) else list(select)
-        request = RunRequest(words, failed, jobs, dry_run)
-        terms = RunTerms(project.folder, dry_run, self.rights, Remark(note, author), on_schema_change, branch)
-        return run_project(self.store, project, request, terms)
+        return run_project(self.store, read_project(request.file, request.select), request, self.rights)
 
     def runs(self) -> list[dict[str, Any]]:
         """Past runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and declarations by outcome."""

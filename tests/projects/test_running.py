@@ -19,11 +19,11 @@ from backstory.model.receipt import exit_code
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import read_project
-from backstory.projects.deliveries import RunTerms
 from backstory.projects.entries import FIELDS
 from backstory.projects.log import LOG, PLACES, former_runs, freshness, rows_of_log
-from backstory.projects.running import RunRequest, RunWatcher, hold_tables, run_project
-from backstory.settings import DRIVER_MEMORY
+from backstory.projects.options import RunRequest
+from backstory.projects.running import RunWatcher, hold_tables, run_project
+from backstory.settings import DRIVER_MEMORY, Rights
 from backstory.stores.iceberg.create import create_view, ensure_schema
 from backstory.stores.iceberg.store import IcebergStore, load
 from backstory.stores.metadata.catalogs import SessionCatalog
@@ -193,10 +193,7 @@ def test_what_another_run_holds_is_tried_again(team):
             if len(attempts) == 2:
                 other.close()
 
-        request = RunRequest(watcher=RunWatcher(on_begin=begun))
-        (receipt,) = run_project(
-            team.warehouse.store, read_project(team.file), request, RunTerms(team.folder)
-        )
+        (receipt,) = run_watched(team, on_begin=begun)
     assert (receipt.status, receipt.attempts) == ("changed", 2)
     with (
         hold_tables(team.warehouse.store, ["x.y"]),
@@ -223,8 +220,7 @@ def test_a_run_that_is_ended_begins_nothing_more(team):
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
     stop = Event()
     stop.set()
-    request = RunRequest(stop=stop)
-    (receipt,) = run_project(team.warehouse.store, read_project(team.file), request, RunTerms(team.folder))
+    (receipt,) = run_project(team.warehouse.store, read_project(team.file), RunRequest(), Rights(), stop)
     assert (receipt.status, receipt.exit_code) == ("stopped", 75)
     assert team.status(failed=True) == {"a": "changed"}
 
@@ -282,6 +278,12 @@ class BrokenOff(BaseException):
     """An exception that ends a run like a kill, without a record of its end."""
 
 
+def run_watched(team, **callbacks):
+    """The receipts of a run with one declaration at a time, which reports its progress."""
+    request, watcher = RunRequest(jobs=1), RunWatcher(**callbacks)
+    return run_project(team.warehouse.store, read_project(team.file), request, Rights(), watcher=watcher)
+
+
 def break_off(team, after):
     """Run table by table until this one has ended, then stop."""
 
@@ -289,9 +291,8 @@ def break_off(team, after):
         if receipt.name == f"{team.schema}.{after}":
             raise BrokenOff
 
-    request = RunRequest(jobs=1, watcher=RunWatcher(on_end=ended))
     with pytest.raises(BrokenOff):
-        run_project(team.warehouse.store, read_project(team.file), request, RunTerms(team.folder))
+        run_watched(team, on_end=ended)
 
 
 def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
@@ -331,8 +332,7 @@ def test_a_run_that_goes_on_has_not_failed(team):
             team.run(failed=True)
         seen.append(told.value.code)
 
-    request = RunRequest(watcher=RunWatcher(on_begin=begun))
-    run_project(team.warehouse.store, read_project(team.file), request, RunTerms(team.folder))
+    run_watched(team, on_begin=begun)
     assert seen == ["run-under-way"]
     assert team.run(failed=True) == {}
 

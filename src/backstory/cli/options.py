@@ -220,7 +220,7 @@ def _flag(option: CallOption) -> _Flag:
     elif {Sequence, bool} <= types:
         type_, default, parse = NamesOrAll, None, _names_or_all
     elif Sequence in types:
-        type_, default, parse = Names, (), lambda words: parse_parts(words) or None
+        type_, default, parse = Names, (), lambda words: parse_parts(words) or option.default
         text = f"{text} Separate several with commas."
     elif bool in types:
         type_, default = Flag, False

@@ -10,13 +10,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Unpack
-
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from backstory.cli.answers import answer_from_metadata, open_warehouse, print_remark
-from backstory.cli.options import DEFAULTS, Flag, Limit, Names, Options, parse_names, with_flags
+from backstory.cli.options import DEFAULTS, Limit, Names, Options, parse_names, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -31,17 +28,16 @@ from backstory.cli.output import (
     show_one,
 )
 from backstory.cli.progress import watch_run
-from backstory.doors.native.options import OnSchemaChange
-from backstory.engine.run_context import Remark, RemarkOptions
+from backstory.engine.run_context import RemarkOptions
 from backstory.errors import Violated
 from backstory.model.receipt import exit_code
+from backstory.projects.options import RunRequest
 from backstory.sources.databases.address import is_database, parse_server
 
 if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
     from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog
 
-Jobs = Annotated[int, Parameter(validator=Number(gte=1))]
 RUNS: Final = (
     "run_id",
     "started_at",
@@ -66,20 +62,8 @@ DECLARATIONS_OF_RUN: Final = (
 FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "due", "late")
 
 
-@with_flags(RemarkOptions)
-def run(
-    file: Path | None = None,
-    /,
-    *,
-    select: Names = (),
-    failed: Flag = False,
-    jobs: Jobs = 4,
-    dry_run: Flag = False,
-    on_schema_change: OnSchemaChange | None = None,
-    branch: str | None = None,
-    options: Options = DEFAULTS,
-    **remark: Unpack[RemarkOptions],
-) -> int:
+@with_flags(RunRequest, RemarkOptions)
+def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: Any) -> int:
     """Deliver the tables, feeds, models and datasets of a project file, several at once.
 
     Each table has its own commit. A delivery begins after the deliveries that it needs have succeeded: a
@@ -91,33 +75,17 @@ def run(
 
     Args:
         file: Project file. Default: histories.yaml.
-        select: Names, patterns in quotes such as 'crm.*', or tag:nightly. +NAME adds its upstream
-            declarations, NAME+ its downstream declarations.
-        failed: Run only the declarations that failed, were refused or did not start in their last run.
-        jobs: Largest number of tables to deliver at once.
-        dry_run: Print the changes, and write nothing. If a table has several new files, only the first one is
-            compared.
-        on_schema_change: Accept or refuse missing columns, for all tables, instead of the file's settings.
-        branch: Deliver tables and feeds to this branch, as a preview. `backstory publish` makes it the table.
     """
-    from backstory.projects.declarations import read_project, upstream_of
-    from backstory.projects.declarations import select as select_from
+    from backstory.projects.declarations import read_project
 
-    project, words = read_project(file), parse_names(select)
-    if not project.patterns:
-        select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
-    # These load pyspark.
-    from backstory.projects.deliveries import RunTerms
-    from backstory.projects.running import RunRequest, run_project
-
-    commit_remark = Remark(**remark)
-    rights = options.settings().rights
-    terms = RunTerms(project.folder, dry_run, rights, commit_remark, on_schema_change, branch)
+    request = RunRequest(file, **words)
+    project = read_project(file, request.select)  # raises its errors before Spark starts
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
-        request = RunRequest(words, failed, jobs, dry_run, stop, watcher)
-        receipts = run_project(warehouse.store, project, request, terms)
-    show_receipts(receipts, options, dry_run=dry_run)
-    if failed and not receipts:
+        from backstory.projects.running import run_project  # loads pyspark
+
+        receipts = run_project(warehouse.store, project, request, warehouse.rights, stop, watcher)
+    show_receipts(receipts, options, dry_run=request.dry_run)
+    if request.failed and not receipts:
         print_remark(options, "Nothing failed in the last run.")
     return exit_code(receipts)
 
@@ -243,13 +211,11 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
         file: Project file. Default: histories.yaml.
         select: Names, patterns or tags, as for `run`.
     """
-    from backstory.projects.declarations import read_project, upstream_of
-    from backstory.projects.declarations import select as select_from
+    from backstory.projects.declarations import read_project
     from backstory.projects.log import freshness
 
-    project, words, now = read_project(file), parse_names(select), datetime.now(UTC)
-    if not project.patterns:
-        select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    words, now = parse_names(select), datetime.now(UTC)
+    project = read_project(file, words)  # raises its errors before Spark starts
     rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, words))
     if not rows:
         print_remark(options, "Nothing is expected: no declaration has `expect`.")

@@ -1,13 +1,13 @@
 """The options of calls, with their types, defaults and texts.
 
-A frozen class of attrs declares the options of a call and is its request. A converter takes an option's value
-as callers write it. If a method has arguments of its own, a `TypedDict` declares its options. The docstring
-of the class or the `TypedDict` contains the texts.
+A frozen class of attrs declares the arguments of a call and is its request. A converter takes an option's
+value as callers write it. If a method takes any number of arguments, or has options of its own, a `TypedDict`
+declares the others. The docstring of the class or the `TypedDict` contains the texts.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, cleandoc, signature
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
@@ -86,6 +86,18 @@ def _fields(request: type) -> dict[str, tuple[Any, Any]]:
     return options
 
 
+def _positional(request: type) -> list[Parameter]:
+    """The arguments of a call that a request takes by position or by name."""
+    options = _fields(request)
+    return [
+        Parameter(
+            name, Parameter.POSITIONAL_OR_KEYWORD, annotation=options[name][0], default=options[name][1]
+        )
+        for name, field in fields_dict(request).items()
+        if not field.kw_only
+    ]
+
+
 def alternatives(hint: Any) -> set[Any]:
     """The types in a union, or the single type, without their parameters."""
     parts = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
@@ -139,15 +151,18 @@ class _Decorator(Protocol[Words, Request_co]):
 def with_request(
     request: Callable[Words, Request_co],
     *more: type,
-    build: Callable[[Any, dict[str, Any]], Any] | None = None,
+    build: Callable[..., Any] | None = None,
 ) -> _Decorator[Words, Request_co]:
-    """A decorator for a method whose last argument is a request. Callers pass its options as keywords.
+    """A decorator for a method whose last argument is a request. Callers pass its fields as arguments.
 
-    A type checker knows the names and types of the options. `more` declares texts of options that the request
-    inherits. `build` makes the request from the keywords. By default, any other keyword raises TypeError.
+    Fields with texts are options, which are passed as keywords. A type checker knows the names and types of
+    the fields. `more` declares texts of options that the request inherits. `build` makes the request from its
+    class and the keywords. By default, any other keyword raises TypeError.
     """
     options = list(declared_options(cast("type", request), *more))
-    names = {option.name for option in options}
+    positional = _positional(cast("type", request))
+    names = {option.name for option in options} | {argument.name for argument in positional}
+    make = partial(build, request) if build else cast("Any", request)
 
     def decorate(method: Any) -> Any:
         *own, _ = signature(method).parameters
@@ -157,10 +172,11 @@ def with_request(
             mine = {name: words.pop(name) for name in own if name in words}
             if not build:
                 _refuse_unknown(method, words, names)
-            made = build(request, words) if build else cast("Any", request)(**words)
-            return method(self, *arguments, request=made, **mine)
+            count = len(own) - 1 - len(mine)
+            made = make(*arguments[count:], **words)
+            return method(self, *arguments[:count], request=made, **mine)
 
-        return _describe(call, options)
+        return _describe(call, options, positional)
 
     return cast("_Decorator[Words, Request_co]", decorate)
 
@@ -171,14 +187,14 @@ def _refuse_unknown(method: Any, words: Iterable[str], names: Collection[str]) -
             raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
 
 
-def _describe(call: Any, options: Sequence[CallOption]) -> Any:
-    """A function with the options in its signature, in place of its last parameter, and in its docstring."""
+def _describe(call: Any, options: Sequence[CallOption], positional: Sequence[Parameter] = ()) -> Any:
+    """A function with these parameters in place of its last one, and with the options in its docstring."""
     form = signature(call)
     added = [
         Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)
         for option in options
     ]
-    call.__signature__ = form.replace(parameters=[*[*form.parameters.values()][:-1], *added])
+    call.__signature__ = form.replace(parameters=[*[*form.parameters.values()][:-1], *positional, *added])
     texts = "\n".join(f"* `{option.name}`: {option.text}" for option in options)
     call.__doc__ = call.__doc__ and f"{cleandoc(call.__doc__)}\n\n{texts}"
     return call

@@ -116,11 +116,17 @@ class Project:
         return self.path.parent
 
 
-def read_project(path: str | Path | None = None) -> Project:
-    """The project in a file. Raises UsageError with the line and column of the first error."""
+def read_project(path: str | Path | None = None, words: Sequence[str] = ()) -> Project:
+    """The project in a file. Raises UsageError with the line and column of the first error.
+
+    If the project has no patterns, raises UsageError for words that select nothing.
+    """
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
-    return project_of(file, document, validate(Histories, document))
+    project = project_of(file, document, validate(Histories, document))
+    if not project.patterns:
+        select(project, upstream_of(project), words)
+    return project
 
 
 def project_of(file: Path, document: Document, entries: Histories) -> Project:

@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -16,24 +16,19 @@ from backstory.doors.historize import door as models
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.native import door as native
 from backstory.doors.native.instants import StoredInstants, is_newest
-from backstory.doors.native.options import (
-    ApplyRequest,
-    OnSchemaChange,
-    SnapshotRequest,
-    names_files,
-    source_of,
-)
+from backstory.doors.native.options import ApplyRequest, SnapshotRequest, names_files, source_of
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
 from backstory.doors.odf.polling import IngestRequest
 from backstory.doors.odf.registry import is_file
 from backstory.engine.deliver import ARCHIVED
-from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
+from backstory.engine.run_context import RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, fill_in
 from backstory.projects.files import FileCopy, copies, new_copies
 from backstory.projects.log import RunReceipt, status_of
+from backstory.projects.options import RunRequest
 from backstory.settings import Rights
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
 from backstory.upkeep.ending import archive_history
@@ -55,17 +50,11 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """The settings for all declarations of a run: the folder of their files, and whether the run is dry.
+    """The request of a run, the folder of the project's files, and the rights of the configuration."""
 
-    `on_schema_change` overrides the tables' own settings. If `branch` is set, tables are previewed on it.
-    """
-
+    request: RunRequest
     folder: Path
-    dry_run: bool = False
-    rights: Rights = field(default_factory=Rights)
-    remark: Remark = field(default_factory=Remark)
-    on_schema_change: OnSchemaChange | None = None
-    branch: str | None = None
+    rights: Rights
 
 
 def carry_out(
@@ -82,7 +71,7 @@ def carry_out(
     with take_notes(notes):
         if declared.kind == "model":
             return _load_model(store, declared, terms)
-        with with_remark(terms.remark.note, terms.remark.author):
+        with with_remark(terms.request.note, terms.request.author):
             if declared.kind == "dataset":
                 return _pull_dataset(store, declared, terms)
             return _with_pattern(declared, _deliver(store, declared, terms, notes, taken))
@@ -112,7 +101,7 @@ def _deliver(
         raise Failed("not-found", f"No file matches {declared.source}.", "Check the path and the pattern.")
     files = new_copies(listed, taken)
     receipts, error = list[Mapping[str, Any]](), None
-    names = [json.loads(copy.mark)[0] for copy in files] if terms.dry_run else list[str]()
+    names = [json.loads(copy.mark)[0] for copy in files] if terms.request.dry_run else list[str]()
     for copy in files:
         mark = copy.whole_mark()
         notes.files.append(mark)
@@ -124,7 +113,7 @@ def _deliver(
             if copy.at and stop.code == SETTLED:  # it is refused forever: newer files do not wait for it
                 continue
             break
-        if terms.dry_run:
+        if terms.request.dry_run:
             break
         taken.add(mark)
         names.append(json.loads(mark)[0])
@@ -164,10 +153,11 @@ def _deliver_one(
     copy: FileCopy | None = None,
 ) -> Mapping[str, Any]:
     """The receipt of one delivery to a table."""
-    own = {"into": declared.name, "dry_run": terms.dry_run, "branch": terms.branch}
+    run = terms.request
+    own = {"into": declared.name, "dry_run": run.dry_run, "branch": run.branch}
     options = {**declared.options, **own}
-    if terms.on_schema_change is not None:
-        options["on_schema_change"] = terms.on_schema_change
+    if run.on_schema_change is not None:
+        options["on_schema_change"] = run.on_schema_change
     if "query" in options:
         options["query"] = fill_in(options["query"], declared.place)
     if declared.kind == "apply":
@@ -181,10 +171,10 @@ def _deliver_one(
         request = evolve(full, into=str(table), dry_run=dry_run)
         return native.snapshot(store, source_of(source, request), request).to_dict()
 
-    if terms.branch is not None:
-        return deliver(full.into, dry_run=terms.dry_run)
+    if run.branch is not None:
+        return deliver(full.into, dry_run=run.dry_run)
     full_copy = FullCopy(full.into, deliver, full.at, declared.restart, full.has_all_records)
-    return deliver_copy(store, full_copy, notes.archives, dry_run=terms.dry_run)
+    return deliver_copy(store, full_copy, notes.archives, dry_run=run.dry_run)
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
@@ -211,7 +201,7 @@ def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> 
     options = dict(declared.options)
     url = options.pop("url", None)
     model = models.choose(terms.folder / declared.source, options.pop("dialect", None))
-    request = LoadRequest(**options, dry_run=terms.dry_run)
+    request = LoadRequest(**options, dry_run=terms.request.dry_run)
     if model.on_spark:
         receipts = models.historize_on_spark(model, store, request)
     else:
@@ -225,7 +215,7 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
         argument = terms.folder / declared.source
     request = IngestRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
-        dry_run=terms.dry_run,
+        dry_run=terms.request.dry_run,
         rights=terms.rights,
     )
     namespace = declared.options.get("namespace", "odf")

@@ -52,7 +52,9 @@ from backstory.projects.log import (
     status_of,
     uuid_of,
 )
+from backstory.projects.options import RunRequest
 from backstory.projects.patterns import declare_tables
+from backstory.settings import Rights
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import Keys, declared_keys
 from backstory.stores.iceberg.snapshots import all_snapshots
@@ -183,7 +185,6 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
 
 # A delivery with a transient error is tried again after these seconds. Others run in the meantime.
 PAUSES: Final = (2.0, 10.0, 30.0)
-JOBS: Final = 4
 NO_END: Final = "The end of this run was not logged, but everything that it reports is committed"
 LOOKING: Final = 0.2  # seconds between checks of the event that ends the run
 
@@ -197,22 +198,6 @@ class RunWatcher:
     on_selection: Callable[[Sequence[Declaration]], object] = lambda _: None
     on_begin: Callable[[str], object] = lambda _: None
     on_end: Callable[[RunReceipt], object] = lambda _: None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """The options of a run. Once `stop` is set, nothing more begins."""
-
-    select: Sequence[str] = ()
-    failed: bool = False
-    jobs: int = JOBS
-    dry_run: bool = False
-    stop: Event = field(default_factory=Event)
-    watcher: RunWatcher = field(default_factory=RunWatcher)
-
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise UsageError("bad-option", "`jobs=` must be at least 1.", "Give how many tables at once.")
 
 
 @dataclass(slots=True)
@@ -231,9 +216,14 @@ class _Turn:
 
 
 def run_project(
-    store: IcebergStore, project: Project, request: RunRequest, terms: RunTerms
+    store: IcebergStore,
+    project: Project,
+    request: RunRequest,
+    rights: Rights,
+    stop: Event | None = None,
+    watcher: RunWatcher | None = None,
 ) -> list[RunReceipt]:
-    """Deliver the project's declarations, or the selected declarations.
+    """Deliver the project's declarations, or the selected declarations. Once `stop` is set, none begins.
 
     Returns their receipts in the file's order. Raises UsageError, before anything begins, for a wrong
     selection or a missing environment variable.
@@ -253,14 +243,16 @@ def run_project(
         selected = [declared for declared in selected if declared.name in names]
     for declared in selected:
         fill_in(declared.source, declared.place)
-    if terms.branch is not None:
+    if request.branch is not None:
         _refuse_preview(selected)
-    request.watcher.on_selection(selected)
+    watcher = watcher or RunWatcher()
+    watcher.on_selection(selected)
     began = datetime.now(UTC)
     run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     turns = {declared.name: _Turn(declared) for declared in selected}
-    run = _Run(store, request, terms, run_id, logged, upstream)
-    if not selected or request.dry_run or terms.branch is not None:
+    terms = RunTerms(request, project.folder, rights)
+    run = _Run(store, terms, run_id, logged, upstream, stop or Event(), watcher)
+    if not selected or request.dry_run or request.branch is not None:
         return _in_order(run, turns)
     with hold_run(store, run_id):
         _log(
@@ -320,11 +312,12 @@ class _Run:
     """A run, with the data for all of its declarations. `listed` caches the tables of each schema."""
 
     store: IcebergStore
-    request: RunRequest
     terms: RunTerms
     run_id: str
     logged: Sequence[Mapping[str, Any]]
     upstream: Mapping[str, frozenset[str]]
+    stop: Event
+    watcher: RunWatcher
     listed: dict[str, Sequence[TableName]] = field(default_factory=dict)
     listing: Lock = field(default_factory=Lock)
 
@@ -332,17 +325,18 @@ class _Run:
         """The receipts of all turns, in the order in which they end."""
         waiting, ended = dict(turns), dict[str, RunReceipt]()
         running: dict[Future[RunReceipt], _Turn] = {}
-        with ThreadPoolExecutor(self.request.jobs, thread_name_prefix="run") as pool:
+        jobs = self.terms.request.jobs
+        with ThreadPoolExecutor(jobs, thread_name_prefix="run") as pool:
             while waiting or running:
                 for receipt in self._without_turn(waiting, ended):
                     ended[receipt.name] = self._end(receipt)
                     yield receipt
                 left = turns.keys() - {receipt.name for receipt in ended.values() if receipt.status in WELL}
-                for turn in self._ready(waiting, left, self.request.jobs - len(running)):
+                for turn in self._ready(waiting, left, jobs - len(running)):
                     del waiting[turn.declared.name]
                     running[pool.submit(self._attempt, turn)] = turn
                 if not running:
-                    self.request.stop.wait(LOOKING)
+                    self.stop.wait(LOOKING)
                     continue
                 for future in wait(running, LOOKING, FIRST_COMPLETED).done:
                     turn, receipt = running.pop(future), future.result()
@@ -353,7 +347,7 @@ class _Run:
                     yield receipt
 
     def _end(self, receipt: RunReceipt) -> RunReceipt:
-        self.request.watcher.on_end(receipt)
+        self.watcher.on_end(receipt)
         return receipt
 
     def _without_turn(
@@ -362,7 +356,7 @@ class _Run:
         """The receipts of declarations that will not run, because the run ends or a failure blocks them."""
         for name, turn in list(waiting.items()):
             failed = sorted(up for up in self.upstream[name] if up in ended and ended[up].status not in WELL)
-            if not failed and not self.request.stop.is_set():
+            if not failed and not self.stop.is_set():
                 continue
             del waiting[name]
             if turn.receipt is not None:
@@ -396,13 +390,14 @@ class _Run:
     def _attempt(self, turn: _Turn) -> RunReceipt:
         """The receipt of one attempt, in a thread of the pool. It contains any error."""
         # A preview is not a run of the project: neither the log nor its commits record it.
-        notes = RunNotes("" if self.terms.branch else self.run_id)
+        request = self.terms.request
+        notes = RunNotes("" if request.branch else self.run_id)
         declared, began = turn.declared, time.monotonic()
         turn.attempts += 1
-        self.request.watcher.on_begin(declared.name)
+        self.watcher.on_begin(declared.name)
         started = datetime.now(UTC)
         try:
-            with nullcontext() if self.request.dry_run else hold_tables(self.store, declared.writes):
+            with nullcontext() if request.dry_run else hold_tables(self.store, declared.writes):
                 if declared.times is not None and declared.times.each:
                     self._note_marks(turn)
                 archive = self._archive_without_load(declared)
@@ -436,10 +431,10 @@ class _Run:
 
         The log repeats the files of former histories once the restart is logged.
         """
-        name = turn.declared.name
+        name, branch = turn.declared.name, self.terms.request.branch
         stored = load(self.store, table_name(name))
-        if self.terms.branch and stored is not None and branch_head(stored, self.terms.branch) is not None:
-            stored = load(replace(self.store, branch=self.terms.branch), table_name(name))
+        if branch and stored is not None and branch_head(stored, branch) is not None:
+            stored = load(replace(self.store, branch=branch), table_name(name))
         turn.logged = marks_of_log(self.logged, name, stored)
         turn.marks |= turn.logged | marks_of_commits(stored)
         uuid = uuid_of(stored)
@@ -453,7 +448,7 @@ class _Run:
     def _archive_without_load(self, declared: Declaration) -> str | None:
         """The archive of a restart that a killed run began, if the new history has no first load yet."""
         table = table_name(declared.name)
-        if not declared.restart or self.request.dry_run or load(self.store, table) is not None:
+        if not declared.restart or self.terms.request.dry_run or load(self.store, table) is not None:
             return None
         archives = self._archives(table)
         return archive_without_load(archives, rows_of_log(self.store)) if archives else None

@@ -69,5 +69,5 @@ def test_settings_name_columns_beside_the_key(wrong):
 )
 def test_options_that_nothing_can_be_done_with(options):
     with pytest.raises(UsageError) as told:
-        request_of(SnapshotRequest, {"into": "s.t", **options})
+        request_of(SnapshotRequest, into="s.t", **options)
     assert told.value.code == "bad-option"

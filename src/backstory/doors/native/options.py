@@ -337,7 +337,7 @@ def source_of(source: Any, request: DeliveryRequest) -> Any:
 Request = TypeVar("Request", bound=DeliveryRequest)
 
 
-def request_of(form: type[Request], options: Mapping[str, Any]) -> Request:
+def request_of(form: type[Request], /, **options: Any) -> Request:
     """The request with these options.
 
     Raises UsageError for wrong values, and for options that are not declared. The remedy names the option as
