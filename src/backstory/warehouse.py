@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from backstory import settings
 from backstory.doors.fivetran.options import ServeRequest
-from backstory.doors.historize.receipts import LoadOptions, LoadRequest
+from backstory.doors.historize.receipts import HistorizeRequest
 from backstory.doors.native.options import (
     ApplyRequest,
     SnapshotRequest,
@@ -190,16 +190,8 @@ class Warehouse:
 
         return batch_writer(self.store, request)
 
-    @with_options(LoadOptions)
-    def historize(
-        self,
-        model: str | Path,
-        *,
-        dialect: str | None = None,
-        url: str | None = None,
-        sql: bool = False,
-        **options: Unpack[LoadOptions],
-    ) -> "list[HistoryReceipt] | str":
+    @with_request(HistorizeRequest)
+    def historize(self, request: HistorizeRequest) -> "list[HistoryReceipt] | str":
         """Load the base tables and histories of a model, here or in a database.
 
         Returns a receipt per dataset. If `sql` is true, nothing is loaded, and the statements are returned as
@@ -207,13 +199,12 @@ class Warehouse:
         """
         from backstory.doors.historize import door
 
-        chosen = door.choose(model, dialect)
-        if sql:
-            return door.script(chosen, options.get("dataset"))
-        request = LoadRequest(**options)
+        chosen = door.choose(request.model, request.dialect)
+        if request.sql:
+            return door.script(chosen, request.dataset)
         if chosen.on_spark:
             return door.historize_on_spark(chosen, self.store, request)
-        return door.historize_on_database(chosen, url, request)
+        return door.historize_on_database(chosen, request.url, request)
 
     @with_request(RunRequest, RemarkOptions)
     def run(self, request: RunRequest) -> "list[RunReceipt]":

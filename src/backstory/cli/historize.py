@@ -4,12 +4,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from backstory.cli.answers import log_for_options, open_warehouse
 from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import print_changes, print_error, show
-from backstory.doors.historize.receipts import LoadOptions, LoadRequest
+from backstory.doors.historize.receipts import HistorizeRequest
 from backstory.engine.run_context import collect_rehearsals
 from backstory.errors import UsageError
 from backstory.model.receipt import exit_code
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
 
 
-@with_flags(LoadOptions)
+@with_flags(HistorizeRequest)
 def historize(
     model: Path | None = None,
     *,
-    dialect: str | None = None,
-    url: str | None = None,
     options: Options = DEFAULTS,
-    sql: Flag = False,
     resolved: Flag = False,
     schema: Flag = False,
-    **words: Unpack[LoadOptions],
+    **words: Any,
 ) -> int:
     """Load base tables from their stage, and then their histories.
 
@@ -40,24 +37,20 @@ def historize(
 
     Args:
         model: The model, a YAML file of the format historize/1.
-        dialect: spark, duckdb, postgres, sqlserver (with --sql only), or a registered one.
-        url: Address of the database: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
-        sql: Print the statements, with placeholders, and change nothing.
         resolved: Print the model with every default and generated column, and change nothing.
         schema: Print the JSON Schema of models, for editors.
     """
-    if schema or resolved or sql or model is None:
-        sys.stdout.write(_model_text(model, dialect, words["dataset"], schema=schema, resolved=resolved))
+    request = HistorizeRequest(model or "", **words)
+    if schema or resolved or request.sql or model is None:
+        sys.stdout.write(_model_text(request, schema=schema, resolved=resolved))
         return 0
     log_for_options(options)
-    receipts, changes = _load(model, dialect, url, options, LoadRequest(**words))
-    _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=words["dry_run"])
+    receipts, changes = _load(request, options)
+    _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=request.dry_run)
     return exit_code(receipts)
 
 
-def _model_text(
-    model: Path | None, dialect: str | None, dataset: str | None, *, schema: bool, resolved: bool
-) -> str:
+def _model_text(request: HistorizeRequest, *, schema: bool, resolved: bool) -> str:
     """The JSON Schema of models, or the model with every default, or the statements that load it."""
     from backstory.doors.historize import door
     from backstory.doors.historize.hist_state import as_yaml
@@ -66,21 +59,21 @@ def _model_text(
 
     if schema:
         return json.dumps(Model.model_json_schema(), indent=2) + "\n"
-    if model is None:
+    if not request.model:
         raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
-    return as_yaml(open_model(model)[0]) if resolved else door.script(door.choose(model, dialect), dataset)
+    if resolved:
+        return as_yaml(open_model(request.model)[0])
+    return door.script(door.choose(request.model, request.dialect), request.dataset)
 
 
-def _load(
-    model: Path, dialect: str | None, url: str | None, options: Options, request: LoadRequest
-) -> "tuple[list[HistoryReceipt], Rehearsals]":
+def _load(request: HistorizeRequest, options: Options) -> "tuple[list[HistoryReceipt], Rehearsals]":
     """Load a model into a database or the warehouse. Returns the receipts, and the changes of a dry run."""
     from backstory.doors.historize import door
 
-    chosen = door.choose(model, dialect)
+    chosen = door.choose(request.model, request.dialect)
     if not chosen.on_spark:
-        return door.historize_on_database(chosen, url, request), []
-    if url is not None:
+        return door.historize_on_database(chosen, request.url, request), []
+    if request.url is not None:
         raise UsageError(
             "wrong-url",
             "`--url` was given, but the model's dialect is Spark, whose tables are in the warehouse.",

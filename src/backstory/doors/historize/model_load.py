@@ -35,7 +35,7 @@ from backstory.doors.historize.stage import stage_of
 from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
 from backstory.formats.memory import translate_disk_errors
-from backstory.model.instant import iso, optional_instant
+from backstory.model.instant import iso
 from backstory.upkeep.views import SUFFIXES
 
 CLOCK_LAG = timedelta(seconds=1)
@@ -306,9 +306,7 @@ def run_model(
     batch = str(uuid.uuid4())
     run_id = request.run_id or batch
     log = RunLog(model, target, batch, run_id, silent=request.dry_run, clock=clock)
-    loads = DatasetLoads(
-        model, folder, target, request, log, run_id, optional_instant(request.load_timestamp), clock
-    )
+    loads = DatasetLoads(model, folder, target, request, log, run_id, request.load_timestamp, clock)
     receipts: list[HistoryReceipt] = []
     failed: set[str] = set()
     try:

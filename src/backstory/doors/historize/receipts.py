@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import date, datetime
-from typing import Any, Literal, TypedDict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import field as attrs_field
+from attrs import frozen
 
 from backstory.errors import BackstoryError, Failed
-from backstory.model.instant import iso
+from backstory.model.instant import iso, optional_instant
 from backstory.model.receipt import Receipt
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
 HashChange = Literal["version", "rehash"]
 
 
-class LoadOptions(TypedDict, total=False):
-    """The options of a load.
+@frozen(kw_only=True)
+class LoadRequest:
+    """The options of a load. `allow_empty` and `max_delete_ratio` override the model's guards once.
 
     Attributes:
         dataset: Load only this dataset.
@@ -30,35 +35,31 @@ class LoadOptions(TypedDict, total=False):
         dry_run: Print counts and keys, and change nothing.
     """
 
-    dataset: str | None
-    run_id: str | None
-    load_timestamp: str | date | None
-    skip_base: bool
-    allow_empty: bool
-    max_delete_ratio: float | None
-    hash_change: HashChange | None
-    relabel: bool
-    dry_run: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """The request for a load.
-
-    `hash_change` decides the effect of a changed hash profile: `version` gives every record a new version,
-    and `rehash` recomputes the open versions' hashes. `relabel` gives stored states the model's labels.
-    `allow_empty` and `max_delete_ratio` override the model's guards once.
-    """
-
     dataset: str | None = None
     run_id: str | None = None
-    load_timestamp: str | date | None = None
+    load_timestamp: datetime | None = attrs_field(default=None, converter=optional_instant)
     skip_base: bool = False
-    dry_run: bool = False
     allow_empty: bool = False
     max_delete_ratio: float | None = None
     hash_change: HashChange | None = None
     relabel: bool = False
+    dry_run: bool = False
+
+
+@frozen(kw_only=True)
+class HistorizeRequest(LoadRequest):
+    """A model, its place, and the options of `historize`.
+
+    Attributes:
+        dialect: spark, duckdb, postgres, sqlserver (with `sql=True` only), or a registered one.
+        url: Address of the database: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
+        sql: Print the statements, with placeholders, and change nothing.
+    """
+
+    model: str | Path = attrs_field(kw_only=False)
+    dialect: str | None = None
+    url: str | None = None
+    sql: bool = False
 
 
 Status = Literal["success", "unchanged", "rejected", "failed"]
