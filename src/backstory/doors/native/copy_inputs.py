@@ -131,9 +131,7 @@ def feed_copy_terms(
         ],
         pa.bool_(),
     )
-    delivered = {column.name for column in evolved.delivered}
-    whole = all(name in delivered for name in data)
-    columns = None if whole else sorted(ids[name] for name in delivered)
+    columns = sorted(ids[column.name] for column in evolved.delivered)
     own = copy_mark(at, terms.recorded, terms.memory, columns, place.scope)
     others = marks.filter(pa.compute.invert(same))
     own_marks = pa.concat_tables(
@@ -205,7 +203,7 @@ def gather_inputs(
 ) -> CopyInputs:
     """The inputs of a copy's plan. Raises Refused if the copy's instant is not accepted."""
     scope = typed_scope(request.scope, evolved.shape, settings)
-    place = place_copy(store, table, request, scope_text(scope))
+    place = place_copy(store, table, request, evolved, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
     terms = replace(
         _copy_terms(evolved, settings, place, request, ids=ids),

@@ -533,11 +533,14 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     )
 
 
-def column_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[str, int]:
+def column_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> dict[str, int]:
     """The field id that each column will have.
 
-    The commit assigns the next ids to new and retyped columns, in column order.
+    The commit assigns the next ids to new and retyped columns, in column order. A new table numbers its
+    columns from 1.
     """
+    if table is None:
+        return {column.name: number for number, column in enumerate(evolved.shape.columns, 1)}
     stays = set() if evolved.stored is None else set(evolved.stored.names) - set(evolved.retyped)
     ids = {name: id_ for name, id_ in _stored_ids(store, table, evolved).items() if name in stays}
     last = int(table.iceberg.operations().current().lastColumnId())

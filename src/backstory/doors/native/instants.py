@@ -5,9 +5,11 @@ Otherwise Spark reads them (V10, V28).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +41,7 @@ from backstory.model.versions_layout import (
     Role,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -121,6 +124,25 @@ class StoredInstants:
             rows = self._marks_by_spark(at)
         return sorted(map(_mark, rows), key=lambda mark: mark.at)
 
+    def field_ids(self) -> dict[str, int]:
+        """The field ids of the user's columns."""
+        fields = fields_of(self.store.jvm, self.table.iceberg.schema())
+        users = {col.name for col in self.table.shape.user_columns}
+        return {field["name"]: field["id"] for field in fields if field["name"] in users}
+
+    def has_values_before(self, at: datetime, names: Collection[str]) -> bool:
+        """Whether a version that begins before an instant has a value in one of these columns."""
+        if not names:
+            return False
+        try:
+            parts = self._read([*names], [VALID_FROM, (MEMORY, ROLE)], _versions_before(at))
+            return any(rows[name].null_count < len(rows) for rows in parts for name in names)
+        except Unreadable:
+            versions = self._frame().where(
+                version_condition() & (column(VALID_FROM) < instant(micros_of(at)))
+            )
+            return bool(versions.where(reduce(or_, (column(name).isNotNull() for name in names))).take(1))
+
     def scope_columns(self) -> frozenset[str]:
         """The columns that the scopes of remembered copies name, also of withdrawn copies."""
         try:
@@ -181,6 +203,10 @@ def _live_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
     return lambda rows: pc.and_(are_live(rows), _begins_since(at, rows))
 
 
+def _versions_before(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.and_(are_versions(rows), pc.invert(_begins_since(at, rows)))
+
+
 def _marks_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
     def choose(rows: pa.Table) -> pa.ChunkedArray:
         is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
@@ -232,7 +258,11 @@ class CopyPlace:
 
 
 def place_copy(
-    store: IcebergStore, table: IcebergTable | None, request: SnapshotRequest, scope: str | None = None
+    store: IcebergStore,
+    table: IcebergTable | None,
+    request: SnapshotRequest,
+    evolved: EvolvedShape,
+    scope: str | None = None,
 ) -> CopyPlace:
     """Place a copy in the order of the stored copies. Reads rows only if no commit records the instants.
 
@@ -277,7 +307,7 @@ def place_copy(
     if settled and settled[0] is not None and settled[0] > at:
         later.append(settled[0])
     following = min(later, default=None)
-    _refuse_narrow(marks, following)
+    _refuse_narrow(stored, marks, following, evolved)
     return replace(place, following=following, in_order=following is None and own is None)
 
 
@@ -414,15 +444,29 @@ def refuse_changed_scopes(store: IcebergStore, table: IcebergTable, evolved: Evo
         )
 
 
-def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
-    """Refuse a copy if the next one lacked columns, whose values that copy took from earlier copies."""
-    if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
-        raise Refused(
-            "settled",
-            f"The next copy, from {iso(narrow[0].at)}, lacked columns of the table; this copy would change "
-            "their values at that time.",
-            "Nothing was written; first send that copy again with all columns and `restate=True`.",
-        )
+def _refuse_narrow(
+    stored: StoredInstants, marks: Sequence[Mark], following: datetime | None, evolved: EvolvedShape
+) -> None:
+    """Refuse a copy if the next one lacked columns, whose values that copy took from earlier copies.
+
+    A column matters if this copy has it, or if an earlier version has a value in it.
+    """
+    if following is None:
+        return
+    ids = stored.field_ids()
+    renamed = {new: old for old, new in evolved.renamed.items()}
+    delivered = {renamed.get(column.name, column.name) for column in evolved.delivered}
+    for mark in marks:
+        if mark.at != following or mark.columns is None:
+            continue
+        lacking = {name for name, id_ in ids.items() if id_ not in mark.columns}
+        if evolved.added or lacking & delivered or stored.has_values_before(following, lacking):
+            raise Refused(
+                "settled",
+                f"The next copy, from {iso(mark.at)}, lacked columns of the table; this copy would change "
+                "their values at that time.",
+                "Nothing was written; first send that copy again with all columns and `restate=True`.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

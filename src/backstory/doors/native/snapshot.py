@@ -182,14 +182,10 @@ def _memory(inputs: CopyInputs) -> Mapping[str, str]:
     return {SETTLED: interval_text(place.settled or ()), MEMORY_SINCE: iso(place.recorded)}
 
 
-def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:
-    """The field ids of the delivered columns, or None if the copy has all columns (V2)."""
-    evolved, table = inputs.evolved, inputs.table
-    delivered = {col.name for col in evolved.delivered}
-    if table is None or all(col.name in delivered for col in evolved.shape.user_columns):
-        return None
-    ids = column_ids(inputs.store, table, evolved)
-    return tuple(sorted(ids[name] for name in delivered))
+def field_ids(inputs: CopyInputs) -> tuple[int, ...]:
+    """The field ids of the delivered columns, written in full, so that they exclude later columns (V138)."""
+    ids = column_ids(inputs.store, inputs.table, inputs.evolved)
+    return tuple(sorted(ids[column.name] for column in inputs.evolved.delivered))
 
 
 @dataclass(frozen=True, slots=True)

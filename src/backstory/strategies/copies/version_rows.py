@@ -96,7 +96,7 @@ def copy_mark(
 ) -> pa.Table:
     """The row that records a copy.
 
-    `columns` are field ids, or None for all columns; `scope` is JSON (V31).
+    `columns` are field ids, in full, so that they exclude later columns; `scope` is JSON (V31, V138).
     """
     fact = {
         ROLE: Role.FACT.value,

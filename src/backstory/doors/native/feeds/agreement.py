@@ -397,12 +397,9 @@ class FeedInputs:
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """The field ids of the columns outside the key. A new table numbers its columns from 1."""
+        """The field ids of the columns outside the key."""
         shape = self.agreement.evolved.shape
-        if self.table is None:
-            ids = {column.name: number for number, column in enumerate(shape.columns, 1)}
-        else:
-            ids = column_ids(self.store, self.table, self.agreement.evolved)
+        ids = column_ids(self.store, self.table, self.agreement.evolved)
         return {
             column.name: ids[column.name] for column in shape.user_columns if column.name not in shape.key
         }
