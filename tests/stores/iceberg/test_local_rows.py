@@ -13,7 +13,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import parquet_files
-from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.searches import IsNull
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.table_files import local_path
 
@@ -72,7 +72,8 @@ def test_rows_are_those_that_spark_reads(store, version):
         assert here.read_at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
         assert here.read_at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
         assert (
-            here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where=is_null("at")).num_rows == 0
+            here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where={"at": IsNull()}).num_rows
+            == 0
         )
     with Memory(600).lease() as lease, pytest.raises(TooLarge):
         LocalRows(store, stored, lease).read(names)

@@ -40,7 +40,7 @@ from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.slice import PLACE, PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergTable, load
 from backstory.stores.metadata.parquet_files import widens
-from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.searches import IsNull
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
@@ -299,7 +299,9 @@ def _stored_tables(
     with work.store.memory.lease() as lease:
         rows = LocalRows(work.store, table, lease)
         if open_:
-            batches = rows.batches(names, [ended], lambda part: pc.is_null(part[ended]), where=is_null(ended))
+            batches = rows.batches(
+                names, [ended], lambda part: pc.is_null(part[ended]), where={ended: IsNull()}
+            )
         else:
             batches = rows.batches(names)
         for batch in batches:

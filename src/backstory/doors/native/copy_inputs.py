@@ -49,7 +49,7 @@ from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import ANY, PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows, widens
-from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.searches import IsNull, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import are_versions, copy_mark, micros
@@ -316,7 +316,11 @@ class _VersionReader:
         return {name: self.name(name) for name in names if name in {*self.stored.names, *PLACES}}
 
     def read(
-        self, schema: pa.Schema, chosen: ChooseRows, where: Any = None, wanted: Mapping[str, pa.Array] = ANY
+        self,
+        schema: pa.Schema,
+        chosen: ChooseRows,
+        where: Searches = ANY,
+        wanted: Mapping[str, pa.Array] = ANY,
     ) -> Iterator[pa.Table]:
         """The chosen rows in these columns.
 
@@ -389,7 +393,7 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     if reader is None:
         return None
     decisive = pa.schema(field for field in schema if field.name in _decisive_columns(terms))
-    condition = is_null(VALID_TO) if terms.in_order else None
+    condition = {VALID_TO: IsNull()} if terms.in_order else ANY
     keys = read_delivered(inputs, terms.key)
 
     def slice_() -> Iterator[pa.Table]:

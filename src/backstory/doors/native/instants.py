@@ -42,10 +42,10 @@ from backstory.model.versions_layout import (
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.slice import LocalRows
+from backstory.stores.iceberg.slice import ANY, LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.searches import all_of, is_null
+from backstory.stores.metadata.searches import Between, IsNull, Search, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
 
@@ -118,7 +118,7 @@ class StoredInstants:
         key = self.table.shape.key[0]  # NULL in marks
         of: list[str | tuple[str, ...]] = [VALID_FROM, (MEMORY, ROLE, ENDED_AT, KIND)]
         try:
-            parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), all_of(_since(at), is_null(key)))
+            parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), {**_since(at), key: IsNull()})
             rows = [row for part in parts for row in part.to_pylist()]
         except Unreadable:
             rows = self._marks_by_spark(at)
@@ -158,7 +158,7 @@ class StoredInstants:
         names: Sequence[str],
         of: Sequence[str | tuple[str, ...]] = (),
         chosen: Callable[[pa.Table], pa.ChunkedArray] | None = None,
-        where: Any = None,
+        where: Searches = ANY,
     ) -> Iterator[pa.Table]:
         """The chosen rows of the table's files, in batches. Raises Unreadable if Spark must read them."""
         if not self.table.rows:
@@ -220,9 +220,9 @@ def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:
     return pc.fill_null(pc.greater_equal(rows[VALID_FROM], pa.scalar(at, rows[VALID_FROM].type)), False)
 
 
-def _since(at: datetime) -> dict[str, str]:
-    """The filter for rows that begin at or after an instant, in Iceberg's JSON form."""
-    return {"type": "gt-eq", "term": VALID_FROM, "value": at.astimezone(UTC).isoformat()}
+def _since(at: datetime) -> dict[str, Search]:
+    """A search for rows that begin at or after an instant."""
+    return {VALID_FROM: Between(at)}
 
 
 def _instant(micros: int) -> datetime:

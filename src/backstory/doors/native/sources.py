@@ -45,7 +45,7 @@ from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.schema import spark_schema
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.searches import IsNull
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -116,7 +116,7 @@ def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str])
         here = LocalRows(store, stored, lease)
         if stored.shape.layout is Layout.VERSIONS:
             read = here.batches(
-                wanted, [VALID_TO], lambda rows: pc.is_null(rows[VALID_TO]), where=is_null(VALID_TO)
+                wanted, [VALID_TO], lambda rows: pc.is_null(rows[VALID_TO]), where={VALID_TO: IsNull()}
             )
         else:
             read = here.batches(wanted)

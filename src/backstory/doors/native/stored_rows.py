@@ -39,8 +39,8 @@ from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.positions import add_places
 from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.parquet_files import ChooseRows, MayHave, Statistics
-from backstory.stores.metadata.searches import all_of, any_of
+from backstory.stores.metadata.parquet_files import ChooseRows
+from backstory.stores.metadata.searches import AnyOf, Between, IsNull, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
@@ -122,7 +122,7 @@ def stored_marks(store: IcebergStore, table: IcebergTable, columns: Iterable[Col
                 [name for name in schema.names if name in own],
                 [*OF_TOUCHED, key],
                 lambda rows: pc.and_(are_touched(since, rows), pc.is_null(rows[key])),
-                where=all_of(_files(since), {"type": "is-null", "term": key}),
+                where={VALID_TO: _ends_since(since), key: IsNull()},
             )
         except (TooLarge, Unreadable):
             frame = live_frame(store, table, since).where(column(key).isNull())
@@ -162,14 +162,13 @@ def _read_here(
             for name, values in bounded.items()
         }
     here = LocalRows(store, table, lease)
-    where = _files(since)
-    may_have: MayHave | None = partial(_may_have_touched_rows, since)
+    ends = _ends_since(since)
+    where: Searches = {VALID_TO: ends}
     if low is not None:  # bounds of files cover positions in the log, too
         # The first part of a position that differs within one log.
         part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
-        behind = {"type": "gt-eq", "term": f"{MEMORY}.{SEQUENCE}.{part}", "value": low[1]}
-        where, may_have = any_of(where, behind), None
-    rows = here.read(names, of, chosen, values=wanted, where=where, may_have=may_have)
+        where = AnyOf({VALID_TO: ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
+    rows = here.read(names, of, chosen, values=wanted, where=where)
     return in_schema(rows, schema)
 
 
@@ -227,18 +226,9 @@ def _touched_records_and_marks(
     return pc.or_(marks, of_records(rows))
 
 
-def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
-    """Whether a row group may have rows that are open or end at or after an instant."""
-    ends = statistics(VALID_TO)
-    if ends is None or ends.physical_type != "INT64" or ends.null_count != 0:
-        return True
-    return bool(ends.max_raw >= since)
-
-
-def _files(since: int) -> Any:
-    """The filter for rows that are open or end at or after an instant, in Iceberg's JSON form."""
-    ends = {"type": "gt-eq", "term": VALID_TO, "value": (EPOCH + timedelta(microseconds=since)).isoformat()}
-    return any_of({"type": "is-null", "term": VALID_TO}, ends)
+def _ends_since(since: int) -> Between:
+    """A search for ends at or after an instant in microseconds, and for NULL."""
+    return Between(EPOCH + timedelta(microseconds=since), null=True)
 
 
 def version_condition() -> SparkColumn:

@@ -13,7 +13,7 @@ from backstory.model.layout import ACTIVE, END, START, VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import with_row_ids
-from backstory.stores.iceberg.jvm import scan_where
+from backstory.stores.iceberg.jvm import scan_of_values
 from backstory.stores.iceberg.literals import column, null_columns
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -59,7 +59,7 @@ def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
     if not table.rows:
         return True
     field = int(table.iceberg.schema().findField(name).fieldId())
-    scan = scan_where(store.jvm, table.iceberg, {"type": "not-null", "term": name}).includeColumnStats()
+    scan = scan_of_values(store.jvm, table.iceberg, name).includeColumnStats()
     with closing(scan.planFiles()) as planned:
         tasks = planned.iterator()
         if not tasks.hasNext():

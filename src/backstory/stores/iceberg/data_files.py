@@ -30,7 +30,13 @@ from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.table_metadata import FILE_PATH, POSITION_IN_FILE, vector_bytes
+from backstory.stores.metadata.table_metadata import (
+    FILE_PATH,
+    PATH_FIELD,
+    POSITION_FIELD,
+    POSITION_IN_FILE,
+    vector_bytes,
+)
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
@@ -46,11 +52,6 @@ class Partition:
 
     folder: str = ""
     path: str = ""
-
-
-def partition_column_ids(table: Any) -> set[int]:
-    """The ids of the columns that partition, or once partitioned, a table."""
-    return {int(field.sourceId()) for spec in table.specs().values() for field in spec.fields()}
 
 
 def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
@@ -404,7 +405,6 @@ def write_deletions(store: IcebergStore, table: IcebergTable, positions: Positio
     return Deletions(list(added), list(replaced))
 
 
-PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
 _DELETES = pa.schema(
     [
         pa.field(FILE_PATH, pa.string(), False, {FIELD_ID: str(PATH_FIELD)}),

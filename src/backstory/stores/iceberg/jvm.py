@@ -35,7 +35,7 @@ ManifestFiles MetadataColumns MetricsConfig NullOrder PartitionSpec PartitionSpe
 PartitionStatisticsFile SchemaParser Snapshot StaticTableOperations StatisticsFile Table
 TableMetadata TableMetadataParser TableScan catalog.Catalog catalog.Namespace catalog.SupportsNamespaces
 catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
-deletes.PositionDeleteIndex expressions.ExpressionParser expressions.Expressions
+deletes.PositionDeleteIndex expressions.Expressions
 expressions.ResidualEvaluator io.CloseableIterable
 io.FileIO io.OutputFileFactory parquet.ParquetUtil spark.FileRewriteCoordinator spark.ScanTaskSetManager
 spark.Spark3Util spark.SparkSchemaUtil spark.SparkTableCache spark.source.HasIcebergCatalog
@@ -216,11 +216,15 @@ def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
         return bool(tasks.iterator().hasNext())
 
 
-def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
-    """A scan of the files that may have rows that meet a condition, in Iceberg's JSON form of expressions."""
-    # It is unbound, because the parser would ignore the case of column names, but the scan does not.
-    expression = iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
-    return table.newScan().filter(expression)
+def scan_of_values(jvm: Any, table: Any, column: str) -> Any:
+    """A scan of the files that may have a value in a column."""
+    return table.newScan().filter(iceberg(jvm, "expressions.Expressions").notNull(column))
+
+
+def partition_specs(jvm: Any, table: Any) -> list[dict[str, Any]]:
+    """The current and former partitions of a table, in their JSON form."""
+    parser = iceberg(jvm, "PartitionSpecParser")
+    return [json.loads(parser.toJson(spec)) for spec in table.specs().values()]
 
 
 @lru_cache

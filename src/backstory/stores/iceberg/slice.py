@@ -6,13 +6,13 @@ transfers them. Otherwise Spark reads the slice: stored rows of the keys, or onl
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial, reduce
-from operator import and_, or_
+from operator import and_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,35 +26,42 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.instant import EPOCH, MILLISECOND
 from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.data_files import partition_column_ids
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids
-from backstory.stores.iceberg.jvm import scan_where
+from backstory.stores.iceberg.jvm import partition_specs
 from backstory.stores.iceberg.literals import column, instant, literals, quote
-from backstory.stores.iceberg.positions import BY_VALUE, VECTOR, HiddenPositions, hidden_positions
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.scripts import FileLine, ScannedFile, files_of_scan
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import (
     ChooseRows,
     Field,
     HeldParts,
-    MayHave,
     RowSelection,
-    Statistics,
     Values,
     arrow_type_of,
     combine_groups,
     groups_at,
+    partition_ids,
     positions_in,
     read_fields,
 )
-from backstory.stores.metadata.searches import SearchBounds, all_of, any_of, search_bounds
-from backstory.stores.metadata.table_metadata import Unreadable
+from backstory.stores.metadata.searches import (
+    AnyOf,
+    Between,
+    EqualTo,
+    OneOf,
+    RowSearch,
+    Searches,
+    search_rows,
+)
+from backstory.stores.metadata.table_metadata import Unreadable, file_fields
+from backstory.stores.metadata.table_rows import FileToRead, files_to_read
 from backstory.stores.metadata.values import mask_of_visible, truths_of
 from backstory.stores.table_files import TableFiles, read_ahead
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyroaring import BitMap64
     from pyspark.sql import Column, DataFrame
 
 
@@ -64,7 +71,7 @@ MOST_FILES: Final = 1_000
 BY_PLACE: Final = 1 << 17
 # The columns of a row's place. A file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
-ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
+ANY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +89,26 @@ class LocalRows:
         choose: ChooseRows | None = None,
         *,
         values: Mapping[str, pa.Array] = ANY,
-        where: Any = None,
-        may_have: MayHave | None = None,
+        where: Searches = ANY,
     ) -> pa.Table:
         """These columns of the chosen rows, or of all rows. They may include `_file`, `_pos` and `_row_id`.
 
         `choose` returns a mask of the chosen rows of a file, from the `filter_columns`. A tuple there is a
         struct with some of its parts. `values` are wanted values by column, and a row must have one of them.
-        The condition `where`, in Iceberg's JSON form, skips files, and `may_have` skips row groups. Both must
-        hold for all chosen rows. Raises Unreadable for rows that cannot be read exactly here, and TooLarge if
-        the lease cannot hold them.
+        All chosen rows must match the searches `where`, which skip files and row groups. Raises Unreadable
+        for rows that cannot be read exactly here, and TooLarge if the lease cannot hold them.
         """
-        selection, schema, condition = self._selection(names, filter_columns, choose, values, where, may_have)
-        hidden = hidden_positions(self.table)
+        selection, schema, searches = self._selection(names, filter_columns, choose, values, where)
+        condition = f"{where} {values}"
 
-        def read(file: ScannedFile) -> list[pa.Table]:
-            holding = HeldParts(self.lease, f"{file[0].location} where {condition}")
-            for rows in self._file_parts(selection, schema, hidden, file, holding.hold):
+        def read(live: FileToRead) -> list[pa.Table]:
+            file, deleted = live
+            holding = HeldParts(self.lease, f"{file.file_path} where {condition}")
+            for rows in self._file_parts(selection, schema, file, deleted, holding.hold):
                 holding.keep(rows)
             return holding.whole()
 
-        files = self._files(condition)
+        files = self._files(searches)
         # One thread reads the columns of a file, so several files are read concurrently.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             parts = [rows for part in pool.map(read, files) for rows in part]
@@ -115,14 +121,13 @@ class LocalRows:
         choose: ChooseRows | None = None,
         *,
         values: Mapping[str, pa.Array] = ANY,
-        where: Any = None,
+        where: Searches = ANY,
     ) -> Iterator[pa.Table]:
         """The rows of `read` in batches, which the lease does not hold. A few files are read ahead."""
-        selection, schema, condition = self._selection(names, filter_columns, choose, values, where, None)
-        hidden = hidden_positions(self.table)
+        selection, schema, searches = self._selection(names, filter_columns, choose, values, where)
         readers = (
-            partial(self._file_parts, selection, schema, hidden, file, lambda _: None)
-            for file in self._files(condition)
+            partial(self._file_parts, selection, schema, file, deleted, lambda _: None)
+            for file, deleted in self._files(searches)
         )
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             yield from read_ahead(pool, readers, pa.cpu_count())
@@ -133,28 +138,22 @@ class LocalRows:
         filter_columns: Sequence[str | tuple[str, ...]],
         choose: ChooseRows | None,
         values: Mapping[str, pa.Array],
-        where: Any,
-        may_have: MayHave | None,
-    ) -> tuple[RowSelection, pa.Schema, Any]:
-        """The selection of rows in each file, the schema of the result, and the condition for files."""
-        fields = self._fields()
+        where: Searches,
+    ) -> tuple[RowSelection, pa.Schema, list[RowSearch]]:
+        """The selection of rows in each file, the schema of the result, and the searches for files."""
+        fields, specs = self._fields(), partition_specs(self.store.jvm, self.table.iceberg)
         types = dict(zip(PLACE_SCHEMA.names, PLACE_SCHEMA.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_type_of(fields[name]["type"])) for name in names])
-        searched = {
-            name: bounds for name, wanted in values.items() if (bounds := search_bounds(wanted)) is not None
-        }
+        wanted = {name: OneOf(column_values) for name, column_values in values.items()}
+        searches = [search_rows(specs, [*fields.values()], each) for each in (wanted, where) if each]
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
-            partition_column_ids(self.table.iceberg),
+            partition_ids(specs),
             [_field_or_parts(fields, name) for name in dict.fromkeys([*filter_columns, *values])],
-            partial(_match_values, choose, values) if values else choose,
-            partial(_may_have, may_have, searched),
+            partial(_match_values, choose, searches[0]) if values else choose,
+            lambda statistics: all(search.may_have(statistics) for search in searches),
         )
-        return (
-            selection,
-            schema,
-            all_of(where, *(bounds.condition(name) for name, bounds in searched.items())),
-        )
+        return selection, schema, searches
 
     def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows at places that `read` returned, in the order of the places.
@@ -175,7 +174,7 @@ class LocalRows:
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
         # Called here, because the pool's threads have no JVM connection.
-        partition_ids = partition_column_ids(self.table.iceberg)
+        partitioned_by = partition_ids(partition_specs(self.store.jvm, self.table.iceberg))
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
 
             def read_file(location: str, positions: np.ndarray) -> pa.Table:
@@ -185,7 +184,7 @@ class LocalRows:
                     for groups in combine_groups(
                         file.metadata, groups_at(file.metadata, positions), BY_PLACE
                     ):
-                        rows = read_fields(file, fields, partition_ids, holding.hold, groups)
+                        rows = read_fields(file, fields, partitioned_by, holding.hold, groups)
                         wanted = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
                         holding.keep(rows.filter(pa.array(wanted)))
                 return pa.concat_tables(holding.whole())
@@ -206,41 +205,24 @@ class LocalRows:
         self,
         wanted: RowSelection,
         schema: pa.Schema,
-        hidden: HiddenPositions,
-        file: ScannedFile,
+        file: "DataFile",
+        deleted: "BitMap64 | None",
         hold: Callable[[int], None],
     ) -> Iterator[pa.Table]:
-        line, deletes = file
+        live_mask = cache(partial(mask_of_visible, deleted, file.record_count))
+        with _open_parquet(self.table.files, file.file_path) as parquet:
+            for rows, positions in wanted.parts(parquet, live_mask, hold):
+                yield _add_places(rows, file, positions).select(schema.names).cast(schema)
 
-        @cache
-        def visible() -> pa.Array | None:
-            masks = [found[line.location] for found in map(hidden, deletes) if line.location in found]
-            return mask_of_visible(reduce(or_, masks) if masks else None, line.count)
-
-        with _open_parquet(self.table.files, line.location) as parquet:
-            for rows, positions in wanted.parts(parquet, visible, hold):
-                yield _add_places(rows, line, positions).select(schema.names).cast(schema)
-
-    def _files(self, where: Any) -> list[ScannedFile]:
-        """The data files with at least one visible row, each with its delete files.
-
-        The files are opened ahead.
-        """
-        jvm, iceberg = self.store.jvm, self.table.iceberg
-        scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
-        files: list[ScannedFile] = []
-        for line, deletes in files_of_scan(jvm, scan, jvm.java.util.HashMap()):
-            if any(delete.content == BY_VALUE for delete in deletes):
-                raise Unreadable("deletions by equality")
-            if line.format != "PARQUET":
-                raise Unreadable(f"{line.format} in {line.location}")
-            # A file has at most one vector, which may hide all of its rows.
-            if not any(delete.format == VECTOR and delete.count == line.count for delete in deletes):
-                files.append((line, deletes))
-        if len(files) > MOST_FILES:
-            raise Unreadable(f"{len(files)} files")
-        self.table.files.open_ahead(file.location for line, deletes in files for file in (line, *deletes))
-        return files
+    def _files(self, searches: Collection[RowSearch]) -> list[FileToRead]:
+        """The data files that may have chosen rows, with the positions of their deleted rows."""
+        snapshot = self.table.iceberg.currentSnapshot()
+        if snapshot is None:
+            return []
+        try:
+            return files_to_read(snapshot.manifestListLocation(), self.table.files, searches, MOST_FILES)
+        except (OSError, ValueError) as stop:
+            raise Unreadable(str(stop)) from stop
 
 
 def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) -> Field:
@@ -252,20 +234,14 @@ def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) 
     return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
-def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], rows: pa.Table) -> Values:
-    """A mask of the chosen rows that have one of the values in each column."""
-    matches = reduce(pc.and_, (pc.is_in(rows[name], value_set=wanted) for name, wanted in values.items()))
+def _match_values(choose: ChooseRows | None, wanted: RowSearch, rows: pa.Table) -> Values:
+    """A mask of the chosen rows that have one of the wanted values in each column."""
+    matches = wanted.choose(rows)
     if choose is None:
         return matches
     flags = truths_of(matches).copy()
     flags[flags] = truths_of(choose(rows.filter(matches)))
     return pa.array(flags)
-
-
-def _may_have(further: MayHave | None, bounds: Mapping[str, SearchBounds], statistics: Statistics) -> bool:
-    """Whether a row group may have searched values in each column, and rows that pass another test."""
-    is_possible = all(spans.may_be_in(statistics(name)) for name, spans in bounds.items())
-    return is_possible and (further is None or further(statistics))
 
 
 @contextmanager
@@ -278,16 +254,16 @@ def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
         raise Unreadable(str(stop)) from stop
 
 
-def _add_places(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
+def _add_places(rows: pa.Table, file: "DataFile", positions: np.ndarray) -> pa.Table:
     """The rows of a file with their places and ids. An id is stored, or computed from the position."""
-    if ROW_ID in rows.column_names and line.first_row is not None:
-        ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))
+    first_row = file_fields(file)["first_row_id"]
+    if ROW_ID in rows.column_names and first_row is not None:
+        ids = pc.coalesce(rows[ROW_ID], pa.array(positions + first_row))
         rows = rows.set_column(rows.column_names.index(ROW_ID), ROW_ID, ids)
-    file = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [line.location])
-    return rows.append_column(FILE, file).append_column(POSITION, pa.array(positions))
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [file.file_path])
+    return rows.append_column(FILE, names).append_column(POSITION, pa.array(positions))
 
 
-INT64: Final = "INT64"
 FIRST: Final = datetime.min.replace(tzinfo=EPOCH.tzinfo)
 # The columns that decide whether a version had ended.
 ENDING_COLUMNS: Final = (ACTIVE, END, START)
@@ -317,8 +293,7 @@ def slice_here(
                 needed,
                 choose if conditions else None,
                 values=values,
-                where=None if since is None else _files_condition(since),
-                may_have=None if since is None else partial(_may_be_touched, since),
+                where=ANY if since is None else _touched_versions(since),
             )
         except (TooLarge, Unreadable):
             return None
@@ -347,30 +322,14 @@ def _match_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
     return pc.fill_null(pc.or_kleene(rows[ACTIVE], late), False)
 
 
-def _may_be_touched(since: int, statistics: Statistics) -> bool:
-    """Whether a row group may have versions that were not closed before the instant."""
-    active, *times = (statistics(name) for name in ENDING_COLUMNS)
-    if active is None or active.max or any(time is None or time.physical_type != INT64 for time in times):
-        return True
-    end, start = (time.max_raw for time in times)
-    return bool(end >= since - MILLISECOND or start >= since)
+def _touched_versions(since: int) -> Searches:
+    """A search for versions that were not closed before an instant, in microseconds."""
+    end = max((FIRST - EPOCH) // _MICROSECOND, since - MILLISECOND)
+    return AnyOf({ACTIVE: EqualTo(True), END: Between(_instant(end)), START: Between(_instant(since))})
 
 
-def _files_condition(since: int) -> Any:
-    """Iceberg's JSON condition for files that may have versions that were open after an instant."""
-    return any_of(
-        {"type": "eq", "term": ACTIVE, "value": True},
-        {
-            "type": "gt-eq",
-            "term": END,
-            "value": _instant(max((FIRST - EPOCH) // _MICROSECOND, since - MILLISECOND)),
-        },
-        {"type": "gt-eq", "term": START, "value": _instant(since)},
-    )
-
-
-def _instant(micros: int) -> str:
-    return (EPOCH + timedelta(microseconds=micros)).isoformat()
+def _instant(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
 
 
 # Iceberg skips files and row groups by lists of up to 200 values.

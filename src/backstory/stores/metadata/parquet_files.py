@@ -42,7 +42,7 @@ def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: May
     places = {field["name"]: paths.get(names.get(field["id"], "")) for field in fields}
 
     def statistics(group: int, name: str) -> Any:
-        if (place := places[name]) is None:
+        if (place := places.get(name)) is None:
             return None
         column_statistics = metadata.row_group(group).column(place).statistics
         return column_statistics if column_statistics is not None and column_statistics.has_min_max else None
@@ -60,13 +60,19 @@ class ValueBounds:
 
 
 def bounds_of_instants(statistics: Any, type_: str) -> ValueBounds | None:
-    """The bounds of an instant's column without pandas, or None if its unit is not Iceberg's."""
+    """The bounds of an instant's column without pandas.
+
+    Returns None for a unit other than Iceberg's, and for instants that Python cannot represent.
+    """
     if "microseconds" not in str(statistics.logical_type):
         return None
     zero = EPOCH if type_ == "timestamptz" else EPOCH.replace(tzinfo=None)
-    least, greatest = (
-        zero + timedelta(microseconds=micros) for micros in (statistics.min_raw, statistics.max_raw)
-    )
+    try:
+        least, greatest = (
+            zero + timedelta(microseconds=micros) for micros in (statistics.min_raw, statistics.max_raw)
+        )
+    except OverflowError:
+        return None
     return ValueBounds(least, greatest, statistics.null_count)
 
 
@@ -348,9 +354,8 @@ def packed_size(
     return sum(group.column(place).total_uncompressed_size for group in chosen for place in places)
 
 
-def partition_ids(metadata: Mapping[str, Any]) -> set[int]:
+def partition_ids(specs: Iterable[Mapping[str, Any]]) -> set[int]:
     """The ids of the source fields of a table's current and former partitions."""
-    specs = metadata.get("partition-specs") or []
     return {field["source-id"] for spec in specs for field in spec["fields"]}
 
 

@@ -9,6 +9,7 @@ import gzip
 import json
 import struct
 import zlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -329,9 +330,7 @@ def live_files(
     manifests: str, opener: TableFiles, known: "Known | None" = None
 ) -> "Iterator[tuple[object, DataFile]]":
     """Each live file of a snapshot, with its partition. `known` caches the contents of manifests."""
-    from pyiceberg.manifest import read_manifest_list
-
-    listed = list(read_manifest_list(cast("InputFile", PyicebergFile(opener, manifests))))
+    listed = _manifests(manifests, opener)
     unread = (manifest.manifest_path for manifest in listed if manifest.manifest_path not in (known or {}))
     opener.open_ahead(unread)
     for manifest in listed:
@@ -343,9 +342,29 @@ def live_files(
         yield from known[manifest.manifest_path]
 
 
-def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
+def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
+    """The manifests in a manifest list."""
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
+        MANIFEST_LIST_FILE_SCHEMAS,
+        ManifestContent,
+        ManifestFile,
+        PartitionFieldSummary,
+    )
+
+    # pyiceberg's own reader ignores a field of format version 3: the first row's id.
+    source = cast("InputFile", PyicebergFile(opener, location))
+    types: dict[int, Any] = {-1: ManifestFile, 508: PartitionFieldSummary}
+    enums: dict[int, Any] = {517: ManifestContent}
+    with AvroFile[ManifestFile](source, MANIFEST_LIST_FILE_SCHEMAS[3], types, enums) as manifests:
+        return list(manifests)
+
+
+def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
+    """The live files of a manifest. Data files without a first row id get one, as the specification says."""
+    from pyiceberg.avro.file import AvroFile
+    from pyiceberg.manifest import (
+        DATA_FILE_TYPE,
         MANIFEST_ENTRY_SCHEMAS,
         DataFile,
         DataFileContent,
@@ -362,10 +381,15 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
     }
     # pyiceberg's own reader ignores fields of format version 3: the place of a deletion vector.
     source = cast("InputFile", PyicebergFile(opener, manifest.manifest_path))
+    row_id = next(at for at, field in enumerate(DATA_FILE_TYPE[3].fields) if field.name == "first_row_id")
+    next_row = manifest[-1]
     with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
         for entry in entries:
             if entry.status is not ManifestEntryStatus.DELETED:
                 file = entry.data_file
+                if next_row is None or file[row_id] is None:
+                    file[row_id] = next_row
+                    next_row = None if next_row is None else next_row + file.record_count
                 yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
 
 
@@ -397,9 +421,10 @@ def deleted_positions(
     """The deleted positions by data file. Raises Unreadable for equality deletes and unknown kinds.
 
     A vector contains all deletions of its data file, including the ones in older position delete files. If
-    `of` is set, any delete file that the manifest assigns to another data file is skipped.
+    `of` is set, delete files of other data files are skipped, according to their manifest.
     """
     vectors, older = dict[str, BitMap64](), dict[str, BitMap64]()
+    paths = sorted(path.encode() for path in of or ())
     for file in deletes:
         if file.content.value != POSITIONS or file.key_metadata is not None:
             raise Unreadable("deletions by equality, or encrypted ones")
@@ -407,12 +432,23 @@ def deleted_positions(
             data_file, vector = vector_of(file)
             if of is None or data_file in of:
                 add_positions(vectors, {data_file: read_vector(vector, opener)})
-        elif of is None or file_fields(file)["referenced_data_file"] in {None, *of}:
+        elif of is None or _may_delete_from(file, paths):
             if file.file_format.value != "PARQUET":
                 raise Unreadable(f"deletions in {file.file_format.value}")
             with opener(file.file_path) as source:
                 add_positions(older, read_position_deletes(source))
     return older | vectors
+
+
+def _may_delete_from(file: "DataFile", paths: Sequence[bytes]) -> bool:
+    """Whether a file of position deletes may apply to one of these data files, in ascending order."""
+    least, greatest = ((bounds or {}).get(PATH_FIELD) for bounds in (file.lower_bounds, file.upper_bounds))
+    if (path := file_fields(file)["referenced_data_file"]) is not None:
+        least = greatest = path.encode()
+    if least is None or greatest is None:
+        return bool(paths)
+    place = bisect_left(paths, least)
+    return place < len(paths) and paths[place] <= greatest
 
 
 def file_fields(file: "DataFile") -> Mapping[str, Any]:
@@ -443,8 +479,9 @@ def read_vector(vector: Vector, opener: TableFiles) -> BitMap64:
     return positions
 
 
-# The columns of a Parquet file of position deletes.
+# The columns of a Parquet file of position deletes, and their field ids.
 FILE_PATH, POSITION_IN_FILE = "file_path", "pos"
+PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
 
 
 def read_position_deletes(source: IO[bytes]) -> dict[str, BitMap64]:

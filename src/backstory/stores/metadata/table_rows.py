@@ -4,11 +4,12 @@ Small tables are read whole, and can be sorted like Spark. In any table, a few r
 by the least values of a column, or by the commits that moved them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
     from backstory.stores.metadata.table_metadata import Known
 
+# A data file, and the positions of its deleted rows.
+FileToRead: TypeAlias = "tuple[DataFile, BitMap64 | None]"
 # With this many rows, plain Python takes about as long as Spark takes to start.
 MOST_ROWS: Final = 200_000
 # If rows are not processed one by one, the memory limits their number earlier.
@@ -94,28 +97,26 @@ class TableReader:
         sought = searches.columns if isinstance(searches, AnyOf) else searches or {}
         if missing := {*names, *sought} - set(by_name):
             raise Unreadable(f"no column {min(missing)}")
-        wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
+        specs = self.table.metadata.get("partition-specs") or []
+        wanted = RowSelection([by_name[name] for name in names], partition_ids(specs))
         if snapshot is None:
             return _Reading(self, wanted, 0).table(())
         if not sought:
             count = number_of_rows(snapshot)
             if count is None or int(count) > (most or MOST_ROWS):
                 raise Unreadable(f"{count} rows")
-        search = search_rows(self.table.metadata, fields, searches) if searches and sought else None
-        data, deletes = _relevant_files(snapshot, self.opener, search)
-        self.opener.open_ahead(file.file_path for file in [*deletes, *data])
-        deleted = deleted_positions(deletes, self.opener, {file.file_path for file in data})
+        search = search_rows(specs, fields, searches) if searches and sought else None
         if search is not None:
-            wanted = replace(
-                wanted, filter_fields=search.fields, choose=search.choose, may_have=search.may_have
-            )
-        files = ((file, deleted.get(file.file_path)) for file in data)
+            filtered = [by_name[name] for name in sought]
+            wanted = replace(wanted, filter_fields=filtered, choose=search.choose, may_have=search.may_have)
+        files = files_to_read(snapshot["manifest-list"], self.opener, [] if search is None else [search])
         return _Reading(self, wanted, most or MOST_ROWS).table(files)
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
         """All rows of a file, even deleted ones, with these current columns. Raises the errors of `rows`."""
         by_name = {field["name"]: field for field in self.table.fields}
-        wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
+        specs = self.table.metadata.get("partition-specs") or []
+        wanted = RowSelection([by_name[name] for name in names], partition_ids(specs))
         return _Reading(self, wanted, file.record_count).table([(file, None)])
 
 
@@ -129,7 +130,7 @@ class _Reading:
     rows: int = 0
     size: int = 0
 
-    def table(self, files: "Iterable[tuple[DataFile, BitMap64 | None]]") -> pa.Table:
+    def table(self, files: Iterable[FileToRead]) -> pa.Table:
         """The wanted rows of files, except the deleted rows at these positions."""
         schema = pa.schema([(field["name"], arrow_type_of(field["type"])) for field in self.wanted.fields])
         try:
@@ -139,8 +140,6 @@ class _Reading:
         return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
 
     def _parts(self, file: "DataFile", deleted: "BitMap64 | None") -> list[pa.Table]:
-        if file.file_format.value != "PARQUET" or file.key_metadata is not None:
-            raise Unreadable(f"rows in {file.file_format.value}")
         held = HeldParts(self.files.lease, file.file_path)
 
         def hold(size: int) -> None:
@@ -150,7 +149,7 @@ class _Reading:
                 raise Unreadable(f"more than {MOST_BYTES} bytes to search")
 
         with self.files.opener.parquet(file.file_path) as opened:
-            live_mask = partial(mask_of_visible, deleted, opened.metadata.num_rows)
+            live_mask = cache(partial(mask_of_visible, deleted, opened.metadata.num_rows))
             for rows, _ in self.wanted.parts(opened, live_mask, hold):
                 held.keep(rows)
                 self.rows += rows.num_rows
@@ -171,18 +170,38 @@ def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
     return count
 
 
-def _relevant_files(
-    snapshot: Mapping[str, Any], opener: TableFiles, search: RowSearch | None
-) -> "tuple[list[DataFile], list[DataFile]]":
-    """The data files of a snapshot that may contain the rows, and all its delete files."""
-    data: list[DataFile] = []
+def files_to_read(
+    manifest_list: str, opener: TableFiles, searches: Collection[RowSearch], most: int = sys.maxsize
+) -> list[FileToRead]:
+    """The data files of a snapshot that may have rows of all searches, with the positions of deleted rows.
+
+    Files without live rows are left out. The files are opened ahead. Raises Unreadable for more files than
+    `most`, and for files that only Spark can read.
+    """
+    data: dict[str, DataFile] = {}
     deletes: list[DataFile] = []
-    for partition, file in live_files(snapshot["manifest-list"], opener):
+    for partition, file in live_files(manifest_list, opener):
         if file.content.value != DATA:
             deletes.append(file)
-        elif search is None or search.may_be_in_file(file, partition):
-            data.append(file)
-    return data, deletes
+        elif all(search.may_be_in_file(file, partition) for search in searches):
+            require_plain(file)
+            data[file.file_path] = file
+    for file in deletes:
+        if file.file_format.value == VECTOR:
+            path, _ = vector_of(file)
+            if path in data and data[path].record_count == file.record_count:
+                del data[path]
+    if len(data) > most:
+        raise Unreadable(f"{len(data)} files")
+    opener.open_ahead(file.file_path for file in [*deletes, *data.values()])
+    deleted = deleted_positions(deletes, opener, data)
+    return [(file, deleted.get(path)) for path, file in data.items()]
+
+
+def require_plain(file: "DataFile") -> None:
+    """Raise Unreadable for a data file in another format than Parquet, and for an encrypted one."""
+    if file.file_format.value != "PARQUET" or file.key_metadata is not None:
+        raise Unreadable(f"rows in {file.file_format.value}")
 
 
 def rows_in_order(files: TableReader, names: Sequence[str], order: Sequence[str]) -> pa.Table:
@@ -273,10 +292,10 @@ def _files_with_bounds(
         if file.content.value != DATA:
             continue
         bounds = bounds_of(file, field)
-        if bounds is not None:
-            yield bounds.min, bounds.max, file
-        elif (file.null_value_counts or {}).get(field["id"]) != file.record_count:
+        if bounds is None:
             raise Unreadable(f"no bounds of {field['name']}")
+        if bounds.min is not None:
+            yield bounds.min, bounds.max, file
 
 
 @dataclass(frozen=True, slots=True)
