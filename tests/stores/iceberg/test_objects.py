@@ -38,8 +38,8 @@ IMPATIENT = {"s3.retry.num-retries": "1", "s3.retry.min-wait-ms": "10", "s3.retr
 # Requests of each command on a small table: of one copy, and of two.
 MOST = {
     "first": 8,
-    "changed": 21,
-    "same": 13,
+    "changed": 18,
+    "same": 11,
     "as-of, one copy": 8,
     "as-of": 18,
     "current": 18,

@@ -54,7 +54,7 @@ from backstory.stores.metadata.searches import (
     Searches,
     search_rows,
 )
-from backstory.stores.metadata.table_metadata import Unreadable, file_fields
+from backstory.stores.metadata.table_metadata import Unreadable, file_fields, live_files
 from backstory.stores.metadata.table_rows import FileToRead, files_to_read
 from backstory.stores.metadata.values import mask_of_visible, truths_of
 from backstory.stores.table_files import TableFiles, read_ahead
@@ -220,7 +220,8 @@ class LocalRows:
         if snapshot is None:
             return []
         try:
-            return files_to_read(snapshot.manifestListLocation(), self.table.files, searches, MOST_FILES)
+            live = live_files(snapshot.manifestListLocation(), self.table.manifests)
+            return files_to_read(live, self.table.files, searches, MOST_FILES)
         except (OSError, ValueError) as stop:
             raise Unreadable(str(stop)) from stop
 

@@ -6,11 +6,13 @@ In an embedded warehouse, Java starts with the first call, and Spark starts when
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
@@ -246,12 +248,18 @@ class IcebergTable:
         """Bytes of one of the table's files, read here if it opens here, or else by the table's FileIO."""
         with suppress(OSError):  # Java reports an error of its own for a file that cannot be read
             return self.files.read(location, offset, length)
-        stream = self.iceberg.io().newInputFile(location).newStream()
-        try:
+        with closing(self.iceberg.io().newInputFile(location).newStream()) as stream:
             stream.seek(offset)
             return bytes(stream.readNBytes(length))
-        finally:
-            stream.close()
+
+    @cached_property
+    def manifests(self) -> TableFiles:
+        """The table's manifests, opened here or by the table's FileIO, which needs one request for each."""
+        return TableFiles(others=self._open)
+
+    def _open(self, location: str) -> pa.NativeFile:
+        with closing(self.iceberg.io().newInputFile(location).newStream()) as stream:
+            return pa.BufferReader(bytes(stream.readAllBytes()))
 
     @property
     def foreign_writes(self) -> Sequence[str]:

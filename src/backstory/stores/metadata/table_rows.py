@@ -109,7 +109,8 @@ class TableReader:
         if search is not None:
             filtered = [by_name[name] for name in sought]
             wanted = replace(wanted, filter_fields=filtered, choose=search.choose, may_have=search.may_have)
-        files = files_to_read(snapshot["manifest-list"], self.opener, [] if search is None else [search])
+        live = live_files(snapshot["manifest-list"], self.opener)
+        files = files_to_read(live, self.opener, [] if search is None else [search])
         return _Reading(self, wanted, most or MOST_ROWS).table(files)
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
@@ -171,16 +172,19 @@ def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def files_to_read(
-    manifest_list: str, opener: TableFiles, searches: Collection[RowSearch], most: int = sys.maxsize
+    live: "Iterable[tuple[object, DataFile]]",
+    opener: TableFiles,
+    searches: Collection[RowSearch],
+    most: int = sys.maxsize,
 ) -> list[FileToRead]:
-    """The data files of a snapshot that may have rows of all searches, with the positions of deleted rows.
+    """The data files that may have rows of all searches, with the positions of deleted rows.
 
-    Files without live rows are left out. The files are opened ahead. Raises Unreadable for more files than
-    `most`, and for files that only Spark can read.
+    `live` are the files of a snapshot. Files without live rows are left out. The files are opened ahead.
+    Raises Unreadable for more files than `most`, and for files that only Spark can read.
     """
     data: dict[str, DataFile] = {}
     deletes: list[DataFile] = []
-    for partition, file in live_files(manifest_list, opener):
+    for partition, file in live:
         if file.content.value != DATA:
             deletes.append(file)
         elif all(search.may_be_in_file(file, partition) for search in searches):
