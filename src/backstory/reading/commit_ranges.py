@@ -17,9 +17,9 @@ from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cur
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
-from backstory.stores.iceberg.positions import GAP, SnapshotLine
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.moves import GAP, SnapshotLine
 from backstory.stores.metadata.table_metadata import TableMetadata
 
 BEFORE_ALL: Final = 0

@@ -50,12 +50,13 @@ from backstory.reading.options import ChangesOptions
 from backstory.spark.connect import needs_java
 from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
-from backstory.stores.iceberg.positions import GAP, MovedRows, moved_rows
+from backstory.stores.iceberg.positions import MovedRows, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.moves import GAP, read_moved_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
-from backstory.stores.metadata.table_rows import CommitMoves, TableReader
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import integers, rows_of, whole_numbers
 from backstory.stores.port import TableLike
 from backstory.strategies.values import identities, ranks, sorted_by
@@ -233,12 +234,9 @@ def read_changes(files: TableReader, options: ChangesOptions) -> SmallFeed:
         raise Unreadable("snapshots that have expired")
     names, stored = _identity(table, feed), StoredColumns()
     feed.condition(DUCKDB, stored)  # it names the columns that are read
-    moves = CommitMoves(files, list(dict.fromkeys([*feed.columns, *stored.names])))
-    commits = [(each.id, each.operation) for each in range_.commits]
-    sides = [side for pair in moves.of_commits(range_.before, commits) for side in pair]
-    changes = (
-        _changes(sides, feed, names, stored, net=options.get("net", False)) if any(map(len, sides)) else ()
-    )
+    columns = list(dict.fromkeys([*feed.columns, *stored.names]))
+    moved = read_moved_rows(files, columns, range_.before, range_.commits)
+    changes = _changes(moved, feed, names, stored, net=options.get("net", False)) if len(moved) else ()
     marks = [(each.version, EPOCH + timedelta(milliseconds=each.millis)) for each in range_.commits]
     rows = [
         {**row, **dict(zip(CHANGE_COLUMNS, (type_, *marks[commit]), strict=True))}
@@ -258,22 +256,19 @@ def _identity(table: TableMetadata, feed: FeedRows) -> list[str]:
 
 
 def _changes(
-    sides: Sequence[pa.Table], feed: FeedRows, names: Sequence[str], stored: StoredColumns, *, net: bool
+    moved: pa.Table, feed: FeedRows, names: Sequence[str], stored: StoredColumns, *, net: bool
 ) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """Each change among removed and added rows: its row, its type, and the place of its commit."""
-    moved = pa.concat_tables(sides, promote_options="default")
-    sizes, places = [len(side) for side in sides], np.arange(len(sides))
+    """Each change among moved rows: its row, its type, and the number of its commit."""
     shown = moved.select(list(feed.columns)).rename_columns(list(feed.columns.values()))
-    commits = np.repeat(places // 2, sizes)
     numbers = {
-        _PLACE: np.arange(len(moved)),
-        _RECORD: identities(shown, names),
-        _CONTENT: identities(shown, shown.column_names),
-        SIGN: np.repeat(np.where(places % 2, 1, -1), sizes),
-        NUMBER: commits,
-        COMMIT: commits,
+        _PLACE: integers(np.arange(len(moved))),
+        _RECORD: integers(identities(shown, names)),
+        _CONTENT: integers(identities(shown, shown.column_names)),
+        SIGN: moved[SIGN],
+        NUMBER: moved[NUMBER],
+        COMMIT: moved[NUMBER],
     }
-    relation = pa.table({name: integers(each) for name, each in numbers.items()} | stored.read(moved))
+    relation = pa.table(numbers | stored.read(moved))
     condition = feed.condition(DUCKDB, stored)
     source = replace(DUCKDB, rows=f"(SELECT * FROM {DUCKDB.rows} WHERE {condition}) AS moved")
     answer = query_rows(relation, changes_query(source, [_RECORD], [_CONTENT], net=net))

@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from backstory.errors import Refused
-from backstory.stores.iceberg.positions import BY_VALUE, FilesOfCommit, moves_by_file, touched_files
-from backstory.stores.iceberg.scripts import ROWS, FileLine, with_deletes
+from backstory.stores.metadata.moves import (
+    BY_VALUE,
+    ROWS,
+    FileLine,
+    FilesOfCommit,
+    moves_by_file,
+    with_deletes,
+)
 
 VECTOR, DELETES = "PUFFIN", "PARQUET"
 
@@ -32,7 +38,7 @@ def told(standing, commits, positions):
     def hidden(line):
         return {file: BitMap64(found) for file, found in positions[line.location].items()}
 
-    found = moves_by_file(with_deletes(standing), made, touched_files(made, hidden), hidden)
+    found = moves_by_file(with_deletes(standing), made, hidden)
     return sorted(
         f"{file} {move.number} {'+' if move.sign > 0 else '-'} {' '.join(map(str, move.positions))}"
         for file, each in found.items()

@@ -8,7 +8,13 @@ import pytest
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyroaring import BitMap64
 
-from backstory.stores.metadata.table_metadata import Unreadable, deleted_positions, vector_bytes
+from backstory.stores.metadata.table_metadata import (
+    PATH_FIELD,
+    Unreadable,
+    deleted_positions,
+    may_delete_from,
+    vector_bytes,
+)
 from backstory.stores.table_files import TableFiles
 
 MARKED = BitMap64([1, 1 << 40])
@@ -31,10 +37,10 @@ def hidden(tmp_path, monkeypatch):
     """The rows hidden by delete files of this content in the working folder."""
     monkeypatch.chdir(tmp_path)
 
-    def read(contents, *files, of=None):
+    def read(contents, *files):
         for path, content in contents.items():
             (tmp_path / path).write_bytes(content)
-        rows = deleted_positions(files, TableFiles(), of)
+        rows = deleted_positions(files, TableFiles())
         return {name: list(positions) for name, positions in rows.items()}
 
     return read
@@ -65,16 +71,15 @@ def test_what_is_not_whole_or_not_by_position_is_left_to_spark(hidden):
             hidden(contents, told)
 
 
-def test_what_hides_rows_of_other_files_is_not_read(hidden):
-    """They are read only if the manifest does not name their data file."""
-    blob = vector_bytes(MARKED)
-    older = pa.BufferOutputStream()
-    pq.write_table(pa.table({"file_path": ["data"], "pos": [7]}), older)
-    contents = {"v": b"PFA1" + blob, "p": older.getvalue().to_pybytes()}
+def test_deletes_of_other_files_are_excluded_by_the_manifest():
+    """A delete file applies to the file that its manifest names, to files in its bounds, or to any file."""
+    within = {"lower_bounds": {PATH_FIELD: b"c"}, "upper_bounds": {PATH_FIELD: b"e"}}
     files = [
-        vector("v", blob),
-        vector("gone", blob, of="other"),
-        file("p", FileFormat.PARQUET),
-        file("gone too", FileFormat.PARQUET, referenced_data_file="other"),
+        vector("vector", b""),
+        vector("vector of another file", b"", of="other"),
+        file("any", FileFormat.PARQUET),
+        file("some", FileFormat.PARQUET, **within),
+        file("another", FileFormat.PARQUET, referenced_data_file="other", **within),
     ]
-    assert hidden(contents, *files, of={"data"}) == {"data": list(MARKED)}
+    assert [each.file_path for each in files if may_delete_from(each, [b"data"])] == ["vector", "any", "some"]
+    assert not any(may_delete_from(each, [b"b", b"f"]) for each in files if each.file_path != "any")

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.model.change import REPLACE
 from backstory.model.change_feed import NUMBER, SIGN, TIME, VERSION
 from backstory.model.layout import ROW_ID
 from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.positions import GAP, QUIET, SnapshotLine
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
+from backstory.stores.metadata.moves import GAP, SnapshotLine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +59,7 @@ class MovedStates:
         name = replace(store, branch=None).sql_name(self.table.shape.table)
         before, moves = self.since, list[str]()
         for number, commit in enumerate(self.commits):
-            if commit.operation != QUIET:
+            if commit.operation != REPLACE:
                 moves.append(self._moves_of(name, number, before, commit))
             before = commit.id
         if not moves:

@@ -1,15 +1,13 @@
-"""Positions in data files: of a frame's rows, of hidden rows, and of rows that commits moved.
+"""Positions of a frame's rows in data files, and Spark's scan of the rows that commits moved.
 
-A row is at a position in a file as long as the table has the file and no delete file hides the position. A
-rewrite of files that does not change rows (Iceberg's `replace`) moves no row. Moved rows are read only from
-the files that contain them, each file once for all commits. Moved rows have the table's current columns,
-which Iceberg finds by their ids.
+Moved rows are read only from the files that contain them, each file once for all commits. Moved rows have the
+table's current columns, which Iceberg finds by their ids.
 """
 
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -19,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from backstory.errors import Refused
+from backstory.model.change import REPLACE
 from backstory.model.change_feed import NUMBER, SIGN, TIME, VERSION
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import TableName
@@ -29,9 +27,6 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import metadata_rows, rows_of_tasks
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.scripts import (
-    ROWS,
-    FileLine,
-    ScannedFile,
     files_between,
     files_of_commit,
     files_of_scan,
@@ -41,12 +36,16 @@ from backstory.stores.iceberg.scripts import (
 )
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.table_metadata import (
-    add_positions,
-    positions_by_file,
-    read_position_deletes,
-    vector_positions,
+from backstory.stores.metadata.moves import (
+    GAP,
+    FileLine,
+    FilesOfCommit,
+    Move,
+    SnapshotLine,
+    hidden_positions,
+    moves_by_file,
 )
+from backstory.stores.metadata.table_metadata import add_positions, positions_by_file
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
@@ -113,160 +112,6 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"file": pa.array(list(positions)), "positions": pa.array(packed, pa.binary())})
 
 
-BY_VALUE: Final = "EQUALITY_DELETES"
-VECTOR: Final = "PUFFIN"
-
-# Returns the positions that a delete file hides, by data file.
-HiddenPositions = Callable[[FileLine], Mapping[str, BitMap64]]
-
-
-@dataclass(frozen=True, slots=True)
-class FilesOfCommit:
-    """The files of one commit, and its number in a range of commits. A `quiet` commit moves no rows."""
-
-    number: int
-    quiet: bool
-    lines: Sequence[FileLine]
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """The positions of a file's rows that a commit removed (sign -1) or added (sign 1)."""
-
-    number: int
-    sign: int
-    positions: BitMap64
-
-
-@dataclass(slots=True)
-class _FileState:
-    """The state of a file at a commit: whether the table has it, and the delete files that hide its rows."""
-
-    count: int
-    there: bool
-    deletes: dict[tuple[str, int], FileLine] = field(default_factory=dict)
-
-
-def touched_files(commits: Iterable[FilesOfCommit], hidden: HiddenPositions) -> set[str]:
-    """The data files that commits touch, except quiet commits.
-
-    Raises Refused for deletes by equality, because only a scan of the whole table could find their rows.
-    """
-    files: set[str] = set()
-    for commit in commits:
-        for line in commit.lines if not commit.quiet else ():
-            files.update([line.location] if line.content == ROWS else hidden(_require_positional(line)))
-    return files
-
-
-def moves_by_file(
-    files_before: Sequence[ScannedFile],
-    commits: Iterable[FilesOfCommit],
-    wanted: Collection[str],
-    hidden: HiddenPositions,
-) -> dict[str, list[Move]]:
-    """The moves in each wanted data file. `files_before` are the table's files before the first commit."""
-    states = {
-        line.location: _FileState(
-            line.count, True, {(each.location, each.offset): _require_positional(each) for each in deletes}
-        )
-        for line, deletes in files_before
-    }
-    moves: dict[str, list[Move]] = {}
-    for commit in commits:
-        changes = _lines_by_file(commit, wanted, hidden)
-        before = {
-            location: _visible_positions(states.get(location), hidden, location) for location in changes
-        }
-        for location, lines in changes.items():
-            for line in lines:
-                _apply(states, location, line)
-        for location in changes if not commit.quiet else ():
-            after = _visible_positions(states.get(location), hidden, location)
-            for sign, positions in ((-1, before[location] - after), (1, after - before[location])):
-                if positions:
-                    positions.run_optimize()
-                    moves.setdefault(location, []).append(Move(commit.number, sign, positions))
-    return moves
-
-
-def _lines_by_file(
-    commit: FilesOfCommit, wanted: Collection[str], hidden: HiddenPositions
-) -> dict[str, list[FileLine]]:
-    """For each wanted data file, the lines of a commit for the file itself and for its delete files."""
-    lines: dict[str, list[FileLine]] = {}
-    for line in commit.lines:
-        if line.content == BY_VALUE:
-            continue  # from a quiet commit, which wrote the remaining rows again
-        for location in [line.location] if line.content == ROWS else hidden(line):
-            if location in wanted:
-                lines.setdefault(location, []).append(line)
-    return lines
-
-
-def _apply(states: dict[str, _FileState], location: str, line: FileLine) -> None:
-    state = states.setdefault(location, _FileState(0, there=False))
-    if line.content == ROWS:
-        state.count, state.there = line.count, line.sign == "+"
-    elif line.sign == "+":
-        state.deletes[line.location, line.offset] = line
-    else:
-        state.deletes.pop((line.location, line.offset), None)
-
-
-def _visible_positions(state: _FileState | None, hidden: HiddenPositions, location: str) -> BitMap64:
-    """The positions of rows that no delete file hides. A deletion vector replaces older delete files."""
-    if state is None or not state.there:
-        return BitMap64()
-    visible = BitMap64(range(state.count))
-    vectors = [line for line in state.deletes.values() if line.format == VECTOR]
-    for line in vectors or state.deletes.values():
-        visible -= hidden(line).get(location, BitMap64())
-    return visible
-
-
-def _require_positional(line: FileLine) -> FileLine:
-    if line.content != BY_VALUE:
-        return line
-    raise Refused(
-        "equality-deletes",
-        "Another writer deleted rows by their values, and only a scan of the whole table could find them.",
-        "Compact the table with `backstory maintain`, and read the changes after that.",
-    )
-
-
-def hidden_positions(table: IcebergTable) -> HiddenPositions:
-    """A function that reads the positions that a delete file of the table hides, each file once."""
-
-    @cache
-    def read(location: str, format_: str, place: tuple[int, int], hidden: str) -> Mapping[str, BitMap64]:
-        content = table.read_file(location, *place)
-        if format_ == VECTOR:
-            positions = vector_positions(content)
-            if positions is None:
-                raise Refused(
-                    "deletion-vector-spoilt",
-                    f"The deletion vector in {location} is damaged: its checksum is wrong.",
-                    "Restore the file from a copy, or return the table to an earlier commit with "
-                    "`backstory rewind`.",
-                )
-            return {hidden: positions}
-        if format_ != "PARQUET":
-            raise Refused(
-                "delete-format",
-                f"Another writer hides rows by files of the format {format_}, which backstory does not read.",
-                "Compact the table with `backstory maintain`, and read the changes after that.",
-            )
-        return read_position_deletes(io.BytesIO(content))
-
-    def hidden(line: FileLine) -> Mapping[str, BitMap64]:
-        vector = line.format == VECTOR
-        place = (line.offset, line.length) if vector else (0, line.size)
-        return read(line.location, line.format, place, line.hidden)
-
-    return hidden
-
-
 def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap64) -> list[int] | None:
     """The offsets of a Parquet file's row groups that contain these positions, or None for another format."""
     footer = _read_footer(table, location, size)
@@ -304,23 +149,8 @@ MOVE_COLUMNS: Final = (NUMBER, VERSION, TIME, SIGN)
 _MOVE_SCHEMA: Final = pa.schema(
     zip(MOVE_COLUMNS, (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int8()), strict=True)
 )
-QUIET: Final = "replace"
-# The operation of all expired commits together, between an earlier snapshot and the first remaining one.
-GAP: Final = "gap"
 # With this split size, Iceberg does not split a file that has no row group offsets.
 _WHOLE: Final = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotLine:
-    """A commit. `parent` is None for the first one, and `recorded` is its recorded time, or empty."""
-
-    id: int
-    version: int
-    millis: int
-    operation: str
-    parent: int | None
-    recorded: str = ""
 
 
 # The values of `MOVE_COLUMNS`.
@@ -405,15 +235,13 @@ def moved_rows(
         files = store.jvm.java.util.HashMap()
         changes = [
             FilesOfCommit(
-                number, commit.operation == QUIET, _files_of_commit(store, table, since, commit, files)
+                number, commit.operation == REPLACE, _files_of_commit(store, table, since, commit, files)
             )
             for number, commit in enumerate(commits)
         ]
-        hidden = hidden_positions(table)
-        wanted = touched_files(changes, hidden)
-        scan = table.iceberg.newScan().useSnapshot(since) if since and wanted else None
-        files_before = [] if scan is None else files_of_scan(store.jvm, scan, files, wanted)
-        moves = moves_by_file(files_before, changes, wanted, hidden)
+        scan = table.iceberg.newScan().useSnapshot(since) if since else None
+        files_before = [] if scan is None else files_of_scan(store.jvm, scan, files)
+        moves = moves_by_file(files_before, changes, hidden_positions(table.read_file))
         sizes = {line.location: line for change in changes for line in change.lines} | {
             line.location: line for line, _ in files_before
         }

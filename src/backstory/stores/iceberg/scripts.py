@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.jvm import ICEBERG, iceberg, script
+from backstory.stores.metadata.moves import FileLine, ScannedFile, with_deletes
 
-# The content of a data file.
-ROWS: Final = "DATA"
 # The option by which Iceberg's reader finds staged tasks.
 TASKS_OPTION: Final = "scan-task-set-id"
 _SCAN: Final = {"scan": f"{ICEBERG}.TableScan", "locations": "java.util.Set"}
@@ -37,7 +36,6 @@ _TELL: Final = f"""
     .append(rows || deletes.contentOffset() == null ? "0" : deletes.contentOffset().toString()).append('\\t')
     .append(rows || deletes.contentSizeInBytes() == null ? "0" : deletes.contentSizeInBytes().toString())
     .append('\\t').append(rows || deletes.referencedDataFile() == null ? "" : deletes.referencedDataFile())
-    .append('\\t').append(file.firstRowId() == null ? "" : file.firstRowId().toString())
     .append('\\t').append(file.location()).append('\\n');
   if (rows) files.put(file.location(), file);
 """
@@ -62,7 +60,6 @@ StringBuilder text = new StringBuilder();
 try {{
   for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
     {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
-    if (locations != null && !locations.contains((({ICEBERG}.DataFile) task.file()).location())) continue;
     String sign = "=";
     {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) task.file();
     {{ {_TELL} }}
@@ -113,31 +110,6 @@ return new java.util.function.Function() {
 """
 
 
-@dataclass(frozen=True, slots=True)
-class FileLine:
-    """A data file or delete file, and its `sign`: `+` for added, `-` for removed, `=` for unchanged.
-
-    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the only data file that a delete file
-    applies to, or empty. `offset` and `length` locate a vector in its file, and `first_row` is the first
-    row's id.
-    """
-
-    sign: str
-    content: str
-    format: str
-    count: int
-    size: int
-    offset: int
-    length: int
-    hidden: str
-    location: str
-    first_row: int | None = None
-
-
-# A data file, and its delete files.
-ScannedFile = tuple[FileLine, list[FileLine]]
-
-
 def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     """Iceberg's scan tasks for the data files at these locations, without files that no longer exist."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
@@ -151,24 +123,10 @@ def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[Fil
     return _file_lines(text)
 
 
-def files_of_scan(
-    jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None
-) -> list[ScannedFile]:
-    """The data files of a scan (all files, or those at `locations`), each with its delete files."""
-    ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
-    wanted = None if locations is None else _java_set(jvm, locations)
-    return with_deletes(_file_lines(ask(scan, wanted, files)))
-
-
-def with_deletes(lines: Iterable[FileLine]) -> list[ScannedFile]:
-    """The data files in these lines, each with the delete files that follow it."""
-    scanned: list[ScannedFile] = []
-    for line in lines:
-        if line.content == ROWS:
-            scanned.append((line, []))
-        else:
-            scanned[-1][1].append(line)
-    return scanned
+def files_of_scan(jvm: Any, scan: Any, files: Any) -> list[ScannedFile]:
+    """The data files of a scan, each with its delete files. Data files are put into `files`."""
+    types = {"scan": f"{ICEBERG}.TableScan", "files": "java.util.Map"}
+    return with_deletes(_file_lines(script(jvm, _STANDING, "java.lang.String", **types)(scan, files)))
 
 
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
@@ -226,10 +184,9 @@ def _java_set(jvm: Any, values: Iterable[object]) -> Any:
 def _file_lines(text: str) -> list[FileLine]:
     files = []
     for line in text.split("\n")[:-1]:
-        sign, content, format_, *numbers, hidden, row, location = line.split("\t")
+        sign, content, format_, *numbers, hidden, location = line.split("\t")
         count, size, offset, length = map(int, numbers)
-        first = int(row) if row else None
-        files.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location, first))
+        files.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location))
     return files
 
 

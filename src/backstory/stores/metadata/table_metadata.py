@@ -11,7 +11,7 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -35,8 +35,6 @@ from backstory.stores.table_files import TableFiles
 if TYPE_CHECKING:
     from pyiceberg.io import InputFile
     from pyiceberg.manifest import DataFile, ManifestFile
-
-    Known = dict[str, list[tuple[object, DataFile]]]
 
 
 _GZIP: Final = b"\x1f\x8b"
@@ -232,6 +230,7 @@ def _commit(snapshot: Mapping[str, Any]) -> CommitMetadata:
 
 TRUE: Final = b"\x01"
 DATA, POSITIONS = 0, 1  # the content of a file in a manifest
+EXISTING, DELETED = 0, 2  # the status of a file in a manifest
 VECTOR: Final = "PUFFIN"
 
 
@@ -326,20 +325,24 @@ def _ids(table: TableMetadata) -> dict[str, int]:
     return ids | roles if table.shape.layout is Layout.VERSIONS else ids
 
 
-def live_files(
-    manifests: str, opener: TableFiles, known: "Known | None" = None
-) -> "Iterator[tuple[object, DataFile]]":
-    """Each live file of a snapshot, with its partition. `known` caches the contents of manifests."""
-    listed = _manifests(manifests, opener)
-    unread = (manifest.manifest_path for manifest in listed if manifest.manifest_path not in (known or {}))
-    opener.open_ahead(unread)
-    for manifest in listed:
-        if known is None:  # entries are released one by one, because collecting many at once is slow
-            yield from _live_entries(manifest, opener)
-            continue
-        if manifest.manifest_path not in known:
-            known[manifest.manifest_path] = list(_live_entries(manifest, opener))
-        yield from known[manifest.manifest_path]
+def live_files(manifest_list: str, opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
+    """Each live file of a snapshot, with its partition. Entries are released one by one, which is fast."""
+    manifests = _manifests(manifest_list, opener)
+    opener.open_ahead(manifest.manifest_path for manifest in manifests)
+    for manifest in manifests:
+        for status, file in _entries(manifest, opener):
+            if status != DELETED:
+                yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
+
+
+def changed_files(manifest_list: str, snapshot: int, opener: TableFiles) -> "Iterator[tuple[str, DataFile]]":
+    """Each file that a commit added (`+`) or removed (`-`)."""
+    manifests = [one for one in _manifests(manifest_list, opener) if one.added_snapshot_id == snapshot]
+    opener.open_ahead(manifest.manifest_path for manifest in manifests)
+    for manifest in manifests:
+        for status, file in _entries(manifest, opener):
+            if status != EXISTING:
+                yield "-" if status == DELETED else "+", file
 
 
 def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
@@ -360,8 +363,8 @@ def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
         return list(manifests)
 
 
-def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
-    """The live files of a manifest. Data files without a first row id get one, as the specification says."""
+def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[int, DataFile]]":
+    """The files of a manifest with their status. Live data files get a first row id, if they have none."""
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         DATA_FILE_TYPE,
@@ -385,12 +388,11 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
     next_row = manifest[-1]
     with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
         for entry in entries:
-            if entry.status is not ManifestEntryStatus.DELETED:
-                file = entry.data_file
-                if next_row is None or file[row_id] is None:
-                    file[row_id] = next_row
-                    next_row = None if next_row is None else next_row + file.record_count
-                yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
+            status, file = entry.status.value, entry.data_file
+            if status != DELETED and (next_row is None or file[row_id] is None):
+                file[row_id] = next_row
+                next_row = None if next_row is None else next_row + file.record_count
+            yield status, file
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,24 +417,19 @@ class Unreadable(Exception):
     """Some content cannot be read exactly without Spark. The message names it."""
 
 
-def deleted_positions(
-    deletes: "Iterable[DataFile]", opener: TableFiles, of: Collection[str] | None = None
-) -> dict[str, BitMap64]:
+def deleted_positions(deletes: "Iterable[DataFile]", opener: TableFiles) -> dict[str, BitMap64]:
     """The deleted positions by data file. Raises Unreadable for equality deletes and unknown kinds.
 
-    A vector contains all deletions of its data file, including the ones in older position delete files. If
-    `of` is set, delete files of other data files are skipped, according to their manifest.
+    A vector contains all deletions of its data file, including the ones in older position delete files.
     """
     vectors, older = dict[str, BitMap64](), dict[str, BitMap64]()
-    paths = sorted(path.encode() for path in of or ())
     for file in deletes:
         if file.content.value != POSITIONS or file.key_metadata is not None:
             raise Unreadable("deletions by equality, or encrypted ones")
         if file.file_format.value == VECTOR:
             data_file, vector = vector_of(file)
-            if of is None or data_file in of:
-                add_positions(vectors, {data_file: read_vector(vector, opener)})
-        elif of is None or _may_delete_from(file, paths):
+            add_positions(vectors, {data_file: read_vector(vector, opener)})
+        else:
             if file.file_format.value != "PARQUET":
                 raise Unreadable(f"deletions in {file.file_format.value}")
             with opener(file.file_path) as source:
@@ -440,8 +437,8 @@ def deleted_positions(
     return older | vectors
 
 
-def _may_delete_from(file: "DataFile", paths: Sequence[bytes]) -> bool:
-    """Whether a file of position deletes may apply to one of these data files, in ascending order."""
+def may_delete_from(file: "DataFile", paths: Sequence[bytes]) -> bool:
+    """Whether a delete file may apply to one of these data files, in ascending order of their paths."""
     least, greatest = ((bounds or {}).get(PATH_FIELD) for bounds in (file.lower_bounds, file.upper_bounds))
     if (path := file_fields(file)["referenced_data_file"]) is not None:
         least = greatest = path.encode()

@@ -6,19 +6,17 @@ by the least values of a column, or by the commits that moved them.
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.model.change import REPLACE
 from backstory.model.table import TableName
 from backstory.stores.metadata.parquet_files import (
     Field,
@@ -31,25 +29,22 @@ from backstory.stores.metadata.parquet_files import (
 from backstory.stores.metadata.searches import AnyOf, Between, RowSearch, Searches, bounds_of, search_rows
 from backstory.stores.metadata.table_metadata import (
     DATA,
-    POSITIONS,
     VECTOR,
     ReadableCatalog,
     TableMetadata,
     Unreadable,
-    Vector,
     deleted_positions,
     live_files,
-    read_vector,
+    may_delete_from,
     vector_of,
 )
-from backstory.stores.metadata.values import integers, mask_of_visible
+from backstory.stores.metadata.values import mask_of_visible
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyroaring import BitMap64
 
-    from backstory.stores.metadata.table_metadata import Known
 
 # A data file, and the positions of its deleted rows.
 FileToRead: TypeAlias = "tuple[DataFile, BitMap64 | None]"
@@ -115,6 +110,7 @@ class TableReader:
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
         """All rows of a file, even deleted ones, with these current columns. Raises the errors of `rows`."""
+        require_plain(file)
         by_name = {field["name"]: field for field in self.table.fields}
         specs = self.table.metadata.get("partition-specs") or []
         wanted = RowSelection([by_name[name] for name in names], partition_ids(specs))
@@ -197,8 +193,10 @@ def files_to_read(
                 del data[path]
     if len(data) > most:
         raise Unreadable(f"{len(data)} files")
+    paths = sorted(path.encode() for path in data)
+    deletes = [file for file in deletes if may_delete_from(file, paths)]
     opener.open_ahead(file.file_path for file in [*deletes, *data.values()])
-    deleted = deleted_positions(deletes, opener, data)
+    deleted = deleted_positions(deletes, opener)
     return [(file, deleted.get(path)) for path, file in data.items()]
 
 
@@ -300,94 +298,3 @@ def _files_with_bounds(
             raise Unreadable(f"no bounds of {field['name']}")
         if bounds.min is not None:
             yield bounds.min, bounds.max, file
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A data file of a snapshot, and its deletion vector."""
-
-    file: "DataFile"
-    vector: Vector | None
-
-
-@dataclass(slots=True)
-class CommitMoves:
-    """The rows that commits removed and added, with these columns. Each file is read once.
-
-    Raises Unreadable for too many rows, and for rows that cannot be read exactly here.
-    """
-
-    files: TableReader
-    names: Sequence[str]
-    manifests: "Known" = field(default_factory=dict)
-    read: dict[str, pa.Table] = field(default_factory=dict)
-    moved: int = 0
-
-    def of_commits(
-        self, before: int | None, commits: Sequence[tuple[int, str]]
-    ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The removed and the added rows of each commit, given by its snapshot and operation."""
-        files_before = {} if before is None else self._live_files(before)
-        for snapshot, operation in commits:
-            files_after = self._live_files(snapshot)
-            yield self._diff(
-                {} if operation == REPLACE else files_before, {} if operation == REPLACE else files_after
-            )
-            files_before = files_after
-
-    def _diff(
-        self, before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]
-    ) -> tuple[pa.Table, pa.Table]:
-        removed, added = [], []
-        for path in sorted({*before, *after}):
-            was, now = before.get(path), after.get(path)
-            if was is not None and now is not None and was.vector == now.vector:
-                continue
-            one, other = self._live_positions(was), self._live_positions(now)
-            removed.append(self._rows(was or now, one - other))
-            added.append(self._rows(now or was, other - one))
-        return self._concat(removed), self._concat(added)
-
-    def _concat(self, parts: list[pa.Table | None]) -> pa.Table:
-        tables = [part for part in parts if part is not None]
-        return pa.concat_tables(tables) if tables else pa.table({name: [] for name in self.names})
-
-    def _live_files(self, snapshot: int) -> dict[str, LiveFile]:
-        """The data files of a snapshot by their paths, each with its deletion vector."""
-        metadata = self.files.table.snapshot_by_id(snapshot)
-        if metadata is None:
-            raise Unreadable("an expired snapshot")
-        data: dict[str, DataFile] = {}
-        vectors: dict[str, Vector] = {}
-        for _, file in live_files(metadata["manifest-list"], self.files.opener, self.manifests):
-            if file.content.value == DATA:
-                data[file.file_path] = file
-            elif file.content.value == POSITIONS and file.file_format.value == VECTOR:
-                vectors.update([vector_of(file)])
-            else:
-                raise Unreadable("rows deleted by other files than vectors")
-        return {path: LiveFile(file, vectors.get(path)) for path, file in data.items()}
-
-    def _live_positions(self, live: LiveFile | None) -> BitMap64:
-        if live is None:
-            return BitMap64()
-        every = BitMap64(range(live.file.record_count))
-        if live.vector is None:
-            return every
-        return every - read_vector(live.vector, self.files.opener)
-
-    def _rows(self, live: LiveFile | None, positions: BitMap64) -> pa.Table | None:
-        if live is None or not positions:
-            return None
-        file = live.file
-        if file.file_path not in self.read:
-            self._count(file.record_count)
-            self.read[file.file_path] = self.files.whole_file(file, self.names)
-        self._count(len(positions))
-        places = np.fromiter(positions, dtype=np.int64, count=len(positions))
-        return self.read[file.file_path].take(integers(places))
-
-    def _count(self, rows: int) -> None:
-        self.moved += rows
-        if self.moved > MOST_ROWS:
-            raise Unreadable(f"{self.moved} rows")
