@@ -3,27 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from backstory.engine.run_context import RemarkOptions, with_remark
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
-from backstory.model.options import with_options
+from backstory.model.options import with_options, with_request
 from backstory.model.table import TableName, table_name
 from backstory.reading.options import (
-    ChangesOptions,
-    Comparison,
-    CursorOptions,
-    DiffOptions,
-    ExportOptions,
-    KnownOptions,
-    ReadOptions,
+    AsOfRequest,
+    ChangesRequest,
+    CursorRequest,
+    DiffRequest,
+    ExportRequest,
+    ReadRequest,
     Selection,
-    TimelineOptions,
+    TimelineRequest,
 )
-from backstory.reading.timelines import Timeline, require_axis
+from backstory.reading.timelines import Timeline
 from backstory.spark.session_settings import in_settled_session
 from backstory.upkeep.options import Bounds, MaintainOptions
 
@@ -56,37 +54,30 @@ class Table:
 
         return table_as_html(self.store, self.name)
 
-    @with_options(ReadOptions, KnownOptions)
-    def current(self, **options: Unpack[ReadOptions]) -> "DataFrame":
+    @with_request(ReadRequest)
+    def current(self, request: ReadRequest) -> "DataFrame":
         """The rows that are true now. Rows of a history have `valid_from` and `valid_to`.
 
         Raises UsageError or Refused if the table no longer has its state at `known_at`.
         """
-        return self._rows_at(None, **options)
+        return self._rows_at(None, request)
 
-    @with_options(ReadOptions, KnownOptions)
-    def as_of(self, time: str | date, **options: Unpack[ReadOptions]) -> "DataFrame":
+    @with_request(AsOfRequest)
+    def as_of(self, request: AsOfRequest) -> "DataFrame":
         """The rows that were true at a time, with `valid_from` and `valid_to`.
 
         A date means its first instant. Raises the errors of `current`.
         """
-        return self._rows_at(instant_of(time), **options)
+        return self._rows_at(request.time, request)
 
-    def _rows_at(
-        self,
-        time: datetime | None,
-        *,
-        key: object = None,
-        columns: str | Sequence[str] | None = None,
-        known_at: str | date | None = None,
-    ) -> "DataFrame":
+    def _rows_at(self, time: datetime | None, request: ReadRequest) -> "DataFrame":
         from backstory.reading.frames import table_in_session
 
-        known = table_in_session(self.store, self.name).at(optional_instant(known_at))
-        return known.rows_at(time, Selection.of(key, columns))
+        known = table_in_session(self.store, self.name).at(request.known_at)
+        return known.rows_at(time, Selection(request.key, request.columns))
 
-    @with_options(DiffOptions)
-    def diff(self, first: str | date, second: str | date, **options: Unpack[DiffOptions]) -> "DataFrame":
+    @with_request(DiffRequest)
+    def diff(self, request: DiffRequest) -> "DataFrame":
         """The differences between two times: `key`, `change`, `before`, `after`, `changed`.
 
         `key`, `before` and `after` are structs. `change` is added, changed or removed, and `changed` has the
@@ -99,8 +90,8 @@ class Table:
         from backstory.reading.notebook import drawn_in_notebooks
         from backstory.reading.questions import diff
 
-        comparison, between = Comparison.of(**options), (instant_of(first), instant_of(second))
-        return drawn_in_notebooks(diff(table_in_session(self.store, self.name), *between, comparison))
+        source = table_in_session(self.store, self.name)
+        return drawn_in_notebooks(diff(source, request.first, request.second, request))
 
     def join_as_of(
         self,
@@ -129,8 +120,8 @@ class Table:
         )
         return join_as_of(table_in_session(self.store, self.name), frame, list(key), at, known, how)
 
-    @with_options(TimelineOptions, KnownOptions)
-    def timeline(self, key: object, **options: Unpack[TimelineOptions]) -> Timeline:
+    @with_request(TimelineRequest)
+    def timeline(self, request: TimelineRequest) -> Timeline:
         """The history of one record. The key is a value, or a mapping for a composite key.
 
         The key must be exactly one value of the key's type. The history has the statements that the table
@@ -140,23 +131,22 @@ class Table:
         from backstory.reading.frames import table_in_session
         from backstory.reading.questions import life
 
-        axis, svg = options.get("axis", "valid"), options.get("svg")
-        require_axis(axis, options.get("known_at"))
-        known_at, columns = optional_instant(options.get("known_at")), options.get("columns")
-        source, shown = table_in_session(self.store, self.name), Selection.of(None, columns).columns
-        timeline = life(source, key, axis, known_at, shown)
-        if svg is not None:
-            timeline.save(svg)
+        source = table_in_session(self.store, self.name)
+        timeline = life(source, request.key, request.axis, request.known_at, request.columns)
+        if request.svg is not None:
+            timeline.save(request.svg)
         return timeline
 
     @overload
-    def changes(self, **options: Unpack[ChangesOptions]) -> "ChangeFeed": ...
+    @with_request(ChangesRequest)
+    def changes(self, request: ChangesRequest) -> "ChangeFeed": ...
 
     @overload
-    def changes(self, **options: Unpack[CursorOptions]) -> "ChangeFeed | Cursor": ...
+    @with_request(CursorRequest)
+    def changes(self, request: CursorRequest) -> "ChangeFeed | Cursor": ...
 
-    @with_options(ChangesOptions, CursorOptions)
-    def changes(self, **options: Unpack[CursorOptions]) -> "ChangeFeed | Cursor":
+    @with_request(CursorRequest)
+    def changes(self, request: CursorRequest) -> "ChangeFeed | Cursor":
         """The rows that changed after commit `since`, up to and including `until`, or since a cursor.
 
         The rows are in `feed.frame`. Name a commit by its version, its snapshot id or a time. In a `with`
@@ -166,12 +156,12 @@ class Table:
         """
         from backstory.reading import commit_ranges, feeds
 
-        advance, drop = options.pop("advance", None), options.pop("drop", False)
+        advance, drop = request.advance, request.drop
         if advance is None and not drop:
-            return feeds.changes(self.store, self.name, cast("ChangesOptions", options))
-        cursor, others = options.pop("cursor", None), any(options.values())
-        named = None if others or (advance is not None and drop) else cursor
-        return commit_ranges.advance_or_drop(self.store, self.name, named, advance)
+            return feeds.changes(self.store, self.name, request)
+        lone = CursorRequest(cursor=request.cursor, advance=advance, drop=advance is None)
+        cursor = request.cursor if request == lone else None
+        return commit_ranges.advance_or_drop(self.store, self.name, cursor, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Create Spark SQL views of the current rows and of all versions, and return a query for one time.
@@ -187,19 +177,18 @@ class Table:
             return log_views(self.store, dry_run=dry_run)
         return views(self.store, self.name, dry_run=dry_run)
 
-    @with_options(ExportOptions)
-    def export(self, file: str | Path, **options: Unpack[ExportOptions]) -> "Export":
+    @with_request(ExportRequest)
+    def export(self, request: ExportRequest) -> "Export":
         """Write the whole history into one CSV or Parquet file.
 
         A table without a history is written as its rows. The file has every version with `valid_from` and
         `valid_to`. On `axis` both, it also has every earlier statement with its known times. The file appears
         only when it is complete. Raises UsageError if the file exists and `overwrite` is false.
         """
-        from backstory.reading.exports import ExportFile, export
+        from backstory.reading.exports import export
         from backstory.reading.frames import table_in_session
 
-        target = ExportFile(Path(file), **options)
-        return export(table_in_session(self.store, self.name), target)
+        return export(table_in_session(self.store, self.name), request)
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""

@@ -13,9 +13,10 @@ from backstory.cli.app import run
 from backstory.errors import TryAgain, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
-from backstory.reading.exports import ExportFile
 from backstory.reading.exports import export as export_small
+from backstory.reading.exports import write
 from backstory.reading.files import table_in_files
+from backstory.reading.options import ExportRequest
 from backstory.stores.iceberg.create import drop
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
@@ -25,7 +26,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.decimal128(9, 2))])
 
 
 def place(file, axis="valid", *, overwrite=False):
-    return ExportFile(Path(file), axis, overwrite)
+    return ExportRequest(file, axis=axis, overwrite=overwrite)
 
 
 def files_of(warehouse, name):
@@ -109,11 +110,11 @@ def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
         raise ValueError
 
     with pytest.raises(ValueError):
-        place(file, overwrite=True).write(TableName("a", "b"), SCHEMA, broken())
+        write(file, SCHEMA, broken())
     assert [file.read_text(), *tmp_path.iterdir()] == ["mine", file]
-    assert place(file, overwrite=True).write(TableName("a", "b"), SCHEMA, [batch] * 3).rows == 3
+    assert write(file, SCHEMA, [batch] * 3) == 3
     assert [*tmp_path.iterdir()] == [file]
-    assert place(tmp_path / f"none.{ending}").write(TableName("a", "b"), SCHEMA, []).rows == 0
+    assert write(tmp_path / f"none.{ending}", SCHEMA, []) == 0
 
 
 def test_a_full_disk_is_told(tmp_path):
@@ -124,4 +125,4 @@ def test_a_full_disk_is_told(tmp_path):
             yield device.write(b"x")
 
     with pytest.raises(TryAgain, match="disk is full"):
-        place(tmp_path / "t.csv").write(TableName("a", "b"), SCHEMA, full())
+        write(tmp_path / "t.csv", SCHEMA, full())

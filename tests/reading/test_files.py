@@ -292,7 +292,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         through = Comparison(through=bool(of_key), change=None)
         gone = diff(files, day(1.5), day(6.5), through)
         assert same_differences(gone, spark.diff(day(1.5), day(6.5), through=through.through)) > 1
-        for chosen in (Comparison(("v",), "removed"), Comparison(("v",), "changed")):
+        for chosen in (Comparison(columns="v", change=kind) for kind in ("removed", "changed")):
             few = diff(files, day(2.5), at, chosen)
             same_differences(few, spark.diff(day(2.5), at, columns="v", change=chosen.change))
     if name in BROKEN:
@@ -486,7 +486,7 @@ def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
             lives = life(files, given), life_of_frames(store, found, given)
             assert [[each["t"] for each in told.versions] for told in lives] == [[value]] * 2, (column, given)
             assert lives[0].title == lives[1].title
-        chosen = Selection.of(spellings[0], ["t"])
+        chosen = Selection(spellings[0], ["t"])
         small = (
             rows_at(files, day(3), None, chosen),
             rows_at(files, None, None, chosen),

@@ -13,6 +13,7 @@ from backstory.model.layout import FILE, POSITION
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.feeds import read_changes
+from backstory.reading.options import ChangesRequest
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
@@ -91,7 +92,8 @@ class Fed:
         """Check that files produce the same feed, or that only Spark can read them."""
         catalog = EmbeddedCatalog(self.store.folder)
         with Memory(1 << 30).lease() as lease, suppress(Unreadable):
-            small = read_changes(TableReader(catalog.describe(self.name), catalog, lease), asked)
+            reader = TableReader(catalog.describe(self.name), catalog, lease)
+            small = read_changes(reader, ChangesRequest(**asked))
             assert (small.since, small.until) == (feed.since, feed.until)
             assert list(small.rows) == rows
             self.small += 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any
 
 from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, rows_of_frame
 from backstory.cli.options import (
@@ -26,10 +26,9 @@ from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
 from backstory.reading.options import (
     ENDS,
-    ChangesOptions,
+    ChangesRequest,
     Comparison,
-    CursorOptions,
-    DiffOptions,
+    CursorRequest,
     as_object,
     side_values,
 )
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 Difference = dict[str, Any]
 
 
-@with_flags(DiffOptions)
+@with_flags(Comparison)
 def diff(
     table: NamedTable,
     from_: str,
@@ -52,7 +51,7 @@ def diff(
     url: HistoryUrl = None,
     key: Names = (),
     limit: Limit = None,
-    **words: Unpack[DiffOptions],
+    **words: Any,
 ) -> None:
     """Show the differences between two times, by key and column.
 
@@ -79,7 +78,7 @@ def diff(
         options, words = replace(options, branch=branch), {**words, "axis": "recorded"}
     else:
         between = parse_instant(from_), parse_instant(to)
-    comparison = Comparison.of(**words)
+    comparison = Comparison(**words)
     if url is not None or key:
         differences = _read_differences_in_database(url, table, between, parse_names(key), comparison)[:limit]
     else:
@@ -133,7 +132,7 @@ def _read_differences(
     between: tuple[datetime, datetime],
     comparison: Comparison,
     limit: int | None,
-    words: DiffOptions,
+    words: Mapping[str, Any],
 ) -> Sequence[Difference]:
     """The differences in key order, from the files of a small table, or else from Spark."""
     from backstory.reading.files import table_in_files
@@ -181,13 +180,13 @@ def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Differe
         yield {**first, "column": None, "before": None, "after": None}
 
 
-@with_flags(ChangesOptions, CursorOptions)
+@with_flags(ChangesRequest, CursorRequest)
 def changes(
     table: NamedTable,
     *,
     options: BranchOptions = BRANCH_DEFAULTS,
     limit: RowLimit = None,
-    **words: Unpack[CursorOptions],
+    **words: Any,
 ) -> None:
     """Show the rows that changed between two commits.
 
@@ -201,18 +200,17 @@ def changes(
 
     Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
     """
-    advance, drop = words.pop("advance"), words.pop("drop")
-    range_ = cast("ChangesOptions", words)
-    if advance is None and not drop:
+    request = CursorRequest(**words)
+    if request.advance is None and not request.drop:
         from backstory.reading.feeds import read_changes
 
-        small = answer_from_files(options, table, lambda files: read_changes(files, range_))
+        small = answer_from_files(options, table, lambda files: read_changes(files, request))
         if small is not None:
             _show_changes(small.table, small, small.rows[:limit], small.columns, options)
             return
     with open_warehouse(options, table) as warehouse:
         stored = warehouse.table(table)
-        feed = stored.changes(**range_, advance=advance, drop=drop)
+        feed = stored.changes(**words)
         if isinstance(feed, Cursor):
             _show_feed(feed.to_dict(), [feed.to_dict()], options)
             return

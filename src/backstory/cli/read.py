@@ -1,10 +1,10 @@
 """The tables of a warehouse, and the rows, records and commits of one table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 
@@ -51,8 +51,8 @@ from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
 from backstory.model.table import resolve_name, table_name
 from backstory.model.values import key_of_words
-from backstory.reading.options import ExportOptions, KnownOptions, Selection, TimelineOptions
-from backstory.reading.timelines import Timeline, require_axis
+from backstory.reading.options import ExportRequest, KnownRequest, Selection, TimelineRequest
+from backstory.reading.timelines import Timeline
 from backstory.settings import CATALOG
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
 
-@with_flags(KnownOptions)
+@with_flags(KnownRequest)
 def current(
     table: NamedTable,
     *,
@@ -76,7 +76,7 @@ def current(
     options: BranchOptions = BRANCH_DEFAULTS,
     url: HistoryUrl = None,
     limit: RowLimit = None,
-    **words: Unpack[KnownOptions],
+    **words: Any,
 ) -> None:
     """Show the rows that are true now, in the order of their key.
 
@@ -85,10 +85,10 @@ def current(
     Args:
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
     """
-    _show_rows(options, table, _Question(None, key, **words), url, limit)
+    _show_rows(options, table, _Question(None, key, words), url, limit)
 
 
-@with_flags(KnownOptions)
+@with_flags(KnownRequest)
 def as_of(
     table: NamedTable,
     time: str,
@@ -97,7 +97,7 @@ def as_of(
     options: BranchOptions = BRANCH_DEFAULTS,
     url: HistoryUrl = None,
     limit: RowLimit = None,
-    **words: Unpack[KnownOptions],
+    **words: Any,
 ) -> None:
     """Show the rows that were true at a time, in the order of their key.
 
@@ -107,7 +107,7 @@ def as_of(
         time: A time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
     """
-    _show_rows(options, table, _Question(time, key, **words), url, limit)
+    _show_rows(options, table, _Question(time, key, words), url, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,10 @@ class _Question:
 
     time: str | None
     key: tuple[str, ...]
-    columns: str | Sequence[str] | None
-    known_at: str | date | None
+    words: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        _ = self.instant, self.time_of_knowledge  # raises their errors before Spark starts
+        _ = self.instant, self.request  # raises their errors before Spark starts
 
     @property
     def instant(self) -> datetime | None:
@@ -128,9 +127,9 @@ class _Question:
         return optional_instant(self.time)
 
     @property
-    def time_of_knowledge(self) -> datetime | None:
-        """The known time, or None for now."""
-        return optional_instant(self.known_at)
+    def request(self) -> KnownRequest:
+        """The options."""
+        return KnownRequest(**self.words)
 
     def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
         """The answer from the files of a table.
@@ -140,21 +139,22 @@ class _Question:
         from backstory.reading.pages import first_rows_at
 
         key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
-        selection = Selection.of(key, self.columns)
-        return first_rows_at(files, self.instant, self.time_of_knowledge, selection, limit)
+        selection = Selection(key, self.request.columns)
+        return first_rows_at(files, self.instant, self.request.known_at, selection, limit)
 
     def of_table(self, stored: "Table") -> "DataFrame":
         """The answer from Spark."""
         key = parse_key(stored, self.key) if self.key else None
         if self.time is None:
-            return stored.current(key=key, columns=self.columns, known_at=self.known_at)
-        return stored.as_of(self.time, key=key, columns=self.columns, known_at=self.known_at)
+            return stored.current(key=key, **self.words)
+        return stored.as_of(self.time, key=key, **self.words)
 
     def no_rows_text(self, names: Sequence[str]) -> str:
         """The remark that no rows match. `names` are the columns of the key."""
         record = f"record with key {describe_key(names, self.key)}" if self.key else "rows"
         at = f" at {self.time}" if self.time else ""
-        return f"No {record}{at}{f', as known at {self.known_at}' if self.known_at else ''}."
+        known_at = self.words["known_at"]
+        return f"No {record}{at}{f', as known at {known_at}' if known_at else ''}."
 
 
 _Rows: TypeAlias = "tuple[Sequence[str], Sequence[str], list[dict[str, Any]]]"
@@ -205,13 +205,14 @@ def _read_rows_in_database(
     """The columns and rows of a history in a database. Raises UsageError for questions about known times."""
     from backstory.reading.database_history import read_rows
 
-    if question.time_of_knowledge is not None:
+    if question.request.known_at is not None:
         raise no_known_times()
-    selection = Selection.of(parse_named_key(question.key) if question.key else None, question.columns)
+    key = parse_named_key(question.key) if question.key else None
+    selection = Selection(key, question.request.columns)
     return read_rows(url, table_name(table), question.instant, selection)
 
 
-@with_flags(TimelineOptions, KnownOptions)
+@with_flags(TimelineRequest)
 def timeline(
     table: NamedTable,
     *key: str,
@@ -219,7 +220,7 @@ def timeline(
     options: BranchOptions = BRANCH_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
-    **words: Unpack[TimelineOptions],
+    **words: Any,
 ) -> None:
     """Draw the timeline of one record: a bar for each version, and the values that changed.
 
@@ -235,16 +236,15 @@ def timeline(
         url: Database with the history of a model. The key is then given as name=value.
         limit: Largest number of versions to list, oldest first. A drawing has all versions.
     """
-    key, svg = (*key, *named), words.pop("svg")
+    key = (*key, *named)
     require_key(key)
-    require_axis(words["axis"], words["known_at"])
-    life = (
-        _read_life(options, table, key, words)
-        if url is None
-        else _read_life_in_database(url, table, key, words)
-    )
-    if svg is not None:
-        life.save(svg)
+    request = TimelineRequest(key, **words)
+    if url is None:
+        life = _read_life(options, table, key, request)
+    else:
+        life = _read_life_in_database(url, table, key, request)
+    if request.svg is not None:
+        life.save(request.svg)
     empty = "" if life.versions else f"{life} ({life.title})"
     if options.output_format == "table":
         console.print(empty or life.draw(line_width(wide=options.wide)), markup=False)
@@ -254,31 +254,30 @@ def timeline(
             print_remark(options, empty)
 
 
-def _read_life(options: Options, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
+def _read_life(options: Options, table: str, key: tuple[str, ...], request: TimelineRequest) -> Timeline:
     from backstory.reading.files import table_in_files
     from backstory.reading.questions import life
 
-    known_at, columns = optional_instant(words["known_at"]), Selection.of(None, words["columns"]).columns
+    question = request.axis, request.known_at, request.columns
 
     def of_files(files: "TableReader") -> Timeline:
-        values = key_of_words(files.table.shape.source_key, key)
-        return life(table_in_files(files), values, words["axis"], known_at, columns)
+        return life(table_in_files(files), key_of_words(files.table.shape.source_key, key), *question)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return small
     with open_warehouse(options, table, brief=True) as warehouse, show_activity(options, "Reading ..."):
         stored = warehouse.table(table)
-        return stored.timeline(parse_key(stored, key), **words)
+        axis, known_at, columns = question
+        return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
 
 
-def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
+def _read_life_in_database(url: str, table: str, key: tuple[str, ...], request: TimelineRequest) -> Timeline:
     from backstory.reading.database_history import read_life
 
-    if words["axis"] != "valid" or words["known_at"] is not None:
+    if request.axis != "valid" or request.known_at is not None:
         raise no_known_times()
-    columns = Selection.of(None, words["columns"]).columns
-    return read_life(url, table_name(table), parse_named_key(key), columns)
+    return read_life(url, table_name(table), parse_named_key(key), request.columns)
 
 
 def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFAULTS) -> None:
@@ -320,10 +319,8 @@ def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
     return {**commit, **times, "offsets": text, "block": block and block[:16]}
 
 
-@with_flags(ExportOptions)
-def export(
-    table: NamedTable, file: Path, *, options: Options = DEFAULTS, **words: Unpack[ExportOptions]
-) -> None:
+@with_flags(ExportRequest)
+def export(table: NamedTable, file: Path, *, options: Options = DEFAULTS, **words: Any) -> None:
     """Write the whole history of a table into one CSV or Parquet file.
 
     The file has every version with valid_from and valid_to, in the order of the key. --axis both adds every
@@ -335,12 +332,11 @@ def export(
     Args:
         file: The file, which ends in .csv or .parquet.
     """
-    from backstory.reading.exports import ExportFile
     from backstory.reading.exports import export as export_rows
     from backstory.reading.files import table_in_files
 
-    place = ExportFile(file, **words)
-    done = answer_from_files(options, table, lambda files: export_rows(table_in_files(files), place))
+    request = ExportRequest(file, **words)
+    done = answer_from_files(options, table, lambda files: export_rows(table_in_files(files), request))
     if done is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
             done = warehouse.table(table).export(file, **words)

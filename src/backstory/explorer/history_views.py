@@ -1,7 +1,7 @@
 """The views of a table's history: its rows at a time, a record, the origin of a value, and differences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
@@ -304,11 +304,10 @@ def diff_view(source: CatalogReader, question: Question) -> View:
         change = cast("ChangeKind | None", question.change or None)
         # A table without a history is compared by its recorded rows.
         lasting = files.table.shape.layout in HISTORIES
-        comparison = Comparison.of(columns=columns, change=change)
         if lasting:
-            comparison = replace(comparison, known_at=question.time_of_knowledge)
+            comparison = Comparison(columns=columns, change=change, known_at=question.time_of_knowledge)
         else:
-            comparison = replace(comparison, axis="recorded", at=now())
+            comparison = Comparison(columns=columns, change=change, axis="recorded", at=now())
         between = parse_instant(question.first), parse_instant(question.to)
         try:
             differences = diff(table_in_files(files), *between, comparison)

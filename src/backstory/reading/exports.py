@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from backstory.errors import TryAgain, UsageError, bad_option, option
+from backstory.errors import TryAgain, UsageError
 from backstory.formats.memory import FULL
 from backstory.formats.values.exactly import all_optional
 from backstory.model.receipt import Receipt
-from backstory.model.table import TableName
 from backstory.model.values import as_json, base64_text
 from backstory.reading.histories import HISTORIES
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.reading.options import ExportRequest
 from backstory.reading.questions import KnownTable, Rows
-from backstory.reading.timelines import KNOWN_FROM, KNOWN_TO, Axis, require_axis
+from backstory.reading.timelines import KNOWN_FROM, KNOWN_TO
 from backstory.stores.metadata.values import values_of
 
 
@@ -70,43 +70,19 @@ class Export(Receipt):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExportFile:
-    """The file of an export and the axis of the history. Raises UsageError if the file cannot be written."""
-
-    file: Path
-    axis: Axis = "valid"
-    overwrite: bool = False
-
-    def __post_init__(self) -> None:
-        require_axis(self.axis)
-        if self.file.suffix.lower() not in {".csv", ".parquet"}:
-            raise bad_option(
-                f"{self.file} ends in neither .csv nor .parquet.",
-                "Name a file that ends in .csv or .parquet.",
-            )
-        folder = self.file.absolute().parent
-        if not folder.is_dir():
-            raise UsageError("no-file", f"There is no folder {folder}.", "Create it first.")
-        if self.file.is_dir():
-            raise UsageError("file-exists", f"{self.file} is a folder.", "Name a file.")
-        if self.file.exists() and not self.overwrite:
-            remedy = f"Name another file, or use {option('overwrite', value=True)} to replace it."
-            raise UsageError("file-exists", f"{self.file} already exists.", remedy)
-
-    def write(self, table: TableName, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Export:
-        """Write the rows. If the process is killed, the file is unchanged or complete."""
-        rows, names = 0, export_names(schema.names)
-        shown = pa.schema([(name, all_optional(each.type)) for name, each in zip(names, schema, strict=True)])
-        is_csv = self.file.suffix.lower() == ".csv"
-        open_file = _open_csv if is_csv else partial(pq.ParquetWriter, compression="zstd")
-        with _temporary_file(self.file) as beside, open_file(beside, shown) as sink:
-            for group in _groups(batches):
-                columns = [each.cast(type_) for each, type_ in zip(group.columns, shown.types, strict=True)]
-                rows_of_group = pa.Table.from_arrays(columns, schema=shown)
-                sink.write_table(_csv_rows(rows_of_group) if is_csv else rows_of_group)
-                rows += group.num_rows
-        return Export(str(table), str(self.file), self.axis, rows)
+def write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """Write rows and return their number. If the process is killed, the file is unchanged or complete."""
+    rows, names = 0, export_names(schema.names)
+    shown = pa.schema([(name, all_optional(each.type)) for name, each in zip(names, schema, strict=True)])
+    is_csv = file.suffix.lower() == ".csv"
+    open_file = _open_csv if is_csv else partial(pq.ParquetWriter, compression="zstd")
+    with _temporary_file(file) as beside, open_file(beside, shown) as sink:
+        for group in _groups(batches):
+            columns = [each.cast(type_) for each, type_ in zip(group.columns, shown.types, strict=True)]
+            rows_of_group = pa.Table.from_arrays(columns, schema=shown)
+            sink.write_table(_csv_rows(rows_of_group) if is_csv else rows_of_group)
+            rows += group.num_rows
+    return rows
 
 
 def export_names(names: Iterable[str]) -> list[str]:
@@ -151,14 +127,15 @@ def _temporary_file(file: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def export(table: KnownTable[Rows, Any], target: ExportFile) -> Export:
+def export(table: KnownTable[Rows, Any], request: ExportRequest) -> Export:
     """Write every version, or on axis `both` every statement, sorted by key and times.
 
     For a table without a history, the rows are written, and axis `both` raises UsageError. Raises Unreadable,
     before anything is written, for files that only Spark can read.
     """
-    if target.axis == "both":
+    if request.axis == "both":
         rows = table.statements()
     else:
         rows = table.versions() if table.shape.layout in HISTORIES else table.live_rows()
-    return target.write(table.shape.table, *table.in_order(rows))
+    count = write(request.file, *table.in_order(rows))
+    return Export(str(table.shape.table), str(request.file), request.axis, count)

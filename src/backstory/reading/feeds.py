@@ -46,7 +46,7 @@ from backstory.reading.lifetimes import (
     internal_name,
     statements_query,
 )
-from backstory.reading.options import ChangesOptions
+from backstory.reading.options import ChangesRequest
 from backstory.spark.connect import needs_java
 from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
@@ -140,14 +140,14 @@ class FeedRows:
     condition: Callable[[SqlSyntax, ColumnSql], str]
 
 
-def feed_rows(table: TableLike, options: ChangesOptions) -> FeedRows:
+def feed_rows(table: TableLike, request: ChangesRequest) -> FeedRows:
     """The rows that a feed reports: versions with all columns, or current rows with the user's columns.
 
     Raises UsageError for `current` on an event log, and Refused for columns with the same names as the feed's
     own columns.
     """
     shape = table.shape
-    if options.get("current"):
+    if request.current:
         if shape.layout is Layout.ODF:
             raise UsageError(
                 "no-current",
@@ -189,13 +189,13 @@ def any_row(*_: object) -> str:
     return "TRUE"
 
 
-def commit_range(table: TableMetadata, options: ChangesOptions) -> Range | None:
+def commit_range(table: TableMetadata, request: ChangesRequest) -> Range | None:
     """The commits that a feed reports. Raises the errors of `changes`.
 
     Returns None if snapshots have expired, but the table's rows contain the recorded times of the range.
     """
-    since, until = options.get("since"), options.get("until")
-    cursor, start = options.get("cursor"), options.get("start")
+    since, until = request.since, request.until
+    cursor, start = request.cursor, request.start
     if cursor is None and start is not None:
         raise bad_option(f"{option('start', start)} needs a cursor.", "Name it with `cursor=`.")
     if cursor is not None and since is not None:
@@ -205,7 +205,7 @@ def commit_range(table: TableMetadata, options: ChangesOptions) -> Range | None:
     try:
         if cursor is not None:
             since = cursor_version(table, lineage, cursor, start)
-        return range_of(lineage, since, until, net=options.get("net", False))
+        return range_of(lineage, since, until, net=request.net)
     except Refused:
         if table.shape.layout is Layout.VERSIONS and cursor is None and by_time:
             return None
@@ -226,17 +226,17 @@ class SmallFeed:
     until: int
 
 
-def read_changes(files: TableReader, options: ChangesOptions) -> SmallFeed:
+def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     """The rows that changed, as `changes` returns them. Raises Unreadable if only Spark can read them."""
     table = files.table
-    feed, range_ = feed_rows(table, options), commit_range(table, options)
+    feed, range_ = feed_rows(table, request), commit_range(table, request)
     if range_ is None or any(each.operation == GAP for each in range_.commits):
         raise Unreadable("snapshots that have expired")
     names, stored = _identity(table, feed), StoredColumns()
     feed.condition(DUCKDB, stored)  # it names the columns that are read
     columns = list(dict.fromkeys([*feed.columns, *stored.names]))
     moved = read_moved_rows(files, columns, range_.before, range_.commits)
-    changes = _changes(moved, feed, names, stored, net=options.get("net", False)) if len(moved) else ()
+    changes = _changes(moved, feed, names, stored, net=request.net) if len(moved) else ()
     marks = [(each.version, EPOCH + timedelta(milliseconds=each.millis)) for each in range_.commits]
     rows = [
         {**row, **dict(zip(CHANGE_COLUMNS, (type_, *marks[commit]), strict=True))}
@@ -355,22 +355,21 @@ WHERE {number} IS NOT NULL AND {within}
 
 
 def _recorded_feed(
-    store: IcebergStore, table: IcebergTable, lineage: Lineage, options: ChangesOptions
+    store: IcebergStore, table: IcebergTable, lineage: Lineage, request: ChangesRequest
 ) -> ChangeFeed:
     """The changes recorded after one time, up to and including another, from a table of layout `versions`.
 
     Raises UsageError (`known-pruned`) if the table no longer records these times.
     """
     since, until = (
-        None if isinstance(end, int | None) else instant_of(end)
-        for end in (options.get("since"), options.get("until"))
+        None if isinstance(end, int | None) else instant_of(end) for end in (request.since, request.until)
     )
     require_knowledge(table, since or EPOCH)
-    feed = feed_rows(table, options)
-    if not options.get("current"):
+    feed = feed_rows(table, request)
+    if not request.current:
         feed = replace(feed, condition=any_row)  # a memory row was a version before
     moves = _recorded_moves(store, table, lineage, since, until)
-    frame = feed_frame(moves, feed, table.rows, net=options.get("net", False), only_added=False)
+    frame = feed_frame(moves, feed, table.rows, net=request.net, only_added=False)
     newest = lineage.newest if until is None else None
     return ChangeFeed(frame, None, newest, lambda: None, lambda: None)
 
@@ -423,27 +422,25 @@ def _recorded_moves(
     return query_frames(query, kept_commits=known)
 
 
-def changes(store: IcebergStore, table: TableName, options: ChangesOptions) -> ChangeFeed:
+def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> ChangeFeed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
     Raises Refused if snapshots of the range have expired, or if the cursor is lost or expired. Raises
     UsageError for options that exclude each other, and for a cursor without Java.
     """
-    cursor = options.get("cursor")
+    cursor = request.cursor
     if cursor is not None and not store.has_java:
         raise needs_java("A cursor")
     stored = existing(store, table)
-    rows, described = feed_rows(stored, options), metadata_of(store, stored)
-    commits = commit_range(described, options)
+    rows, described = feed_rows(stored, request), metadata_of(store, stored)
+    commits = commit_range(described, request)
     if commits is None:
-        return _recorded_feed(store, stored, lineage_of(described), options)
+        return _recorded_feed(store, stored, lineage_of(described), request)
     read: Callable[..., MovedRows | MovedStates] = (
         partial(moved_rows, store) if store.has_java else MovedStates
     )
     moved = read(stored, commits.before, commits.commits)
-    frame = feed_frame(
-        moved.frame(store), rows, moved.rows, net=options.get("net", False), only_added=moved.only_adds
-    )
+    frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_added=moved.only_adds)
 
     def move() -> None:
         if cursor is not None:

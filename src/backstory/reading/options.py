@@ -6,19 +6,21 @@ column's type.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypedDict, Unpack, get_args
+from typing import Any, Final, Literal, get_args
+
+from attrs import field, frozen
 
 from backstory.errors import UsageError, bad_option, option
 from backstory.formats.values.named import Unnamed, named_value
 from backstory.model.change_feed import CommitName, Start
-from backstory.model.instant import optional_instant
+from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
 from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.reading.lifetimes import BETWEEN, STATED_FROM, STATED_TO
-from backstory.reading.timelines import Axis, shown_name
+from backstory.reading.timelines import Axis, require_axis, shown_name
 
 # The remedy if no record can be named.
 _WITHOUT: Final = "Use `current` without a key."
@@ -109,11 +111,6 @@ class Selection:
     key: object = None
     columns: Sequence[str] = ()
 
-    @classmethod
-    def of(cls, key: object, columns: str | Sequence[str] | None) -> "Selection":
-        """A selection by a key, and by one column or several."""
-        return cls(key, [columns] if isinstance(columns, str) else list(columns or ()))
-
     def require(self, shape: Shape) -> None:
         """Raise UsageError, before anything is read, if the table lacks this key or these columns."""
         if self.key is not None:
@@ -169,7 +166,16 @@ ChangeKind = Literal["added", "changed", "removed", "returned", "reverted", "pas
 ComparedAxis = Literal["valid", "recorded"]
 
 
-class KnownOptions(TypedDict, total=False):
+def _columns(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _file(value: str | Path) -> Path:
+    return Path(value)
+
+
+@frozen(kw_only=True)
+class KnownRequest:
     """The options of calls that return versions.
 
     Attributes:
@@ -177,34 +183,48 @@ class KnownOptions(TypedDict, total=False):
         known_at: Use the data that the table contained at this time.
     """
 
-    columns: str | Sequence[str] | None
-    known_at: str | date | None
+    columns: tuple[str, ...] = field(default=None, converter=_columns)
+    known_at: datetime | None = field(default=None, converter=optional_instant)
 
 
-class ReadOptions(KnownOptions, total=False):
+@frozen(kw_only=True)
+class ReadRequest(KnownRequest):
     """The options of `current` and `as_of`.
 
     Attributes:
         key: Show only the record with this key: its value, or a mapping for a composite key.
     """
 
-    key: object
+    key: object = None
 
 
-class TimelineOptions(KnownOptions, total=False):
-    """The options of `timeline`.
+@frozen(kw_only=True)
+class AsOfRequest(ReadRequest):
+    """The time and the options of `as_of`."""
+
+    time: datetime = field(converter=instant_of, kw_only=False)
+
+
+@frozen(kw_only=True)
+class TimelineRequest(KnownRequest):
+    """The key and the options of `timeline`.
 
     Attributes:
         axis: Show when the values were true (valid), or also when they were known (both).
         svg: Also write the drawing to this file.
     """
 
-    axis: Axis
-    svg: str | Path | None
+    key: object = field(kw_only=False)
+    axis: Axis = "valid"
+    svg: str | Path | None = None
+
+    def __attrs_post_init__(self) -> None:
+        require_axis(self.axis, self.known_at)
 
 
-class DiffOptions(TypedDict, total=False):
-    """The options of `diff`.
+@frozen(kw_only=True)
+class Comparison:
+    """The options of `diff`. Raises UsageError for options that exclude each other.
 
     Attributes:
         known_at: Use the data that the table contained at this time.
@@ -216,57 +236,37 @@ class DiffOptions(TypedDict, total=False):
         through: Also show records that changed between the times but are the same at both.
     """
 
-    known_at: str | date | None
-    axis: ComparedAxis
-    at: str | date | None
-    columns: str | Sequence[str] | None
-    change: ChangeKind | None
-    through: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A comparison of valid times as known at `known_at`, or of recorded times for the valid time `at`.
-
-    `columns` are the columns to compare, or empty for all. `change` is the kind of change to show, or None
-    for all. `through` also compares everything that happened between the two times.
-    """
-
-    columns: Sequence[str] = ()
+    known_at: datetime | None = field(default=None, converter=optional_instant)
+    axis: ComparedAxis = "valid"
+    at: datetime | None = field(default=None, converter=optional_instant)
+    columns: tuple[str, ...] = field(default=None, converter=_columns)
     change: ChangeKind | None = None
     through: bool = False
-    axis: ComparedAxis = "valid"
-    known_at: datetime | None = None
-    at: datetime | None = None
 
-    @classmethod
-    def of(cls, **options: Unpack[DiffOptions]) -> Self:
-        """The comparison with these options. Raises UsageError for options that exclude each other."""
-        axis, known_at, at = options.get("axis", "valid"), options.get("known_at"), options.get("at")
-        change, through = options.get("change"), options.get("through", False)
+    def __attrs_post_init__(self) -> None:
         valid, recorded = option("axis", "valid"), option("axis", "recorded")
-        if axis not in get_args(ComparedAxis):
+        if self.axis not in get_args(ComparedAxis):
             raise bad_option(
-                f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}."
+                f"`axis=` must be valid or recorded, not {self.axis!r}.", f"Use {valid} or {recorded}."
             )
-        if (known_at if axis == "recorded" else at) is not None:
+        if (self.known_at if self.axis == "recorded" else self.at) is not None:
             raise bad_option(
                 f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
                 "Use the one that belongs to the axis.",
             )
-        if change is not None and change not in get_args(ChangeKind):
+        if self.change is not None and self.change not in get_args(ChangeKind):
             words = ", ".join(get_args(ChangeKind))
-            raise bad_option(f"There is no kind of change {change!r}.", f"Use one of {words} for `change=`.")
-        of_passages = option("through", value=True)
-        if through and axis != "valid":
-            raise bad_option(f"{of_passages} needs {valid}.", f"Omit {option('axis', axis)}.")
-        if change in BETWEEN and not through:
             raise bad_option(
-                f"{option('change', change)} needs {of_passages}.",
+                f"There is no kind of change {self.change!r}.", f"Use one of {words} for `change=`."
+            )
+        of_passages = option("through", value=True)
+        if self.through and self.axis != "valid":
+            raise bad_option(f"{of_passages} needs {valid}.", f"Omit {option('axis', self.axis)}.")
+        if self.change in BETWEEN and not self.through:
+            raise bad_option(
+                f"{option('change', self.change)} needs {of_passages}.",
                 f"Add {of_passages}, or choose another kind of change.",
             )
-        columns = Selection.of(None, options.get("columns")).columns
-        return cls(columns, change, through, axis, optional_instant(known_at), optional_instant(at))
 
     @property
     def time(self) -> datetime:
@@ -292,7 +292,16 @@ class Comparison:
 ENDS: Final = Comparison()
 
 
-class ChangesOptions(TypedDict, total=False):
+@frozen(kw_only=True)
+class DiffRequest(Comparison):
+    """The two times and the options of `diff`."""
+
+    first: datetime = field(converter=instant_of, kw_only=False)
+    second: datetime = field(converter=instant_of, kw_only=False)
+
+
+@frozen(kw_only=True)
+class ChangesRequest:
     """The options of `changes`.
 
     Attributes:
@@ -304,15 +313,16 @@ class ChangesOptions(TypedDict, total=False):
         start: The commit at which a new or lost cursor begins: the first one, or the newest one (now).
     """
 
-    since: CommitName | None
-    until: CommitName | None
-    net: bool
-    current: bool
-    cursor: str | None
-    start: Start | None
+    since: CommitName | None = None
+    until: CommitName | None = None
+    net: bool = False
+    current: bool = False
+    cursor: str | None = None
+    start: Start | None = None
 
 
-class CursorOptions(ChangesOptions, total=False):
+@frozen(kw_only=True)
+class CursorRequest(ChangesRequest):
     """The options of `changes` that only concern a cursor.
 
     Attributes:
@@ -320,17 +330,35 @@ class CursorOptions(ChangesOptions, total=False):
         drop: Remove the cursor; show nothing.
     """
 
-    advance: int | None
-    drop: bool
+    advance: int | None = None
+    drop: bool = False
 
 
-class ExportOptions(TypedDict, total=False):
-    """The options of `export`.
+@frozen(kw_only=True)
+class ExportRequest:
+    """The file of an export and its options. Raises UsageError if the file cannot be written.
 
     Attributes:
         axis: Write when rows were true (valid), or also when that was known (both).
         overwrite: Replace an existing file.
     """
 
-    axis: Axis
-    overwrite: bool
+    file: Path = field(converter=_file, kw_only=False)
+    axis: Axis = "valid"
+    overwrite: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        require_axis(self.axis)
+        if self.file.suffix.lower() not in {".csv", ".parquet"}:
+            raise bad_option(
+                f"{self.file} ends in neither .csv nor .parquet.",
+                "Name a file that ends in .csv or .parquet.",
+            )
+        folder = self.file.absolute().parent
+        if not folder.is_dir():
+            raise UsageError("no-file", f"There is no folder {folder}.", "Create it first.")
+        if self.file.is_dir():
+            raise UsageError("file-exists", f"{self.file} is a folder.", "Name a file.")
+        if self.file.exists() and not self.overwrite:
+            remedy = f"Name another file, or use {option('overwrite', value=True)} to replace it."
+            raise UsageError("file-exists", f"{self.file} already exists.", remedy)
