@@ -13,6 +13,7 @@ from specification.differences import Lived, Side, differences, in_order, passag
 from backstory.reading.files import INSTANT, are_after
 from backstory.reading.files import differences as by_query
 from backstory.reading.files import sort_rows as sort
+from backstory.reading.lifetimes import BETWEEN
 from backstory.reading.options import Comparison
 from backstory.reading.questions import SIDE_COLUMNS
 from backstory.stores.metadata.values import rows_of
@@ -115,7 +116,7 @@ def specified(versions, rows, key, comparison):
 @given(lives(), st.sampled_from(KINDS), st.booleans())
 def test_differences_are_those_of_the_specification(versions, kind, through):
     """Ends and passages, with keys of NULL, NaN and both zeros, whole and in pages."""
-    comparison = Comparison(change=kind, through=through)
+    comparison = Comparison(change=kind, through=through or kind in BETWEEN)
     for key in (["k", "l"], ["l", "k"]):
         rows, found = asked(versions, key, comparison)
         wanted = specified(versions, rows, key, comparison)
