@@ -11,6 +11,12 @@ from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
 from backstory.model.options import with_options, with_request
 from backstory.model.table import TableName, table_name
+from backstory.reading import commit_ranges
+from backstory.reading.commits import commits
+from backstory.reading.exports import Export, export
+from backstory.reading.feeds import ChangeFeed, changes
+from backstory.reading.frames import table_in_session
+from backstory.reading.notebook import drawn_in_notebooks, table_as_html
 from backstory.reading.options import (
     AsOfRequest,
     ChangesRequest,
@@ -21,21 +27,25 @@ from backstory.reading.options import (
     Selection,
     TimelineRequest,
 )
+from backstory.reading.questions import diff, life
 from backstory.reading.timelines import Timeline
 from backstory.spark.session_settings import in_settled_session
+from backstory.stores.iceberg.store import IcebergStore, existing
+from backstory.stores.metadata.catalogs import SessionCatalog
+from backstory.upkeep.checking import check_files_first
+from backstory.upkeep.ending import HistoryEnd, end
 from backstory.upkeep.options import Bounds, MaintainOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.reading.exports import Export
     from backstory.reading.feeds import ChangeFeed
-    from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.certificate import Certificate
-    from backstory.upkeep.ending import HistoryEnd
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewinding import Rewound
+
+from backstory.upkeep.table_views import views
 
 
 @in_settled_session
@@ -43,15 +53,13 @@ if TYPE_CHECKING:
 class Table:
     """A table with the rows or the history of a source."""
 
-    store: "IcebergStore"
+    store: IcebergStore
     name: TableName
 
     def __repr__(self) -> str:
         return f"Table({str(self.name)!r}, catalog={self.store.catalog!r})"
 
     def _repr_html_(self) -> str:
-        from backstory.reading.notebook import table_as_html
-
         return table_as_html(self.store, self.name)
 
     @with_request(ReadRequest)
@@ -71,8 +79,6 @@ class Table:
         return self._rows_at(request.time, request)
 
     def _rows_at(self, time: datetime | None, request: ReadRequest) -> "DataFrame":
-        from backstory.reading.frames import table_in_session
-
         known = table_in_session(self.store, self.name).at(request.known_at)
         return known.rows_at(time, Selection(request.key, request.columns))
 
@@ -86,10 +92,6 @@ class Table:
         (`passed`). The column `away` then shows whether a record was absent and returned. On the axis
         `recorded`, the states that were recorded at the two times are compared. Raises the errors of `as_of`.
         """
-        from backstory.reading.frames import table_in_session
-        from backstory.reading.notebook import drawn_in_notebooks
-        from backstory.reading.questions import diff
-
         source = table_in_session(self.store, self.name)
         return drawn_in_notebooks(diff(source, request.first, request.second, request))
 
@@ -110,7 +112,6 @@ class Table:
         (`name_2`). If versions of one record overlap, which `check` reports, the row is joined with each of
         them.
         """
-        from backstory.reading.frames import table_in_session
         from backstory.reading.joins import join_as_of
 
         by_row = isinstance(known_at, str) and known_at in frame.columns
@@ -128,9 +129,6 @@ class Table:
         holds now, or held at `known_at`. On `axis` both, the history has all statements that the table ever
         held. Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be written.
         """
-        from backstory.reading.frames import table_in_session
-        from backstory.reading.questions import life
-
         source = table_in_session(self.store, self.name)
         timeline = life(source, request.key, request.axis, request.known_at, request.columns)
         if request.svg is not None:
@@ -139,14 +137,14 @@ class Table:
 
     @overload
     @with_request(ChangesRequest)
-    def changes(self, request: ChangesRequest) -> "ChangeFeed": ...
+    def changes(self, request: ChangesRequest) -> ChangeFeed: ...
 
     @overload
     @with_request(CursorRequest)
-    def changes(self, request: CursorRequest) -> "ChangeFeed | Cursor": ...
+    def changes(self, request: CursorRequest) -> ChangeFeed | Cursor: ...
 
     @with_request(CursorRequest)
-    def changes(self, request: CursorRequest) -> "ChangeFeed | Cursor":
+    def changes(self, request: CursorRequest) -> ChangeFeed | Cursor:
         """The rows that changed after commit `since`, up to and including `until`, or since a cursor.
 
         The rows are in `feed.frame`. Name a commit by its version, its snapshot id or a time. In a `with`
@@ -154,11 +152,9 @@ class Table:
         Raises Refused for an expired range or a lost cursor, and UsageError for options that exclude each
         other. Raises TryAgain if another consumer moved the cursor in the meantime.
         """
-        from backstory.reading import commit_ranges, feeds
-
         advance, drop = request.advance, request.drop
         if advance is None and not drop:
-            return feeds.changes(self.store, self.name, request)
+            return changes(self.store, self.name, request)
         lone = CursorRequest(cursor=request.cursor, advance=advance, drop=advance is None)
         cursor = request.cursor if request == lone else None
         return commit_ranges.advance_or_drop(self.store, self.name, cursor, advance)
@@ -171,36 +167,27 @@ class Table:
         table has the name.
         """
         from backstory.doors.historize.spark_runs import LOG, log_views
-        from backstory.upkeep.table_views import views
 
         if self.name == LOG:
             return log_views(self.store, dry_run=dry_run)
         return views(self.store, self.name, dry_run=dry_run)
 
     @with_request(ExportRequest)
-    def export(self, request: ExportRequest) -> "Export":
+    def export(self, request: ExportRequest) -> Export:
         """Write the whole history into one CSV or Parquet file.
 
         A table without a history is written as its rows. The file has every version with `valid_from` and
         `valid_to`. On `axis` both, it also has every earlier statement with its known times. The file appears
         only when it is complete. Raises UsageError if the file exists and `overwrite` is false.
         """
-        from backstory.reading.exports import export
-        from backstory.reading.frames import table_in_session
-
         return export(table_in_session(self.store, self.name), request)
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
-        from backstory.reading.commits import commits
-        from backstory.stores.metadata.catalogs import SessionCatalog
-
         return commits(SessionCatalog(self.store), self.name)
 
     def check(self) -> list[dict[str, Any]]:
         """One record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
-        from backstory.upkeep.checking import check_files_first
-
         return check_files_first(self.store, self.name)
 
     @with_options(RemarkOptions)
@@ -231,7 +218,6 @@ class Table:
         Raises TryAgain if other writers commit first.
         """
         from backstory.doors.historize.spark_runs import unlogged_tokens
-        from backstory.stores.iceberg.store import existing
         from backstory.upkeep.maintaining import maintain
 
         bounds = Bounds(
@@ -257,14 +243,12 @@ class Table:
         with with_remark(**remark):
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
-    def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":
+    def drop(self, *, archive: str | None = None, apply: bool = False) -> HistoryEnd:
         """End the history: delete the table and its files, or keep it under the name `archive`, read-only.
 
         Unless `apply` is true, nothing is changed. An archive name without a schema is in this table's
         schema. Raises Refused for a table of a model, a dataset or another program, and for a name that is
         taken.
         """
-        from backstory.upkeep.ending import end
-
         name = archive and table_name(archive if "." in archive else f"{self.name.schema}.{archive}")
         return end(self.store, self.name, name or None, apply=apply)

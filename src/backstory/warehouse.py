@@ -17,16 +17,28 @@ from backstory.doors.native.options import (
 )
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import RemarkOptions, with_remark
+from backstory.explorer.catalog_reader import CatalogReader
+from backstory.explorer.opening import open_explorer
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
 from backstory.model.options import with_options, with_request
 from backstory.model.table import ODF, TableName, resolve_name, table_name
 from backstory.projects.options import RunRequest
+from backstory.reading.commits import inventory
 from backstory.spark.connect import is_connect, needs_java
 from backstory.spark.session_settings import hold_settings, require_exact_names
+from backstory.stores.iceberg.faults import show_causes, translate_faults
+from backstory.stores.iceberg.sessions import require_usable
+from backstory.stores.iceberg.store import IcebergStore, existing, load, open_store, tables
+from backstory.stores.metadata.catalogs import SessionCatalog
+from backstory.stores.refusals import no_table, require_some
 from backstory.table import Table
+from backstory.upkeep import previews
+from backstory.upkeep.adopting import Adopted, adopt
+from backstory.upkeep.checking import check_tables
 from backstory.upkeep.options import MaintainOptions
+from backstory.upkeep.previews import Published
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,10 +52,7 @@ if TYPE_CHECKING:
     from backstory.explorer.server import Explorer
     from backstory.journal.verify import Verdict
     from backstory.projects.log import RunReceipt
-    from backstory.stores.iceberg.store import IcebergStore
-    from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
-    from backstory.upkeep.previews import Published
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -66,10 +75,6 @@ def open(  # noqa: A001 - the public name
     process that is forked later cannot use the warehouse (`forked`). Raises UsageError for a wrong
     configuration, session or version of Iceberg, and if Spark or Java is missing.
     """
-    from backstory.stores.iceberg.faults import show_causes
-    from backstory.stores.iceberg.sessions import require_usable
-    from backstory.stores.iceberg.store import IcebergStore
-
     show_causes(verbose)
     if spark is not None:
         of_session = settings.load_for_session(config).with_choices(driver_memory, format_version)
@@ -81,7 +86,6 @@ def open(  # noqa: A001 - the public name
         require_usable(spark, catalog)
         store = IcebergStore(spark, *terms)
         return Warehouse(store, embedded=False, rights=of_session.rights)
-    from backstory.stores.iceberg.store import open_store
 
     of_folder = settings.load(warehouse, config).with_choices(driver_memory, format_version)
     store = open_store(of_folder, catalog, verbose=verbose)
@@ -92,7 +96,7 @@ def open(  # noqa: A001 - the public name
 class Warehouse:
     """The Iceberg tables of one catalog. `spark` is the session that reads and writes them."""
 
-    store: "IcebergStore"
+    store: IcebergStore
     embedded: bool
     rights: settings.Rights = field(default_factory=settings.Rights)
 
@@ -108,14 +112,11 @@ class Warehouse:
         if not self.store.has_java:
             raise needs_java(what)
 
-    def table(self, name: str) -> "Table":
+    def table(self, name: str) -> Table:
         """The table `schema.table`, or the table of a dataset in `odf`.
 
         Raises UsageError if it does not exist.
         """
-        from backstory.stores.iceberg.store import load
-        from backstory.stores.refusals import no_table
-
         table = resolve_name(name, lambda candidate: load(self.store, candidate) is not None)
         if table is None:
             raise no_table(table_name(name), searched=self.store.description)
@@ -123,9 +124,6 @@ class Warehouse:
 
     def tables(self) -> list[dict[str, Any]]:
         """The layout, rows, open versions and last commit of each table."""
-        from backstory.reading.commits import inventory
-        from backstory.stores.metadata.catalogs import SessionCatalog
-
         return inventory(SessionCatalog(self.store))
 
     def sql(self, query: str) -> "DataFrame":
@@ -162,21 +160,17 @@ class Warehouse:
 
         return door.apply(self.store, source_of(source, request), request)
 
-    def branch(self, table: str, branch: str) -> "Table":
+    def branch(self, table: str, branch: str) -> Table:
         """The table `schema.table` as it is on a branch. Raises UsageError if the branch does not exist."""
-        from backstory.upkeep.previews import read_branch
-
         name = self.table(table).name
-        return Table(read_branch(self.store, name, branch), name)
+        return Table(previews.read_branch(self.store, name, branch), name)
 
-    def publish(self, table: str, branch: str, *, discard: bool = False) -> "Published":
+    def publish(self, table: str, branch: str, *, discard: bool = False) -> Published:
         """Publish a branch to its table in one commit, or discard the branch.
 
         Raises UsageError if the branch does not exist, and Refused if the table has changed since the branch
         began.
         """
-        from backstory.upkeep import previews
-
         end = previews.discard if discard else previews.publish
         return end(self.store, self.table(table).name, branch)
 
@@ -222,7 +216,6 @@ class Warehouse:
     def runs(self) -> list[dict[str, Any]]:
         """Past runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and declarations by outcome."""
         from backstory.projects.log import former_runs, rows_of_log
-        from backstory.stores.metadata.catalogs import SessionCatalog
 
         return former_runs(SessionCatalog(self.store), rows_of_log(self.store))
 
@@ -230,7 +223,6 @@ class Warehouse:
         """The age of each declaration with `expect`: `name`, `last_delivery` and `due` (both UTC), `late`."""
         from backstory.projects.declarations import read_project
         from backstory.projects.log import freshness, rows_of_log
-        from backstory.stores.metadata.catalogs import SessionCatalog
 
         now, logged = datetime.now(UTC), rows_of_log(self.store)
         return freshness(read_project(file), SessionCatalog(self.store), logged, now)
@@ -330,7 +322,7 @@ class Warehouse:
         into: str | None = None,
         dry_run: bool = False,
         **remark: Unpack[RemarkOptions],
-    ) -> "Adopted":
+    ) -> Adopted:
         """Adopt a history of dbt, SQLMesh, dlt or AUTO CDC, to read, check and repair it here.
 
         Only table properties are set. A history of layout `autocdc-bitemporal` is imported into the new table
@@ -338,7 +330,6 @@ class Warehouse:
         """
         self._require_java("An adoption")
         from backstory.doors.native import bitemporal
-        from backstory.upkeep.adopting import adopt
 
         name = table_name(table)
         if layout != BITEMPORAL:
@@ -354,8 +345,6 @@ class Warehouse:
 
         If some tables cannot be checked, an error is raised whose `results` contain all records.
         """
-        from backstory.upkeep.checking import check_tables
-
         return check_tables(self.store, [self.table(name).name for name in tables], every=all)
 
     @with_options(MaintainOptions, RemarkOptions)
@@ -387,9 +376,6 @@ class Warehouse:
         Raises Failed if `port` is taken.
         """
         self._require_java("The explorer")
-        from backstory.explorer.catalog_reader import CatalogReader
-        from backstory.explorer.opening import open_explorer
-        from backstory.stores.metadata.catalogs import SessionCatalog
 
         source = CatalogReader(lambda: SessionCatalog(self.store), self.store.memory)
         return open_explorer(source, host, port, token)
@@ -398,7 +384,6 @@ class Warehouse:
     def serve(self, request: ServeRequest) -> "Running":
         """Start a Fivetran destination. It runs until `stop` is called."""
         from backstory.doors.fivetran.server import serve
-        from backstory.stores.iceberg.faults import show_causes
 
         show_causes(False)  # causes may contain values of a Fivetran delivery
         return serve({self.store.catalog: self.store}, request)
@@ -420,15 +405,12 @@ def _paths(files: Paths) -> list[Path]:
 
 
 def _maintain_tables(
-    store: "IcebergStore", names: Sequence[TableName], options: MaintainOptions, *, every: bool
+    store: IcebergStore, names: Sequence[TableName], options: MaintainOptions, *, every: bool
 ) -> "list[Maintained]":
     """Maintain the named tables, or every table.
 
     If every table is maintained, only native tables use the bounds.
     """
-    from backstory.stores.iceberg.faults import translate_faults
-    from backstory.stores.iceberg.store import existing, tables
-    from backstory.stores.refusals import require_some
     from backstory.upkeep.maintaining import run_for_each
 
     require_some(names, every=every)

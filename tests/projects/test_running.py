@@ -21,8 +21,8 @@ from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import read_project
 from backstory.projects.entries import FIELDS
 from backstory.projects.log import LOG, PLACES, former_runs, freshness, rows_of_log
-from backstory.projects.options import RunRequest
-from backstory.projects.running import RunWatcher, hold_tables, run_project
+from backstory.projects.options import RunRequest, RunWatcher
+from backstory.projects.running import hold_tables, run_project
 from backstory.settings import DRIVER_MEMORY, Rights
 from backstory.stores.iceberg.create import create_view, ensure_schema
 from backstory.stores.iceberg.store import IcebergStore, load

@@ -16,6 +16,7 @@ from backstory.formats.memory import Memory
 from backstory.model.table import TableName, possible_names, resolve_name, table_name
 from backstory.settings import CATALOG
 from backstory.spark.versions import arrow_of
+from backstory.stores.refusals import no_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,7 +170,6 @@ def open_warehouse(
 
 def _require_tables(options: Options, tables: Sequence[str]) -> None:
     from backstory.stores.metadata.catalogs import EmbeddedCatalog, open_without_spark
-    from backstory.stores.refusals import no_table
 
     catalog = open_without_spark(options.settings()) if tables else None
     if not isinstance(catalog, EmbeddedCatalog):

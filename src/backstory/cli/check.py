@@ -19,6 +19,7 @@ from backstory.cli.progress import show_activity
 from backstory.engine.run_context import RemarkOptions
 from backstory.errors import BackstoryError, Violated
 from backstory.model.receipt import attempt_each, exit_code
+from backstory.stores.refusals import require_some
 
 if TYPE_CHECKING:
     from backstory.model.table import TableName
@@ -42,7 +43,6 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
     """
-    from backstory.stores.refusals import require_some
     from backstory.upkeep.checking import STRANGE, records
 
     require_some(tables, every=all)

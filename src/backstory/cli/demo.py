@@ -22,10 +22,10 @@ from backstory.model.table import TableName
 from backstory.reading.timelines import draw_lanes
 from backstory.settings import CATALOG_FILE
 from backstory.spark.versions import arrow_of
-from backstory.table import Table
 
 if TYPE_CHECKING:
     from backstory.stores.iceberg.store import IcebergStore
+    from backstory.table import Table
     from backstory.testing.sender import Sender
     from backstory.warehouse import Warehouse
 
@@ -56,7 +56,7 @@ def demo(*, options: Options = DEFAULTS) -> None:
     with open_warehouse(options) as warehouse:
         store = warehouse.store
         _send_copies(store)
-        _show_history(store)
+        _show_history(warehouse.table(str(TABLE)))
         _run_project(warehouse)
         _show_readers(store, options)
         if options.output_format == "json":
@@ -114,21 +114,17 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         before = after
 
 
-def _show_history(store: "IcebergStore") -> None:
-    from backstory.reading.frames import table_in_session
-    from backstory.reading.questions import life
-
-    source = table_in_session(store, TABLE)
+def _show_history(table: "Table") -> None:
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        lanes = life(source, {"code": code}).lanes
+        lanes = table.timeline(code).lanes
         for line in draw_lanes(lanes, columns, UNTIL):
             console.print(line, markup=False)
 
     console.print()
     console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
-    world = _rows_by_code(source.rows_at(WORLD_AS_OF))
+    world = _rows_by_code(table.as_of(WORLD_AS_OF))
     console.print(f"{len(world)} countries and territories. In Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
@@ -137,15 +133,15 @@ def _show_history(store: "IcebergStore") -> None:
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
-    then = _euro_users(_rows_by_code(source.rows_at(EURO_THEN)))
-    now = _euro_users(_rows_by_code(source.rows_at()))
+    then = _euro_users(_rows_by_code(table.as_of(EURO_THEN)))
+    now = _euro_users(_rows_by_code(table.current()))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
     console.print(f"  left: {', '.join(sorted(then - now)) or 'none'}")
 
     console.print()
     console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
-    commits = Table(store, TABLE).log()
+    commits = table.log()
     shown = ("snapshot_id", "operation", "door", "counts")
     show([{name: commit[name] for name in shown} for commit in commits], "table")
     console.print(f"{len(commits)} commits: one for each batch, and none for copies without a change.")

@@ -21,6 +21,8 @@ from backstory.formats.file_options import FileOptions
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
+from backstory.spark.launch import java_of
+from backstory.stores.embedded_catalog import remember_if_writable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +48,6 @@ def serve(
 
     from backstory.doors.fivetran.server import serve as start_serving
     from backstory.doors.fivetran.server import serve_until_signal
-    from backstory.spark.launch import java_of
     from backstory.spark.session import start_session
 
     settings = options.settings()
@@ -78,7 +79,6 @@ def _require_startable(request: ServeRequest) -> None:
 
 def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, IcebergStore]":
     """A store for each catalog. Raises Failed for a catalog that does not respond."""
-    from backstory.stores.embedded_catalog import remember_if_writable
     from backstory.stores.iceberg.store import IcebergStore
 
     memory = Memory(settings.driver_memory)

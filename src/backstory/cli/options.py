@@ -9,7 +9,7 @@ from functools import partial, wraps
 from inspect import Parameter as Argument
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -21,7 +21,9 @@ from backstory.formats.file_options import FILE_OPTIONS
 from backstory.model.options import CallOption, alternatives, declared_options
 from backstory.model.values import key_of_words, split_list
 from backstory.settings import Settings, load
-from backstory.table import Table
+
+if TYPE_CHECKING:
+    from backstory.table import Table
 
 COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
@@ -128,7 +130,7 @@ def require_key(words: tuple[str, ...]) -> None:
         raise UsageError("no-key", "No key is given.", remedy)
 
 
-def parse_key(table: Table, words: tuple[str, ...]) -> str | dict[str, str]:
+def parse_key(table: "Table", words: tuple[str, ...]) -> str | dict[str, str]:
     """The words of a key as a value, or as values by column for a key of several columns."""
     from backstory.stores.iceberg.store import existing
 

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from backstory.cli.options import Options
 from backstory.cli.output import errors
+from backstory.projects.options import RunWatcher
 
 if TYPE_CHECKING:
     from backstory.projects.declarations import Declaration
     from backstory.projects.log import RunReceipt
-    from backstory.projects.running import RunWatcher
 
 STARTING = "Starting Spark ..."
 MEGABYTE = 1_000_000
@@ -85,10 +85,8 @@ def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: 
 
 
 @contextmanager
-def watch_run(options: Options) -> Iterator["RunWatcher"]:
+def watch_run(options: Options) -> Iterator[RunWatcher]:
     """A watcher of a run. On a terminal, it draws how many declarations have ended, and which run."""
-    from backstory.projects.running import RunWatcher
-
     if options.quiet or options.verbose or not errors.is_terminal:
         yield RunWatcher()
         return

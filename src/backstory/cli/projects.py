@@ -33,6 +33,7 @@ from backstory.errors import Violated
 from backstory.model.receipt import exit_code
 from backstory.projects.options import RunRequest
 from backstory.sources.databases.address import is_database, parse_server
+from backstory.sources.databases.copies import declared_keys
 
 if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
@@ -237,7 +238,6 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
     """
     from backstory.doors.native.databases import declared_keys_by_jdbc
     from backstory.projects.drafting import write_draft
-    from backstory.sources.databases.copies import declared_keys
 
     is_new = not file.exists()
     if is_database(source) and parse_server(source).kind == "jdbc":

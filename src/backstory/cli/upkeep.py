@@ -23,6 +23,7 @@ from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import exit_code
 from backstory.model.values import key_text
 from backstory.settings import CATALOG
+from backstory.stores.refusals import require_some
 from backstory.upkeep.options import MaintainOptions
 
 if TYPE_CHECKING:
@@ -180,8 +181,6 @@ def maintain(
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
     """
-    from backstory.stores.refusals import require_some
-
     require_some(tables, every=all)
     for time in ("settle_before", "known_from"):
         words[time] = optional_instant(words[time])

@@ -1,13 +1,18 @@
-"""The options of `run`, for Python calls and for the command."""
+"""The options of `run`, for Python calls and for the command, and callbacks for a run's progress."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
 from backstory.doors.native.options import OnSchemaChange
 from backstory.engine.run_context import Remark
 from backstory.errors import bad_option
+
+if TYPE_CHECKING:
+    from backstory.projects.declarations import Declaration
+    from backstory.projects.log import RunReceipt
 
 
 def _words(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -43,3 +48,12 @@ class RunRequest:
         if self.jobs < 1:
             raise bad_option("`jobs=` must be at least 1.", "Give how many tables at once.")
         Remark(self.note, self.author)  # raises its errors before Spark starts
+
+
+@frozen
+class RunWatcher:
+    """Callbacks for a run's progress: its selection, and each declaration's beginning and end."""
+
+    on_selection: "Callable[[Sequence[Declaration]], object]" = lambda _: None
+    on_begin: Callable[[str], object] = lambda _: None
+    on_end: "Callable[[RunReceipt], object]" = lambda _: None

@@ -52,7 +52,7 @@ from backstory.projects.log import (
     status_of,
     uuid_of,
 )
-from backstory.projects.options import RunRequest
+from backstory.projects.options import RunRequest, RunWatcher
 from backstory.projects.patterns import declare_tables
 from backstory.settings import Rights
 from backstory.sources.databases.address import Database
@@ -189,15 +189,6 @@ NO_END: Final = "The end of this run was not logged, but everything that it repo
 LOOKING: Final = 0.2  # seconds between checks of the event that ends the run
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class RunWatcher:
-    """Callbacks for a run's progress: its selection, and each declaration's beginning and end."""
-
-    on_selection: Callable[[Sequence[Declaration]], object] = lambda _: None
-    on_begin: Callable[[str], object] = lambda _: None
-    on_end: Callable[[RunReceipt], object] = lambda _: None
 
 
 @dataclass(slots=True)
