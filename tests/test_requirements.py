@@ -94,16 +94,20 @@ def test_there_are_pages_of_requirements():
     assert PAGES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_requirement_names_tests_that_exist(page):
-    """Each row has a number and existing tests, and the page has the promised number of rows."""
-    text = page.read_text("utf-8")
+def test_every_requirement_names_tests_that_exist():
+    """Each row has a number and existing tests, and each page has the promised number of rows."""
+    assert [wrong for page in PAGES for wrong in faults(page.name, page.read_text("utf-8"))] == []
+
+
+def faults(page: str, text: str) -> list[str]:
+    """The faults of a page."""
     promised = re.search(r"\b(\d+) requirements\b", text)
-    assert promised, f"{page.name} does not say how many requirements it has"
+    if not promised:
+        return [f"{page} does not say how many requirements it has"]
     found = rows(text)
-    assert numbering([cells[0] for cells in found], int(promised[1])) is None
-    wrong = {cells[0]: fault(page.name, cells) for cells in found}
-    assert {number: why for number, why in wrong.items() if why} == {}
+    wrong = {"": numbering([cells[0] for cells in found], int(promised[1]))}
+    wrong |= {cells[0]: fault(page, cells) for cells in found}
+    return [f"{page} {number}: {why}" for number, why in wrong.items() if why]
 
 
 GOOD = "`tests/test_requirements.py::test_there_are_pages_of_requirements`"
