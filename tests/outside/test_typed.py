@@ -18,8 +18,8 @@ from typing_session import HEIGHT, TERMINAL, WIDTH, session
 
 pytestmark = pytest.mark.process
 
-# The first hour: the demo is a process of its own, as for a reader; the commands of the two pages share one.
-FIRST, DEMO, NEXT = ("README.md",), ("backstory demo",), ("docs/tutorial.md",)
+# The first hour. `make wheel-check` runs the demo as a process of its own.
+FIRST = ("README.md", "backstory demo", "docs/tutorial.md")
 TOGETHER = {  # a page after another one asks for the tables of that
     "analyst": ("docs/how-to/analyst.md",),
     "snapshot, growth": ("docs/how-to/snapshot.md", "docs/how-to/growth.md"),
@@ -66,8 +66,6 @@ def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, comman
     """README, the demo and the tutorial share one folder. Before a release, each command is a process."""
     begin(tmp_path)
     type_pages(FIRST, tmp_path, commands_of_one_process)
-    type_pages(DEMO, tmp_path)
-    type_pages(NEXT, tmp_path, commands_of_one_process)
 
 
 @pytest.mark.parametrize("pages", TOGETHER.values(), ids=TOGETHER.keys())
@@ -89,7 +87,7 @@ def begin(folder):
     (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
 
 
-def type_pages(pages, folder, first_on_path=None):
+def type_pages(pages, folder, first_on_path):
     """Each command succeeds, or fails with the page's error, and prints the page's output."""
     shell = Shell(folder, first_on_path)
     for page in pages:
@@ -130,10 +128,10 @@ def settled(text):
 class Shell:
     """A terminal of a given width in a folder, which keeps exported variables."""
 
-    def __init__(self, folder, first_on_path=None):
+    def __init__(self, folder, first_on_path):
         self.folder, self.exported, self.times = folder, [], {}
         places = [first_on_path, Path(sys.executable).parent, os.environ["PATH"]]
-        path = os.pathsep.join(str(each) for each in places if each)
+        path = os.pathsep.join(map(str, places))
         self.settings = {**os.environ, "PATH": path, **TERMINAL}
 
     def type(self, line, where="", shown=""):
