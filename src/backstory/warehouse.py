@@ -208,10 +208,10 @@ class Warehouse:
         the commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong
         file or selection. The receipt of a table that fails contains an error.
         """
-        from backstory.projects.declarations import read_project
-        from backstory.projects.running import run_project
+        from backstory.projects import declarations, running
 
-        return run_project(self.store, read_project(request.file, request.select), request, self.rights)
+        project = declarations.read_project(request.file, request.select)
+        return running.run_project(self.store, project, request, self.rights)
 
     def runs(self) -> list[dict[str, Any]]:
         """Past runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and declarations by outcome."""
@@ -221,11 +221,10 @@ class Warehouse:
 
     def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
         """The age of each declaration with `expect`: `name`, `last_delivery` and `due` (both UTC), `late`."""
-        from backstory.projects.declarations import read_project
-        from backstory.projects.log import freshness, rows_of_log
+        from backstory.projects import declarations, log
 
-        now, logged = datetime.now(UTC), rows_of_log(self.store)
-        return freshness(read_project(file), SessionCatalog(self.store), logged, now)
+        now, logged, project = datetime.now(UTC), log.rows_of_log(self.store), declarations.read_project(file)
+        return log.freshness(project, SessionCatalog(self.store), logged, now)
 
     def add(self, files: Paths, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
         """Register the datasets that manifests define. Manifests are given as files, or as folders of files.
@@ -257,8 +256,8 @@ class Warehouse:
         from backstory.doors.odf import door, polling, receipts
 
         watcher = watcher or receipts.Watcher()
-        request = polling.IngestRequest.of(self.rights, watcher.progress, **options)
-        with with_remark(options.get("note"), options.get("author")):
+        request = polling.IngestRequest(**options, rights=self.rights, progress=watcher.progress)
+        with with_remark(request.note, request.author):
             return door.pull_all(
                 self.store, names_or_files, request, namespace=namespace, every=all, watcher=watcher
             )
@@ -283,8 +282,8 @@ class Warehouse:
 
         pushed = door.PushedFiles(_paths(files), source_name, optional_instant(event_time), input_format)
         progress = (watcher or receipts.Watcher()).progress
-        request = polling.IngestRequest.of(self.rights, progress, **options)
-        with with_remark(options.get("note"), options.get("author")):
+        request = polling.IngestRequest(**options, rights=self.rights, progress=progress)
+        with with_remark(request.note, request.author):
             return door.ingest(self.store, name, pushed, request, namespace=namespace)
 
     def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def _grams(text: str | None) -> int | None:
 
 @frozen(kw_only=True)
 class Bill:
-    """What a guest pays.
+    """The bill of a guest.
 
     Attributes:
         table: The table.
@@ -70,11 +70,24 @@ class Bill:
     day: str = "today"
 
 
+@frozen(kw_only=True)
+class SharedBill(Bill):
+    """The bill of two guests."""
+
+    first: str = field(kw_only=False)
+    second: str = field(default="nobody", kw_only=False)
+
+
 class Waiter:
     @with_request(Bill)
     def pay(self, guest: str, request: Bill) -> object:
         """Pay the bill."""
         return guest, request
+
+    @with_request(SharedBill)
+    def share(self, request: SharedBill) -> object:
+        """Share the bill."""
+        return request
 
 
 def test_a_request_declares_the_options_of_a_method():
@@ -86,6 +99,16 @@ def test_a_request_declares_the_options_of_a_method():
     for word in ("sum", "day"):
         with pytest.raises(TypeError, match=rf"pay\(\) got an unexpected keyword argument '{word}'"):
             Waiter().pay("Ann", table=3, **{word: 1})
+
+
+def test_a_request_declares_the_arguments_of_a_method():
+    """A field that is not keyword-only is an argument by position or by name, and needs no text."""
+    form = "(self, first: str, second: str = 'nobody', *, table: int, tip: str | None = None) -> object"
+    assert str(signature(Waiter.share)) == form
+    both = SharedBill("Ann", "Bob", table=3)
+    assert Waiter().share("Ann", "Bob", table=3) == both == Waiter().share(second="Bob", first="Ann", table=3)
+    with pytest.raises(TypeError, match="positional"):
+        Waiter().share("Ann", "Bob", "Cid", table=3)
 
 
 @pytest.mark.parametrize(

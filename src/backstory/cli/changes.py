@@ -135,10 +135,11 @@ def _read_differences(
     words: Mapping[str, Any],
 ) -> Sequence[Difference]:
     """The differences in key order, from the files of a small table, or else from Spark."""
-    from backstory.reading.files import table_in_files
-    from backstory.reading.questions import diff
+    from backstory.reading import files, questions
 
-    small = answer_from_files(options, table, lambda files: diff(table_in_files(files), *between, comparison))
+    small = answer_from_files(
+        options, table, lambda reader: questions.diff(files.table_in_files(reader), *between, comparison)
+    )
     if small is not None:
         return small.page(0, limit)
     with open_warehouse(options, table) as warehouse:

@@ -49,16 +49,15 @@ def list_(*, namespace: Namespace = "odf", options: Options = DEFAULTS) -> None:
 
 def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]] | None:
     """The rows of the list, or None if a dataset or the catalog needs Spark."""
-    from backstory.doors.odf import registry
-    from backstory.doors.odf.inspecting import list_entry_here, unreadable_entry
+    from backstory.doors.odf import inspecting, registry
 
     datasets = answer_from_metadata(
         options, lambda catalog: registry.described_datasets(catalog, namespace).all_or_errors()
     )
     rows = [
-        unreadable_entry(name)
+        inspecting.unreadable_entry(name)
         if isinstance(dataset, BackstoryError)
-        else answer_from_files(options, name, list_entry_here)
+        else answer_from_files(options, name, inspecting.list_entry_here)
         for name, dataset in (datasets or {}).items()
     ]
     return None if datasets is None or None in rows else [row for row in rows if row is not None]
@@ -88,12 +87,11 @@ def inspect(
         schema: Show only the columns.
         lints: Show only warnings about the manifest.
     """
-    from backstory.doors.odf.inspecting import as_yaml, inspect_file
+    from backstory.doors.odf import inspecting, registry
     from backstory.doors.odf.manifest.dataset import resolve_defaults
-    from backstory.doors.odf.registry import is_file
 
-    if is_file(dataset):
-        inspected = inspect_file(Path(dataset))
+    if registry.is_file(dataset):
+        inspected = inspecting.inspect_file(Path(dataset))
     else:
         linted = not (schema or resolved) or lints
         inspected = [_inspect_dataset(dataset, namespace, options, linted=linted)]
@@ -121,7 +119,7 @@ def inspect(
         if options.output_format == "json":
             show(documents, "json")
         else:
-            sys.stdout.write("---\n".join(map(as_yaml, documents)))
+            sys.stdout.write("---\n".join(map(inspecting.as_yaml, documents)))
 
 
 def _inspect_dataset(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
@@ -150,12 +148,11 @@ def tail(
         limit: Largest number of rows to show.
         skip: Number of newest rows to leave out.
     """
-    from backstory.doors.odf.inspecting import dataset_here, newest_rows_here, symbols
-    from backstory.doors.odf.registry import stored_datasets
+    from backstory.doors.odf import inspecting, registry
     from backstory.stores.metadata.values import rows_of
 
     def of_files(files: "TableReader") -> "tuple[pa.Table, KnownDataset[TableLike]]":
-        return newest_rows_here(files, limit, skip), dataset_here(files)
+        return inspecting.newest_rows_here(files, limit, skip), inspecting.dataset_here(files)
 
     small = answer_from_dataset(options, namespace, dataset, of_files)
     if small is not None:
@@ -165,11 +162,11 @@ def tail(
         from backstory.doors.odf.door import newest_rows
 
         with open_warehouse(options) as warehouse:
-            known = stored_datasets(warehouse.store, namespace).existing(dataset)
+            known = registry.stored_datasets(warehouse.store, namespace).existing(dataset)
             frame = newest_rows(warehouse.store, known, limit, skip)
             names, rows = frame.columns, rows_of_frame(frame, None, options, dataset)
     if options.output_format == "table":
-        for name, words in symbols(known).items():
+        for name, words in inspecting.symbols(known).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
     show(rows, options.output_format, names, wide=options.wide)
 

@@ -73,13 +73,13 @@ def bundled_copies() -> Sequence[Path]:
 
 def _send_copies(store: "IcebergStore") -> None:
     """Start a destination, and send it the differences between the copies."""
-    from backstory.doors.fivetran.server import listen
-    from backstory.doors.fivetran.service import Destination
+    from backstory.doors.fivetran import server, service
     from backstory.stores.iceberg.create import drop
     from backstory.testing.sender import Sender
 
-    drop(store, TABLE)
-    running = listen(Destination({store.catalog: store}), "127.0.0.1", 0)
+    for table in (TABLE, PROJECT_TABLE):
+        drop(store, table)
+    running = server.listen(service.Destination({store.catalog: store}), "127.0.0.1", 0)
     console.print(Rule("[bold]26 copies arrive[/bold]", align="left"))
     console.print(f"A Fivetran destination listens on 127.0.0.1:{running.port} (gRPC).")
     console.print("Each batch: CSV, compressed with zstd, encrypted with AES-256, a key for each file.\n")
@@ -149,9 +149,6 @@ def _show_history(table: "Table") -> None:
 
 def _run_project(warehouse: "Warehouse") -> None:
     """Deliver the copies of each January with a project file, twice. The second run has nothing to do."""
-    from backstory.stores.iceberg.create import drop
-
-    drop(warehouse.store, PROJECT_TABLE)
     project = PROJECT.format(folder=bundled_copies()[0].parent, table=PROJECT_TABLE)
     console.print()
     console.print(Rule("[bold]Every night, by one file[/bold]", align="left"))

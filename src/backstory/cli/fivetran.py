@@ -46,18 +46,17 @@ def serve(
     """
     import structlog
 
-    from backstory.doors.fivetran.server import serve as start_serving
-    from backstory.doors.fivetran.server import serve_until_signal
+    from backstory.doors.fivetran import server
     from backstory.spark.session import start_session
 
     settings = options.settings()
     request = ServeRequest(**words, batch_folder=settings.batch_folder)
     _require_startable(request)
     spark = start_session(settings, verbose=options.verbose)
-    running = start_serving(_open_stores(spark, settings), request, _account())
+    running = server.serve(_open_stores(spark, settings), request, _account())
     if unknown:
         structlog.get_logger().warning("unknown arguments are ignored", count=len(unknown))
-    serve_until_signal(running, java_of(spark))
+    server.serve_until_signal(running, java_of(spark))
     spark.stop()
 
 

@@ -212,12 +212,13 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
         file: Project file. Default: histories.yaml.
         select: Names, patterns or tags, as for `run`.
     """
-    from backstory.projects.declarations import read_project
-    from backstory.projects.log import freshness
+    from backstory.projects import declarations, log
 
     words, now = parse_names(select), datetime.now(UTC)
-    project = read_project(file, words)  # raises its errors before Spark starts
-    rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, words))
+    project = declarations.read_project(file, words)  # raises its errors before Spark starts
+    rows = _rows_from_log(
+        options, lambda catalog, logged: log.freshness(project, catalog, logged, now, words)
+    )
     if not rows:
         print_remark(options, "Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)

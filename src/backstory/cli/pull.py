@@ -85,14 +85,12 @@ def add(
         return 0
     if not files:
         raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
-    from backstory.doors.odf.inspecting import inspect_file
+    from backstory.doors.odf import adding, inspecting
 
     if len(files) == 1 and not files[0].is_dir():
-        inspect_file(files[0])  # raises its errors before Spark starts
-    from backstory.doors.odf.adding import add_each
-
+        inspecting.inspect_file(files[0])  # raises its errors before Spark starts
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
-        manifests = add_each(warehouse.store, namespace, files, dry_run=dry_run)
+        manifests = adding.add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(manifests) == 1 and manifests[0].error is not None:
         raise manifests[0].error
     _show_added(manifests, options, changes, dry_run=dry_run)
@@ -139,16 +137,14 @@ def pull(
         datasets: Names of datasets, or manifests (YAML) to add first.
         all: Pull every dataset of the warehouse.
     """
-    from backstory.doors.odf.inspecting import inspect_file
-    from backstory.doors.odf.polling import IngestRequest
-    from backstory.doors.odf.registry import is_file
+    from backstory.doors.odf import inspecting, polling, registry
 
     line = _progress_line(options)
-    request = IngestRequest.of(options.settings().rights, line.tell, **words)
+    request = polling.IngestRequest(**words, rights=options.settings().rights, progress=line.tell)
     for name_or_file in datasets:
-        if is_file(name_or_file):
-            inspect_file(Path(name_or_file))  # raises its errors before Spark starts
-    with collect_rehearsals() as changes, with_remark(words["note"], words["author"]):
+        if registry.is_file(name_or_file):
+            inspecting.inspect_file(Path(name_or_file))  # raises its errors before Spark starts
+    with collect_rehearsals() as changes, with_remark(request.note, request.author):
         receipts = _pull_datasets(datasets, namespace, request, options, line, every=all)
     _show_receipts(receipts, options, changes, dry_run=request.dry_run)
     return exit_code(receipts)
@@ -167,14 +163,12 @@ def _pull_datasets(
 
     The rest is pulled with Spark.
     """
-    from backstory.doors.odf.polling import choose_datasets
-    from backstory.doors.odf.receipts import DatasetReceipt
-    from backstory.doors.odf.registry import Argument
+    from backstory.doors.odf import polling, receipts, registry
 
-    chosen, left = None, list[Argument](names_or_files)
+    chosen, left = None, list[registry.Argument](names_or_files)
     if request.set_watermark is None:
         chosen = answer_from_metadata(
-            options, lambda catalog: choose_datasets(catalog, namespace, names_or_files, every=every)
+            options, lambda catalog: polling.choose_datasets(catalog, namespace, names_or_files, every=every)
         )
     before: list[DatasetReceipt | Poll] = []
     if chosen is not None:
@@ -183,10 +177,10 @@ def _pull_datasets(
             for manifest in manifests:
                 watcher.added(manifest)
             before = _ask_sources(names, request, options, watcher)
-        receipts = [result for result in before if isinstance(result, DatasetReceipt)]
-        if len(receipts) == len(names):
-            return receipts
-        left, every = [*names[len(receipts) :]], False
+        unchanged = [result for result in before if isinstance(result, receipts.DatasetReceipt)]
+        if len(unchanged) == len(names):
+            return unchanged
+        left, every = [*names[len(unchanged) :]], False
     from backstory.doors.odf import door
 
     with open_warehouse(options) as warehouse, _watch_datasets(options, line) as watcher:
@@ -199,17 +193,16 @@ def _ask_sources(
     names: "Sequence[TableName]", request: "IngestRequest", options: Options, watcher: "Watcher"
 ) -> "list[DatasetReceipt | Poll]":
     """The receipts of datasets without new data, and the poll of the first dataset with new data, if any."""
-    from backstory.doors.odf.polling import ask_source
-    from backstory.doors.odf.receipts import DatasetReceipt, report_receipt
+    from backstory.doors.odf import polling, receipts
 
-    receipts: list[DatasetReceipt | Poll] = []
+    results: list[DatasetReceipt | Poll] = []
     for name in names:
         watcher.begun(name.name)
-        result = answer_from_files(options, name, partial(ask_source, request=request))
-        if not isinstance(result, DatasetReceipt):
-            return receipts if result is None else [*receipts, result]
-        receipts.append(report_receipt(result, watcher, alone=len(names) == 1))
-    return receipts
+        result = answer_from_files(options, name, partial(polling.ask_source, request=request))
+        if not isinstance(result, receipts.DatasetReceipt):
+            return results if result is None else [*results, result]
+        results.append(receipts.report_receipt(result, watcher, alone=len(names) == 1))
+    return results
 
 
 @with_flags(RunOptions, RemarkOptions)

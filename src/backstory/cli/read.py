@@ -173,29 +173,27 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
     """The key's columns, all columns, and the first rows in key order."""
-    from backstory.reading.files import sort_rows
-    from backstory.reading.histories import order_columns
+    from backstory.reading import files, frames, histories
     from backstory.stores.metadata.values import rows_of
 
     small = answer_from_files(
-        options, table, lambda files: (question.of_files(files, limit), files.table.shape)
+        options, table, lambda reader: (question.of_files(reader, limit), reader.table.shape)
     )
     if small is not None:
         unsorted, shape = small
-        first = order_columns(shape, unsorted.column_names)
+        first = histories.order_columns(shape, unsorted.column_names)
     else:
-        from backstory.reading.frames import sortable_columns
         from backstory.stores.iceberg.store import existing
 
         with open_warehouse(options, table) as warehouse:
             stored = warehouse.table(table)
             frame = question.of_table(stored)
             shape = existing(stored.store, stored.name).shape
-            first = order_columns(shape, frame.columns)
+            first = histories.order_columns(shape, frame.columns)
             if limit is not None:
-                frame = frame.orderBy(*sortable_columns(frame, first))
+                frame = frame.orderBy(*frames.sortable_columns(frame, first))
             unsorted = collect_rows(frame, limit, options, table)
-    rows = rows_of(sort_rows(unsorted, first).slice(0, limit))
+    rows = rows_of(files.sort_rows(unsorted, first).slice(0, limit))
     return shape.source_key, unsorted.column_names, rows
 
 
@@ -255,13 +253,13 @@ def timeline(
 
 
 def _read_life(options: Options, table: str, key: tuple[str, ...], request: TimelineRequest) -> Timeline:
-    from backstory.reading.files import table_in_files
-    from backstory.reading.questions import life
+    from backstory.reading import files, questions
 
     question = request.axis, request.known_at, request.columns
 
-    def of_files(files: "TableReader") -> Timeline:
-        return life(table_in_files(files), key_of_words(files.table.shape.source_key, key), *question)
+    def of_files(reader: "TableReader") -> Timeline:
+        record = key_of_words(reader.table.shape.source_key, key)
+        return questions.life(files.table_in_files(reader), record, *question)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
@@ -332,11 +330,12 @@ def export(table: NamedTable, file: Path, *, options: Options = DEFAULTS, **word
     Args:
         file: The file, which ends in .csv or .parquet.
     """
-    from backstory.reading.exports import export as export_rows
-    from backstory.reading.files import table_in_files
+    from backstory.reading import exports, files
 
     request = ExportRequest(file, **words)
-    done = answer_from_files(options, table, lambda files: export_rows(table_in_files(files), request))
+    done = answer_from_files(
+        options, table, lambda reader: exports.export(files.table_in_files(reader), request)
+    )
     if done is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
             done = warehouse.table(table).export(file, **words)

@@ -5,13 +5,14 @@ If a source has no new files, neither a store nor Spark is needed.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
 
 import structlog
+from attrs import field as attrs_field
+from attrs import frozen
 
 from backstory.doors.odf.columns import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import read_options
@@ -20,7 +21,6 @@ from backstory.doors.odf.lints import Lint, lints, refuse_errors, secrets
 from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.dataset import Dataset
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
-from backstory.doors.odf.options import PullOptions
 from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, PullRun, cache_in
 from backstory.doors.odf.registry import (
     Argument,
@@ -123,31 +123,20 @@ def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IngestRequest:
     """The options of a pull or a push, with the rights of the configuration and a function for progress."""
 
-    system_time: datetime | None = None
+    system_time: datetime | None = attrs_field(default=None, converter=optional_instant)
     fetch_uncacheable: bool = False
     refetch: bool = False
-    set_watermark: datetime | None = None
+    set_watermark: datetime | None = attrs_field(default=None, converter=optional_instant)
     run_id: str | None = None
     dry_run: bool = False
-    rights: Rights = field(default_factory=Rights)
-    progress: Progress = field(default=ignore_progress)
-
-    @classmethod
-    def of(cls, rights: Rights, progress: Progress, **options: Unpack[PullOptions]) -> Self:
-        """The request with these options; notes and authors belong to commits."""
-        names = {"fetch_uncacheable", "refetch", "run_id", "dry_run"} & options.keys()
-        values: dict[str, Any] = {name: options[name] for name in names}  # type: ignore[literal-required]
-        return cls(
-            optional_instant(options.get("system_time")),
-            set_watermark=optional_instant(options.get("set_watermark")),
-            rights=rights,
-            progress=progress,
-            **values,
-        )
+    note: str | None = None
+    author: str | None = None
+    rights: Rights = attrs_field(factory=Rights)
+    progress: Progress = ignore_progress
 
     def run(self) -> PullRun:
         """A new run. Its system time is the present, unless the options set a time."""
