@@ -125,16 +125,17 @@ def other_spelling(name: str, names: Iterable[str]) -> str | None:
 
 
 def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names, in their order, that differ only by case."""
+    """The first two names, in their order, that are equal or differ only by case."""
     before: dict[str, str] = {}
     for name in names:
-        if (other := before.setdefault(fold_case(name), name)) != name:
-            return other, name
+        if (folded := fold_case(name)) in before:
+            return before[folded], name
+        before[folded] = name
     return None
 
 
 def fields_alike(type_: ColumnType) -> tuple[str, str] | None:
-    """The first two fields of a struct, at any depth in the type, whose names differ only by case."""
+    """The first two fields of a struct, at any depth, whose names are equal or differ only by case."""
     return next(filter(None, map(names_alike, _structs(type_))), None)
 
 

@@ -38,6 +38,12 @@ TYPES = {
     "array<int>": t.ArrayType(t.IntegerType()),
     "array<bigint>": t.ArrayType(t.LongType()),
     "array<void>": t.ArrayType(t.NullType()),
+    "map<void>": t.MapType(t.StringType(), t.NullType()),
+    **{
+        f"struct<a,{name}>": t.StructType([t.StructField("a", t.IntegerType()), t.StructField(name, type_)])
+        for name, type_ in (("v", t.NullType()), ("a", t.IntegerType()))
+    },
+    "struct<v>": t.StructType([t.StructField("v", t.NullType())]),
     **_STRUCTS,
     **{f"array<{name}>": t.ArrayType(type_) for name, type_ in _STRUCTS.items()},
     **{f"map<{name}>": t.MapType(t.StringType(), type_) for name, type_ in _STRUCTS.items()},
@@ -116,6 +122,21 @@ def test_any_other_type_is_refused_with_both_named(stored, delivered):
     one, other = (str(columns(f"v {each}")[0][0].type) for each in (stored, delivered))
     assert one in told.value.message
     assert other in told.value.message
+
+
+def test_a_column_with_values_beside_a_field_without_one_is_kept():
+    """The field's type is unknown, so it is text, or the stored field's type. No value is left out."""
+    first = begun("k int, v struct<a,v>, m map<void>, n struct<v>")
+    assert types(first) == {"k": "INT", "v": "STRUCT<a: INT, v: STRING>", "m": "MAP<STRING, STRING>"}
+    assert first.left_out == ["n"]
+    assert types(after("k int, v struct<a>", "k int, v struct<a,v>"))["v"] == "STRUCT<a: INT, v: STRING>"
+
+
+def test_fields_of_one_name_are_refused():
+    """No table has two fields of one name in a struct."""
+    with pytest.raises(BackstoryError) as stop:
+        begun("k int, v struct<a,a>")
+    assert (stop.value.code, stop.value.keys) == ("repeated-column", ["v"])
 
 
 def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():

@@ -16,6 +16,7 @@ from backstory.errors import Refused
         (pa.array([255], pa.uint8()), pa.int32()),
         (pa.array([2**32 - 1], pa.uint32()), pa.int64()),
         (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(20, 0)),
+        (pa.array([Decimal(1500)], pa.decimal128(5, -2)), pa.decimal128(7, 0)),
         (pa.array([0], pa.date64()), pa.date32()),
         (pa.array(["x"], pa.string_view()), pa.string()),
         (pa.array([b"x"], pa.binary_view()), pa.binary()),

@@ -428,6 +428,33 @@ def test_values_compare_as_one_and_keep_their_types(native, nested):
     assert plan.counts == counts(changed=len(changed), unchanged=7 - len(changed))
 
 
+@pytest.mark.parametrize("form", ["frame", "parquet", "jsonl", "tasks"])
+def test_a_part_of_a_column_without_values_hides_no_value_of_the_others(native, tmp_path, form):
+    """A field without values is text beside other fields. A column of empty lists is left out until a list
+    has an element."""
+    if form == "tasks":
+        native.by_frames(always=True)
+
+    def source(*elements):
+        rows = [{"k": "a", "v": {"a": 1, "b": None}, "w": list(elements)}]
+        frame = pa.Table.from_pylist(rows)
+        if form == "jsonl":
+            (tmp_path / "a.jsonl").write_text(json.dumps(rows[0]))
+        else:
+            pq.write_table(frame, tmp_path / "a.parquet")
+        return tmp_path / f"a.{form}" if form in {"jsonl", "parquet"} else frame
+
+    unknown = "column w is left out: all its values are empty, so its type is unknown"
+    first = native.copy(1, source())
+    assert first.schema_changes == ["new table: k STRING, v STRUCT<a: BIGINT, b: STRING>", unknown]
+    second = native.copy(2, source(5))
+    assert (second.schema_changes, second.counts) == (["new column w (ARRAY<BIGINT>)"], counts(changed=1))
+    assert native.copy(3, source(5)).snapshot_id is None
+    (row,) = native.warehouse.table(native.name).current().collect()
+    assert (row["v"].asDict(), row["w"]) == ({"a": 1, "b": None}, [5])
+    assert native.copy(4, source()).counts == counts(changed=1)
+
+
 def test_times_without_a_zone_are_the_same_from_frames_and_files(native, tmp_path):
     """Interface, section 1: Naive date-times have type `timestamp`."""
     time = datetime(2026, 3, 29, 2, 30)

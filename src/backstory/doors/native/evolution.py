@@ -6,6 +6,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from backstory.doors.native.options import DeliveryRequest
+from backstory.doors.native.unknown_types import filled_type, has_known_part, nested_types, type_with_void
 from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
@@ -35,16 +36,16 @@ _DIGITS_OF_DOUBLE: Final = 15
 _ASIDE: Final = "_taken_back"
 
 
-def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
-    """A frame's columns, and the names of the columns of unknown type, whose values are all NULL.
+def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mapping[str, DataType]]":
+    """A frame's columns, and by name the Spark types that are unknown, because all values are NULL.
 
-    Columns of unknown type temporarily get STRING, even within nested types. Raises Refused for reserved and
-    repeated names, and for types that no table has.
+    A nested type may be unknown in part: a list without elements, or a field without values. Unknown types
+    temporarily get STRING. Raises Refused for reserved and repeated names, and for types that no table has.
     """
     refuse_names([field.name for field in fields])
-    for spark_field in fields:
-        name, type_ = spark_field.name, spark_field.dataType
-        nested = _nested_types(type_)
+    types = {field.name: type_with_void(field) for field in fields}
+    for name, type_ in types.items():
+        nested = nested_types(type_)
         # Parquet has no struct without fields.
         if any(part.typeName() not in _TYPES or part.simpleString() == "struct<>" for part in nested):
             raise Refused(
@@ -53,14 +54,21 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
                 "Nothing was written; cast it, or leave it out.",
                 [name],
             )
-    parts = {field.name: _nested_types(field.dataType) for field in fields}
-    empty = frozenset(name for name in parts if any(part.typeName() == "void" for part in parts[name]))
+    empty = {
+        name: type_
+        for name, type_ in types.items()
+        if any(part.typeName() == "void" for part in nested_types(type_))
+    }
     comments = {field.name: field.metadata.get("comment", "") for field in fields}
     columns = tuple(
-        Column(field.name, column_type(field.dataType), comment=comments[field.name]) for field in fields
+        Column(field.name, column_type(types[field.name]), comment=comments[field.name]) for field in fields
     )
     for column in columns:
         if (alike := fields_alike(column.type)) is not None:
+            if len(set(alike)) == 1:
+                message = f"Two fields of column {column.name} are named {alike[0]}."
+                remedy = "Nothing was written; give each field its own name."
+                raise Refused("repeated-column", message, remedy, [column.name])
             raise _alike_error(f"Fields {' and '.join(alike)} of column {column.name}", [column.name])
     return columns, empty
 
@@ -107,19 +115,6 @@ def _alike_error(what: str, names: Sequence[str]) -> Refused:
     )
 
 
-def _nested_types(type_: "DataType") -> "list[DataType]":
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    inner: list[DataType] = []
-    if isinstance(type_, ArrayType):
-        inner = [type_.elementType]
-    elif isinstance(type_, MapType):
-        inner = [type_.keyType, type_.valueType]
-    elif isinstance(type_, StructType):
-        inner = [field.dataType for field in type_]
-    return [type_, *(deep for part in inner for deep in _nested_types(part))]
-
-
 @dataclass(frozen=True, slots=True)
 class EvolvedShape:
     """The table's shape, including the delivery's columns.
@@ -164,7 +159,10 @@ class EvolvedShape:
 
 
 def new_table(
-    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], request: DeliveryRequest
+    table: TableName,
+    columns: tuple[Column, ...],
+    empty: "Mapping[str, DataType]",
+    request: DeliveryRequest,
 ) -> EvolvedShape:
     """The shape of the table that a first delivery creates. Raises UsageError for missing key columns."""
     key = request.key
@@ -187,7 +185,7 @@ def new_table(
 def evolve_shape(
     before: Shape,
     columns: tuple[Column, ...],
-    empty: frozenset[str],
+    empty: "Mapping[str, DataType]",
     request: DeliveryRequest,
     is_valueless: Callable[[str], bool] = lambda _name: False,
     is_taken_back: Callable[[str], bool] = lambda _name: False,
@@ -308,7 +306,7 @@ def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> No
 
 def _assign_types(
     columns: Sequence[Column],
-    empty: Collection[str],
+    empty: "Mapping[str, DataType]",
     stored: Mapping[str, Column],
     retype: Mapping[str, ColumnType],
 ) -> tuple[tuple[Column, ...], list[str]]:
@@ -319,9 +317,9 @@ def _assign_types(
             typed.append(column)
         elif column.name in retype:
             typed.append(replace(column, type=retype[column.name]))
-        elif column.name in stored:
-            typed.append(replace(stored[column.name]))
-        elif column.type.flat:
+        elif (known := stored.get(column.name)) is not None:
+            typed.append(replace(known, type=filled_type(empty[column.name], known.type)))
+        elif column.type.flat or has_known_part(empty[column.name]):
             typed.append(column)
         else:
             left_out.append(column.name)

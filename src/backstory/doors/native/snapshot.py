@@ -258,7 +258,7 @@ class NativeSnapshot:
         columns, empty = delivered_columns(source.fields)
         key = self.request.key or ()
         if self.request.whole_rows:
-            if empty.issuperset(column.name for column in columns) and is_empty(source, store.memory):
+            if all(column.name in empty for column in columns) and is_empty(source, store.memory):
                 key = tuple(empty)
             columns = (*columns, *DERIVED)
         if table is None:

@@ -21,6 +21,7 @@ from backstory.engine.staging import (
     local_parquet,
     parquet_tables,
     stage_rows,
+    storable_schema,
 )
 from backstory.errors import Refused
 from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of, while_unchanged
@@ -130,9 +131,17 @@ def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
 
     def batches(names: Sequence[str]) -> Iterable[pa.Table]:
         few = bare.select(names)
+        few = few.cast(pa.schema(map(_storable_within, few.schema)))
         return [few.slice(first, ROWS_AT_ONCE) for first in range(0, len(few), ROWS_AT_ONCE)]
 
     return SourceRows(spark_fields(bare.schema), partial(frame_of, store, bare), max(1, rows.nbytes), batches)
+
+
+def _storable_within(field: pa.Field) -> pa.Field:
+    """The field with text in place of unknown parts of its type, unless the whole type is unknown."""
+    if pa.types.is_null(field.type) or not pa.types.is_nested(field.type):
+        return field
+    return storable_schema(pa.schema([field])).field(0)
 
 
 def arrow_of_pandas(frame: Any) -> pa.Table:

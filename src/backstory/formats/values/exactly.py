@@ -259,6 +259,8 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
         return parser(field, TextForms())(values.cast(pa.string()))
     if t.is_time(values.type) or t.is_duration(values.type):
         return count_units(values, unit(field))
+    if t.is_decimal(values.type) and values.type.scale < 0 and t.is_decimal(target):
+        return values.cast(target)  # no cast leads back to a negative scale
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
         # Floor, because a cast rounds up before 1970. Use UTC, because local clocks repeat an hour.
         values = pc.floor_temporal(in_utc(values), unit="microsecond")

@@ -1,0 +1,59 @@
+"""Spark types of delivered columns that are unknown, wholly or in part, because no value shows them."""
+
+import json
+from typing import TYPE_CHECKING
+
+from backstory.engine.staging import PARTLY_VOID
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.schema import column_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField
+
+
+def type_with_void(field: "StructField") -> "DataType":
+    """A field's type. In the columns of staged files, its metadata has the type with its void parts."""
+    from pyspark.sql.types import StructType
+
+    text = field.metadata.get(PARTLY_VOID)
+    return field.dataType if text is None else StructType.fromJson(json.loads(text))[0].dataType
+
+
+def nested_types(type_: "DataType") -> "list[DataType]":
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    inner: list[DataType] = []
+    if isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    elif isinstance(type_, StructType):
+        inner = [field.dataType for field in type_]
+    return [type_, *(deep for part in inner for deep in nested_types(part))]
+
+
+def filled_type(type_: "DataType", stored: ColumnType | None) -> ColumnType:
+    """A type whose unknown parts have the stored column's types, or else STRING."""
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructType
+
+    parts = {} if stored is None else dict(stored.parts)
+    if isinstance(type_, NullType):
+        return stored or ColumnType(Kind.STRING)
+    if isinstance(type_, StructType):
+        fields = tuple((part.name, filled_type(part.dataType, parts.get(part.name))) for part in type_)
+        return ColumnType(Kind.STRUCT, parts=fields)
+    if isinstance(type_, ArrayType):
+        element = filled_type(type_.elementType, parts.get("element"))
+        return ColumnType(Kind.LIST, parts=(("element", element),))
+    if isinstance(type_, MapType):
+        key, value = (
+            filled_type(part, parts.get(name))
+            for name, part in (("key", type_.keyType), ("value", type_.valueType))
+        )
+        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
+    return column_type(type_)
+
+
+def has_known_part(type_: "DataType") -> bool:
+    """Whether any value in the type has a known type."""
+    return any(part.typeName() not in {"void", "array", "struct", "map"} for part in nested_types(type_))
