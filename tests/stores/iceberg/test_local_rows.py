@@ -13,7 +13,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import parquet_files
-from backstory.stores.metadata.searches import IsNull
+from backstory.stores.metadata.searches import IsNull, OneOf
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.table_files import local_path
 
@@ -66,15 +66,13 @@ def test_rows_are_those_that_spark_reads(store, version):
         late = here.read(names, ["late"], lambda rows: pc.is_valid(rows["late"]))
         assert by_place(late) == by_place(frame.where("late IS NOT NULL").toArrow())
         some = {"k": pa.array([5, 12, 13, 99]), "word": pa.array(["v12", "v13", "v5!", None])}
-        found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), values=some)
+        some = {name: OneOf(values) for name, values in some.items()}
+        found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), [some])
         assert by_place(found) == by_place(frame.where("k IN (5, 12)").toArrow())
         mixed = here.read(["k", POSITION, FILE]).take(pa.array([5, 0, 17, 2]))
         assert here.read_at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
         assert here.read_at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
-        assert (
-            here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where={"at": IsNull()}).num_rows
-            == 0
-        )
+        assert here.read(["k"], searches=[{"at": IsNull()}]).num_rows == 0
     with Memory(600).lease() as lease, pytest.raises(TooLarge):
         LocalRows(store, stored, lease).read(names)
     with Memory(1 << 30).lease() as lease:
@@ -113,7 +111,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
         found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))
-        assert found == here.read(["k", POSITION], values={"k": wanted})
+        assert found == here.read(["k", POSITION], searches=[{"k": OneOf(wanted)}])
         assert found.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
         with pytest.raises(TooLarge):
             here.read(["k"])

@@ -40,7 +40,7 @@ from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.slice import PLACE, PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergTable, load
 from backstory.stores.metadata.parquet_files import widens
-from backstory.stores.metadata.searches import IsNull
+from backstory.stores.metadata.searches import IsNull, OneOf
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
@@ -268,7 +268,8 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: 
             with work.store.memory.lease() as lease:
                 here = LocalRows(work.store, hist.table, lease)
                 columns = earlier_columns(terms)
-                return here.read(columns, [ended], lambda rows: pc.is_valid(rows[ended]), values=searched)
+                wanted = {name: OneOf(values) for name, values in searched.items()}
+                return here.read(columns, [ended], lambda rows: pc.is_valid(rows[ended]), [wanted])
         except (TooLarge, Unreadable):
             pass
     with translate_faults(hist.wanted.table):
@@ -298,13 +299,7 @@ def _stored_tables(
     names, ended = [name for name in schema.names if name not in flags], ColumnRole.ENDED
     with work.store.memory.lease() as lease:
         rows = LocalRows(work.store, table, lease)
-        if open_:
-            batches = rows.batches(
-                names, [ended], lambda part: pc.is_null(part[ended]), where={ended: IsNull()}
-            )
-        else:
-            batches = rows.batches(names)
-        for batch in batches:
+        for batch in rows.batches(names, searches=[{ended: IsNull()}] if open_ else []):
             columns = (
                 pa.repeat(flags[name], len(batch)) if name in flags else batch[name] for name in schema.names
             )

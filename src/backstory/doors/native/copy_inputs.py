@@ -37,6 +37,7 @@ from backstory.errors import bad_option
 from backstory.formats.batch_file import source_changed
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
+from backstory.model.change import NOTHING
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column, Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind, added_fields
@@ -46,10 +47,10 @@ from backstory.spark.frame_files import FrameFiles, frame_files
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.slice import ANY, PLACE_SCHEMA, LocalRows
+from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows, widens
-from backstory.stores.metadata.searches import IsNull, Searches
+from backstory.stores.metadata.searches import IsNull, OneOf, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import are_versions, copy_mark, micros
@@ -319,8 +320,8 @@ class _VersionReader:
         self,
         schema: pa.Schema,
         chosen: ChooseRows,
-        where: Searches = ANY,
-        wanted: Mapping[str, pa.Array] = ANY,
+        where: Searches = NOTHING,
+        wanted: Mapping[str, pa.Array] = NOTHING,
     ) -> Iterator[pa.Table]:
         """The chosen rows in these columns.
 
@@ -331,19 +332,18 @@ class _VersionReader:
         if terms.feed is not None:
             scope = (self.name(name) for name, _ in terms.scope or ())
             own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
-        bounds = self._bounds(wanted)
-        for rows in self.here.batches([*names.values()], own, chosen, values=bounds, where=where):
+        for rows in self.here.batches([*names.values()], own, chosen, [self._bounds(wanted), where]):
             yield in_schema(rows.rename_columns([*names]), schema)
 
-    def _bounds(self, wanted: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """The values of bounded columns, by stored name and in stored types, to skip files."""
+    def _bounds(self, wanted: Mapping[str, pa.Array]) -> dict[str, OneOf]:
+        """Searches for the values of bounded columns, by stored name and in stored types."""
         bounds = {}
         for name, values in wanted.items():
             type_ = self.stored.field(name).type
             if not is_bounded(type_):
                 continue
             try:
-                bounds[self.name(name)] = values.cast(type_)
+                bounds[self.name(name)] = OneOf(values.cast(type_))
             except pa.ArrowInvalid:  # beyond the range of the stored, narrower type: no file is skipped
                 continue
         return bounds
@@ -393,7 +393,7 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     if reader is None:
         return None
     decisive = pa.schema(field for field in schema if field.name in _decisive_columns(terms))
-    condition = {VALID_TO: IsNull()} if terms.in_order else ANY
+    condition = {VALID_TO: IsNull()} if terms.in_order else NOTHING
     keys = read_delivered(inputs, terms.key)
 
     def slice_() -> Iterator[pa.Table]:

@@ -42,10 +42,10 @@ from backstory.model.versions_layout import (
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.slice import ANY, LocalRows
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.searches import Between, IsNull, Search, Searches
+from backstory.stores.metadata.searches import Between, IsNull, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
 
@@ -103,9 +103,7 @@ class StoredInstants:
     def has_facts_since(self, at: datetime) -> bool:
         """Whether a live version or fact begins at or after an instant."""
         try:
-            rows = self._read(
-                [VALID_FROM], [VALID_FROM, (MEMORY, ROLE, ENDED_AT)], _live_since(at), _since(at)
-            )
+            rows = self._read([VALID_FROM], [(MEMORY, ROLE, ENDED_AT)], are_live, {VALID_FROM: Between(at)})
             return any(len(part) for part in rows)
         except Unreadable:
             memory = column(MEMORY)
@@ -116,9 +114,9 @@ class StoredInstants:
     def marks_since(self, at: datetime) -> list[Mark]:
         """The remembered copies and truncates at or after an instant, oldest first."""
         key = self.table.shape.key[0]  # NULL in marks
-        of: list[str | tuple[str, ...]] = [VALID_FROM, (MEMORY, ROLE, ENDED_AT, KIND)]
+        where: Searches = {VALID_FROM: Between(at), key: IsNull()}
         try:
-            parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), {**_since(at), key: IsNull()})
+            parts = self._read([VALID_FROM, MEMORY], [(MEMORY, ROLE, ENDED_AT, KIND)], _are_marks, where)
             rows = [row for part in parts for row in part.to_pylist()]
         except Unreadable:
             rows = self._marks_by_spark(at)
@@ -158,7 +156,7 @@ class StoredInstants:
         names: Sequence[str],
         of: Sequence[str | tuple[str, ...]] = (),
         chosen: Callable[[pa.Table], pa.ChunkedArray] | None = None,
-        where: Searches = ANY,
+        where: Searches | None = None,
     ) -> Iterator[pa.Table]:
         """The chosen rows of the table's files, in batches. Raises Unreadable if Spark must read them."""
         if not self.table.rows:
@@ -167,7 +165,8 @@ class StoredInstants:
             raise Unreadable("driver-memory is 0")
         try:
             with self.store.memory.lease() as lease:
-                yield from LocalRows(self.store, self.table, lease).batches(names, of, chosen, where=where)
+                searches = [where] if where else []
+                yield from LocalRows(self.store, self.table, lease).batches(names, of, chosen, searches)
         except TooLarge as stop:
             raise Unreadable("more than driver-memory holds") from stop
 
@@ -199,30 +198,19 @@ def _mark(row: dict[str, Any]) -> Mark:
     )
 
 
-def _live_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
-    return lambda rows: pc.and_(are_live(rows), _begins_since(at, rows))
-
-
 def _versions_before(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
     return lambda rows: pc.and_(are_versions(rows), pc.invert(_begins_since(at, rows)))
 
 
-def _marks_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
-    def choose(rows: pa.Table) -> pa.ChunkedArray:
-        is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
-        fact = pc.equal(pc.struct_field(rows[MEMORY], ROLE), Role.FACT.value)
-        return pc.and_(pc.and_(is_mark, pc.fill_null(fact, False)), _live_since(at)(rows))
-
-    return choose
+def _are_marks(rows: pa.Table) -> pa.ChunkedArray:
+    """A mask of live marks of copies and truncates."""
+    is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
+    fact = pc.equal(pc.struct_field(rows[MEMORY], ROLE), Role.FACT.value)
+    return pc.and_(pc.and_(is_mark, pc.fill_null(fact, False)), are_live(rows))
 
 
 def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:
     return pc.fill_null(pc.greater_equal(rows[VALID_FROM], pa.scalar(at, rows[VALID_FROM].type)), False)
-
-
-def _since(at: datetime) -> dict[str, Search]:
-    """A search for rows that begin at or after an instant."""
-    return {VALID_FROM: Between(at)}
 
 
 def _instant(micros: int) -> datetime:

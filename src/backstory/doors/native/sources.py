@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backstory.engine.staging import (
@@ -115,13 +114,8 @@ def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str])
     wanted = [names_by_source[name] for name in names]
     with store.memory.lease() as lease:
         here = LocalRows(store, stored, lease)
-        if stored.shape.layout is Layout.VERSIONS:
-            read = here.batches(
-                wanted, [VALID_TO], lambda rows: pc.is_null(rows[VALID_TO]), where={VALID_TO: IsNull()}
-            )
-        else:
-            read = here.batches(wanted)
-        for rows in read:
+        open_ = [{VALID_TO: IsNull()}] if stored.shape.layout is Layout.VERSIONS else []
+        for rows in here.batches(wanted, searches=open_):
             yield rows.rename_columns(names)
 
 

@@ -40,7 +40,7 @@ from backstory.stores.iceberg.positions import add_places
 from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows
-from backstory.stores.metadata.searches import AnyOf, Between, IsNull, Searches
+from backstory.stores.metadata.searches import AnyOf, Between, IsNull, OneOf, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
@@ -120,9 +120,9 @@ def stored_marks(store: IcebergStore, table: IcebergTable, columns: Iterable[Col
         try:
             rows = LocalRows(store, table, lease).read(
                 [name for name in schema.names if name in own],
-                [*OF_TOUCHED, key],
-                lambda rows: pc.and_(are_touched(since, rows), pc.is_null(rows[key])),
-                where={VALID_TO: _ends_since(since), key: IsNull()},
+                OF_TOUCHED,
+                are_live,
+                [{VALID_TO: _ends_since(since), key: IsNull()}],
             )
         except (TooLarge, Unreadable):
             frame = live_frame(store, table, since).where(column(key).isNull())
@@ -158,7 +158,7 @@ def _read_here(
         bounded = {name: keys.keys[name] for name in key if is_bounded(keys.keys[name].type)}
         # Marks have NULL keys.
         wanted = {
-            name: pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)])
+            name: OneOf(pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)]))
             for name, values in bounded.items()
         }
     here = LocalRows(store, table, lease)
@@ -168,7 +168,7 @@ def _read_here(
         # The first part of a position that differs within one log.
         part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
         where = AnyOf({VALID_TO: ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
-    rows = here.read(names, of, chosen, values=wanted, where=where)
+    rows = here.read(names, of, chosen, [wanted, where])
     return in_schema(rows, schema)
 
 

@@ -32,6 +32,7 @@ from backstory.spark.versions import persist_on_disk
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.slice import LocalRows, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
+from backstory.stores.metadata.searches import OneOf
 from backstory.strategies.events.numbering import close_gaps, struct_field
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
@@ -195,7 +196,7 @@ def logged_tables(
     op_columns = [name for role in ("op", "observed") if (name := columns.names[role]) is not None]
     names = [vocab.offset_column, columns.time, *op_columns, *data]
     local_rows = LocalRows(store, table, lease)
-    for rows in local_rows.batches(names, values=_values_of_keys(table, keys)):
+    for rows in local_rows.batches(names, searches=[_searches_of_keys(table, keys)]):
         system = {
             OP: _ops(columns, rows, op_columns),
             TIME: rows[columns.time],
@@ -205,11 +206,12 @@ def logged_tables(
         yield pa.table(values, names=schema.names).cast(schema)
 
 
-def _values_of_keys(table: IcebergTable, keys: pa.Table | None) -> dict[str, pa.Array]:
-    """The distinct values of each key column whose type in the table is the same."""
+def _searches_of_keys(table: IcebergTable, keys: pa.Table | None) -> dict[str, OneOf]:
+    """A search for each key column whose type in the table is the same."""
     types = {column.name: arrow_type(column.type) for column in table.shape.columns}
     keys = pa.table({}) if keys is None else keys
-    return {name: pc.unique(keys[name]) for name in keys.column_names if types.get(name) == keys[name].type}
+    same = [name for name in keys.column_names if types.get(name) == keys[name].type]
+    return {name: OneOf(pc.unique(keys[name])) for name in same}
 
 
 def _ops(columns: LogColumns, rows: pa.Table, op_columns: list[str]) -> pa.ChunkedArray:

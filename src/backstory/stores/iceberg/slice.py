@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial, reduce
 from operator import and_
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +70,6 @@ MOST_FILES: Final = 1_000
 BY_PLACE: Final = 1 << 17
 # The columns of a row's place. A file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
-ANY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +85,25 @@ class LocalRows:
         names: Sequence[str],
         filter_columns: Sequence[str | tuple[str, ...]] = (),
         choose: ChooseRows | None = None,
-        *,
-        values: Mapping[str, pa.Array] = ANY,
-        where: Searches = ANY,
+        searches: Collection[Searches] = (),
     ) -> pa.Table:
         """These columns of the chosen rows, or of all rows. They may include `_file`, `_pos` and `_row_id`.
 
-        `choose` returns a mask of the chosen rows of a file, from the `filter_columns`. A tuple there is a
-        struct with some of its parts. `values` are wanted values by column, and a row must have one of them.
-        All chosen rows must match the searches `where`, which skip files and row groups. Raises Unreadable
-        for rows that cannot be read exactly here, and TooLarge if the lease cannot hold them.
+        Rows match all `searches`, which also skip files and row groups. `choose` returns a mask of the chosen
+        rows among them, from the `filter_columns`. A tuple there is a struct with some of its parts, which
+        searches may name. Raises Unreadable for rows that cannot be read exactly here, and TooLarge if the
+        lease cannot hold them.
         """
-        selection, schema, searches = self._selection(names, filter_columns, choose, values, where)
-        condition = f"{where} {values}"
+        selection, schema, row_searches = self._selection(names, filter_columns, choose, searches)
 
         def read(live: FileToRead) -> list[pa.Table]:
             file, deleted = live
-            holding = HeldParts(self.lease, f"{file.file_path} where {condition}")
+            holding = HeldParts(self.lease, f"{file.file_path} where {searches}")
             for rows in self._file_parts(selection, schema, file, deleted, holding.hold):
                 holding.keep(rows)
             return holding.whole()
 
-        files = self._files(searches)
+        files = self._files(row_searches)
         # One thread reads the columns of a file, so several files are read concurrently.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             parts = [rows for part in pool.map(read, files) for rows in part]
@@ -119,15 +114,13 @@ class LocalRows:
         names: Sequence[str],
         filter_columns: Sequence[str | tuple[str, ...]] = (),
         choose: ChooseRows | None = None,
-        *,
-        values: Mapping[str, pa.Array] = ANY,
-        where: Searches = ANY,
+        searches: Collection[Searches] = (),
     ) -> Iterator[pa.Table]:
         """The rows of `read` in batches, which the lease does not hold. A few files are read ahead."""
-        selection, schema, searches = self._selection(names, filter_columns, choose, values, where)
+        selection, schema, row_searches = self._selection(names, filter_columns, choose, searches)
         readers = (
             partial(self._file_parts, selection, schema, file, deleted, lambda _: None)
-            for file, deleted in self._files(searches)
+            for file, deleted in self._files(row_searches)
         )
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             yield from read_ahead(pool, readers, pa.cpu_count())
@@ -137,23 +130,22 @@ class LocalRows:
         names: Sequence[str],
         filter_columns: Sequence[str | tuple[str, ...]],
         choose: ChooseRows | None,
-        values: Mapping[str, pa.Array],
-        where: Searches,
+        searches: Collection[Searches],
     ) -> tuple[RowSelection, pa.Schema, list[RowSearch]]:
         """The selection of rows in each file, the schema of the result, and the searches for files."""
         fields, specs = self._fields(), partition_specs(self.store.jvm, self.table.iceberg)
         types = dict(zip(PLACE_SCHEMA.names, PLACE_SCHEMA.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_type_of(fields[name]["type"])) for name in names])
-        wanted = {name: OneOf(column_values) for name, column_values in values.items()}
-        searches = [search_rows(specs, [*fields.values()], each) for each in (wanted, where) if each]
+        found = [search_rows(specs, [*fields.values()], each) for each in searches if each]
+        searched = [name for search in found for name in search.columns if name in fields]
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
             partition_ids(specs),
-            [_field_or_parts(fields, name) for name in dict.fromkeys([*filter_columns, *values])],
-            partial(_match_values, choose, searches[0]) if values else choose,
-            lambda statistics: all(search.may_have(statistics) for search in searches),
+            [_field_or_parts(fields, name) for name in dict.fromkeys([*filter_columns, *searched])],
+            partial(_choose_rows, found, choose) if found else choose,
+            lambda statistics: all(search.may_have(statistics) for search in found),
         )
-        return selection, schema, searches
+        return selection, schema, found
 
     def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows at places that `read` returned, in the order of the places.
@@ -235,9 +227,9 @@ def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) 
     return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
-def _match_values(choose: ChooseRows | None, wanted: RowSearch, rows: pa.Table) -> Values:
-    """A mask of the chosen rows that have one of the wanted values in each column."""
-    matches = wanted.choose(rows)
+def _choose_rows(searches: Collection[RowSearch], choose: ChooseRows | None, rows: pa.Table) -> Values:
+    """A mask of the chosen rows that match all searches."""
+    matches = reduce(pc.and_, (search.choose(rows) for search in searches))
     if choose is None:
         return matches
     flags = truths_of(matches).copy()
@@ -266,8 +258,6 @@ def _add_places(rows: pa.Table, file: "DataFile", positions: np.ndarray) -> pa.T
 
 
 FIRST: Final = datetime.min.replace(tzinfo=EPOCH.tzinfo)
-# The columns that decide whether a version had ended.
-ENDING_COLUMNS: Final = (ACTIVE, END, START)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -278,24 +268,13 @@ def slice_here(
     # Spark decides which floats are equal.
     if any(pa.types.is_floating(values.type) for values in keys.columns):
         return None
-    values = {name: keys[name].combine_chunks() for name in keys.column_names}
-    conditions = [partial(_match_pairs, keys)] if len(values) > 1 else []
-    needed = [*(values if conditions else ()), *(ENDING_COLUMNS if since is not None else ())]
+    searches: list[Searches] = [{name: OneOf(keys[name].combine_chunks()) for name in keys.column_names}]
     if since is not None:
-        conditions.append(partial(_match_touched, since))
-
-    def choose(rows: pa.Table) -> pa.ChunkedArray:
-        return reduce(pc.and_, (condition(rows) for condition in conditions))
-
+        searches.append(_touched_versions(since))
+    choose = partial(_match_pairs, keys) if keys.num_columns > 1 else None
     with store.memory.lease() as lease:
         try:
-            return LocalRows(store, table, lease).read(
-                names,
-                needed,
-                choose if conditions else None,
-                values=values,
-                where=ANY if since is None else _touched_versions(since),
-            )
+            return LocalRows(store, table, lease).read(names, (), choose, searches)
         except (TooLarge, Unreadable):
             return None
 
@@ -314,13 +293,6 @@ def _places_in(values: pa.ChunkedArray, keys: pa.ChunkedArray) -> Iterator[pa.Ch
     """The indices of `values`, and of `keys` themselves, in the distinct keys. NULL counts as a value."""
     distinct = pc.unique(keys)
     return (pc.index_in(column, value_set=distinct).cast(pa.int64()) for column in (values, keys))
-
-
-def _match_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
-    """A mask of the versions that were not closed before an instant, in microseconds."""
-    ends, starts = (rows[name].cast(pa.int64()) for name in (END, START))
-    late = pc.or_kleene(pc.greater_equal(ends, since - MILLISECOND), pc.greater_equal(starts, since))
-    return pc.fill_null(pc.or_kleene(rows[ACTIVE], late), False)
 
 
 def _touched_versions(since: int) -> Searches:

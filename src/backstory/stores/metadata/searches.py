@@ -273,7 +273,15 @@ class RowSearch:
     def choose(self, rows: pa.Table) -> Values:
         """A mask of the matching rows."""
         combine = pc.or_kleene if self.any_of else pc.and_
-        return reduce(combine, (search.rows(rows[name]) for name, search in self.columns.items()))
+        return reduce(combine, (search.rows(_column(rows, name)) for name, search in self.columns.items()))
+
+
+def _column(rows: pa.Table, name: str) -> Values:
+    """The values of a column, or of the part of a struct with a path."""
+    if name in rows.column_names:
+        return rows[name]
+    struct, *parts = name.split(".")
+    return pc.struct_field(rows[struct], parts)
 
 
 def search_rows(specs: Iterable[Mapping[str, Any]], fields: Sequence[Field], searches: Searches) -> RowSearch:
