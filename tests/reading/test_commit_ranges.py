@@ -1,6 +1,7 @@
 """The commits of a range, and cursors: the position of a consumer, its retention, and its loss."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -12,14 +13,17 @@ from backstory.model.change import Change
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.model.versions_layout import CURSOR_MAX_AGE
+from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
 from backstory.reading import commit_ranges
 from backstory.reading.commit_ranges import Lineage, lineage_of, range_of
-from backstory.stores.iceberg.positions import SnapshotLine
 from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.table_metadata import CommitMetadata
 
 # Version 3 was rolled back; a commit each minute after 2026-01-01T00:00:00Z.
-COMMITS = [SnapshotLine(10**15 + v, v, 1_767_225_600_000 + v * 60_000, "append", v - 1) for v in (1, 2, 4, 5)]
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+COMMITS = [
+    CommitMetadata(10**15 + v, BEGINNING + timedelta(minutes=v), "append", {}, v, v - 1) for v in (1, 2, 4, 5)
+]
 WHOLE = Lineage(TableName("a", "t"), COMMITS, whole=True)
 EXPIRED = Lineage(TableName("a", "t"), COMMITS[2:], whole=False)
 EMPTY = Lineage(TableName("a", "t"), [], whole=True)
@@ -76,7 +80,9 @@ def test_v111_a_time_is_a_recorded_one_where_commits_tell_it():
     """Data recorded at or before `since` is not included, even if it was committed later."""
     times = {1: "2026-01-01T00:00:10.000001Z", 2: "2026-01-01T00:00:20.000000Z"}
     native = Lineage(
-        WHOLE.table, [replace(each, recorded=times[each.version]) for each in COMMITS[:2]], whole=True
+        WHOLE.table,
+        [replace(each, properties={RECORDED: times[each.version]}) for each in COMMITS[:2]],
+        whole=True,
     )
     for since, versions in (("10.000001", [2]), ("10", [1, 2]), ("19.999999", [2]), ("20", [])):
         found = range_of(native, f"2026-01-01T00:00:{since}Z", None)

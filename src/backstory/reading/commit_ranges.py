@@ -8,19 +8,19 @@ V103 and V108 to V113).
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
-from typing import Any, Final
+from datetime import date
+from typing import Final
 
 from backstory.errors import Refused, TryAgain, UsageError, bad_option, option
 from backstory.model.change import Change, Note, Tag
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cursor, Start
-from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
+from backstory.model.instant import instant_of, milliseconds_of
 from backstory.model.table import TableName
-from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
+from backstory.model.versions_layout import CURSOR_MAX_AGE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import metadata_of
-from backstory.stores.metadata.moves import GAP, SnapshotLine
-from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.moves import GAP
+from backstory.stores.metadata.table_metadata import CommitMetadata, TableMetadata, commit_of
 
 BEFORE_ALL: Final = 0
 
@@ -33,9 +33,9 @@ class Lineage:
     """
 
     table: TableName
-    commits: Sequence[SnapshotLine]
+    commits: Sequence[CommitMetadata]
     whole: bool
-    older: Sequence[SnapshotLine] = ()
+    older: Sequence[CommitMetadata] = ()
 
     @property
     def newest(self) -> int:
@@ -64,17 +64,10 @@ class Lineage:
 
     def _place_at(self, time: str | date) -> int:
         until = instant_of(time)
-        place = sum(_commit_time(commit) <= until for commit in self.commits)
+        place = sum(commit.recorded_at <= until for commit in self.commits)
         if place or self.whole:
             return place
         raise expired_error(self.table)
-
-
-def _commit_time(commit: SnapshotLine) -> datetime:
-    """The recorded time of a commit, which is also in its rows, or else Iceberg's time (V94, V111)."""
-    if commit.recorded:
-        return parse_instant(commit.recorded)
-    return EPOCH + timedelta(milliseconds=commit.millis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +80,16 @@ class Range:
     since: int
     until: int
     before: int | None
-    commits: Sequence[SnapshotLine]
+    commits: Sequence[CommitMetadata]
 
 
 def lineage_of(table: TableMetadata) -> Lineage:
     """The commits that led to the current state of a table."""
-    commits = [_line(each) for each in table.ancestry][::-1]
+    commits = [commit_of(each) for each in table.ancestry][::-1]
     whole = not commits or commits[0].parent is None
-    every = [] if whole else map(_line, table.metadata["snapshots"])
+    every = [] if whole else map(commit_of, table.metadata["snapshots"])
     older = [each for each in every if each.version < commits[0].version]
     return Lineage(table.shape.table, commits, whole, older)
-
-
-def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:
-    summary, parent = snapshot.get("summary") or {}, snapshot.get("parent-snapshot-id")
-    numbers = (snapshot["snapshot-id"], snapshot.get("sequence-number", 0), snapshot["timestamp-ms"])
-    return SnapshotLine(*numbers, summary.get("operation", ""), parent, summary.get(RECORDED, ""))
 
 
 def range_of(

@@ -6,7 +6,7 @@ table of layout `versions` have expired, the changes are derived from the record
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,10 +26,10 @@ from backstory.model.change_feed import (
     ChangeType,
 )
 from backstory.model.history import History
-from backstory.model.instant import EPOCH, instant_of, parse_instant
+from backstory.model.instant import EPOCH, instant_of
 from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
 from backstory.model.table import Shape, TableName, is_reserved
-from backstory.model.versions_layout import ENDED_AT, ROLE, Role
+from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.commit_ranges import Lineage, Range, cursor_version, lineage_of, move_cursor, range_of
 from backstory.reading.files import StoredColumns, query_rows
 from backstory.reading.frames import query_frame, query_frames, table_in_session
@@ -237,7 +237,7 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     columns = list(dict.fromkeys([*feed.columns, *stored.names]))
     moved = read_moved_rows(files, columns, range_.before, range_.commits)
     changes = _changes(moved, feed, names, stored, net=request.net) if len(moved) else ()
-    marks = [(each.version, EPOCH + timedelta(milliseconds=each.millis)) for each in range_.commits]
+    marks = [(each.version, each.committed_at) for each in range_.commits]
     rows = [
         {**row, **dict(zip(CHANGE_COLUMNS, (type_, *marks[commit]), strict=True))}
         for row, type_, commit in changes
@@ -414,9 +414,9 @@ def _recorded_moves(
         time=quote(TIME),
     )
     commits = [
-        (micros_of(parse_instant(each.recorded)), each.version, each.millis * 1000)
+        (micros_of(each.recorded_at), each.version, micros_of(each.committed_at))
         for each in lineage.commits
-        if each.recorded
+        if RECORDED in each.properties
     ]
     known = store.spark.createDataFrame(commits, "recorded bigint, version bigint, time bigint")
     return query_frames(query, kept_commits=known)

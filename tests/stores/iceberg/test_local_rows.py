@@ -83,7 +83,9 @@ def test_rows_are_those_that_spark_reads(store, version):
         assert sizes[0] == sizes[-1]  # the last answer alone is held
 
 
-@pytest.mark.parametrize("told", ["another format", "a file that is gone", "a file that is spoilt"])
+@pytest.mark.parametrize(
+    "told", ["another format", "a file that is gone", "a file that is spoilt", "a manifest that is cut"]
+)
 def test_what_cannot_be_read_here_is_left_to_spark(store, told):
     name = told.replace(" ", "_")
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
@@ -92,10 +94,13 @@ def test_what_cannot_be_read_here_is_left_to_spark(store, told):
     store.spark.sql(f"{made} AS SELECT 1 k")
     stored = existing(store, TableName("here", name))
     (row,) = store.spark.table(store.sql_name(stored.shape.table, "data_files")).select("file_path").collect()
+    (manifest,) = store.spark.table(store.sql_name(stored.shape.table, "manifests")).select("path").collect()
     if told == "a file that is gone":
         local_path(row.file_path).unlink()
     elif told == "a file that is spoilt":
         local_path(row.file_path).write_bytes(b"PAR1 no more PAR1")
+    elif told == "a manifest that is cut":
+        local_path(manifest.path).write_bytes(local_path(manifest.path).read_bytes()[:-100])
     with Memory(1 << 30).lease() as lease, pytest.raises(Unreadable):
         LocalRows(store, stored, lease).read(["k"])
 

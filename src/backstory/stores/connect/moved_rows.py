@@ -13,10 +13,11 @@ from backstory.model.change_feed import NUMBER, SIGN, TIME, VERSION
 from backstory.model.layout import ROW_ID
 from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids
-from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.literals import micros_of, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.moves import GAP, SnapshotLine
+from backstory.stores.metadata.moves import GAP
+from backstory.stores.metadata.table_metadata import CommitMetadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +35,7 @@ class MovedStates:
 
     table: IcebergTable
     since: int | None
-    commits: Sequence[SnapshotLine]
+    commits: Sequence[CommitMetadata]
 
     @property
     def rows(self) -> int:
@@ -69,7 +70,7 @@ class MovedStates:
     def release(self, _: IcebergStore) -> None:
         """Do nothing, because nothing is staged."""
 
-    def _moves_of(self, name: str, number: int, before: int | None, commit: SnapshotLine) -> str:
+    def _moves_of(self, name: str, number: int, before: int | None, commit: CommitMetadata) -> str:
         sides = [self._state(name, commit.id, 1)]
         if before is not None:
             sides.append(self._state(name, before, -1))
@@ -80,7 +81,7 @@ class MovedStates:
             states = f"(SELECT *, {copies} AS {quote(_STATES)} FROM {states}) WHERE {once}"  # noqa: S608
         is_gap = commit.operation == GAP
         version = "NULL" if is_gap else commit.version
-        time = "NULL" if is_gap else f"TIMESTAMP_MICROS({commit.millis * 1000})"
+        time = "NULL" if is_gap else f"TIMESTAMP_MICROS({micros_of(commit.committed_at)})"
         return (
             f"SELECT {', '.join(map(quote, self.table.shape.names))}, "  # noqa: S608 - quoted names
             f"CAST({number} AS BIGINT) AS {quote(NUMBER)}, CAST({version} AS BIGINT) AS {quote(VERSION)}, "

@@ -25,7 +25,7 @@ from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import metadata_rows, rows_of_tasks
-from backstory.stores.iceberg.literals import column, quote
+from backstory.stores.iceberg.literals import column, micros_of, quote
 from backstory.stores.iceberg.scripts import (
     files_between,
     files_of_commit,
@@ -41,11 +41,11 @@ from backstory.stores.metadata.moves import (
     FileLine,
     FilesOfCommit,
     Move,
-    SnapshotLine,
     hidden_positions,
     moves_by_file,
 )
-from backstory.stores.metadata.table_metadata import add_positions, positions_by_file
+from backstory.stores.metadata.parquet_files import groups_at
+from backstory.stores.metadata.table_metadata import CommitMetadata, add_positions, positions_by_file
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
@@ -117,23 +117,14 @@ def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap6
     footer = _read_footer(table, location, size)
     if footer is None:
         return None
-    groups, first = [], 0
-    for group, offset in enumerate(_split_offsets(footer)):
-        count = footer.row_group(group).num_rows
-        if positions.range_cardinality(first, first + count):
-            groups.append(offset)
-        first += count
-    return groups
+    groups = groups_at(footer, np.asarray(positions.to_array()))
+    return [_split_offset(footer.row_group(group).column(0)) for group in groups]
 
 
-def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
-    """The offset of each row group: where its first column's dictionary page begins, or else its data."""
-    offsets = []
-    for group in range(metadata.num_row_groups):
-        column = metadata.row_group(group).column(0)
-        dictionary = column.dictionary_page_offset
-        offsets.append(int(column.data_page_offset if dictionary is None else dictionary))
-    return offsets
+def _split_offset(column: pq.ColumnChunkMetaData) -> int:
+    """The offset of a row group: where its first column's dictionary page begins, or else its data."""
+    dictionary = column.dictionary_page_offset
+    return int(column.data_page_offset if dictionary is None else dictionary)
 
 
 def _read_footer(table: IcebergTable, location: str, size: int) -> Any:
@@ -166,7 +157,7 @@ class MovedRows:
     """
 
     table: IcebergTable
-    commits: Sequence[SnapshotLine]
+    commits: Sequence[CommitMetadata]
     moves: Mapping[str, Sequence[Move]]
     group: str
     tables: tuple[Any, Any] | None
@@ -216,7 +207,7 @@ class MovedRows:
         commit = self.commits[move.number]
         if commit.operation == GAP:
             return move.number, None, None, move.sign
-        return move.number, commit.version, commit.millis * 1000, move.sign
+        return move.number, commit.version, micros_of(commit.committed_at), move.sign
 
     def release(self, store: IcebergStore) -> None:
         """Unregister the staged tasks. Their frames can no longer be read."""
@@ -225,7 +216,7 @@ class MovedRows:
 
 
 def moved_rows(
-    store: IcebergStore, table: IcebergTable, since: int | None, commits: Sequence[SnapshotLine]
+    store: IcebergStore, table: IcebergTable, since: int | None, commits: Sequence[CommitMetadata]
 ) -> MovedRows:
     """The moves of these commits, oldest first. `since` is the snapshot before them, or None.
 
@@ -256,7 +247,7 @@ def moved_rows(
 
 
 def _files_of_commit(
-    store: IcebergStore, table: IcebergTable, since: int | None, commit: SnapshotLine, files: Any
+    store: IcebergStore, table: IcebergTable, since: int | None, commit: CommitMetadata, files: Any
 ) -> list[FileLine]:
     if commit.operation == GAP and since is not None:
         return files_between(store.jvm, table.iceberg, since, commit.id, files)

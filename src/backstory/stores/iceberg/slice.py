@@ -6,6 +6,7 @@ transfers them. Otherwise Spark reads the slice: stored rows of the keys, or onl
 """
 
 import uuid
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -214,7 +215,7 @@ class LocalRows:
         try:
             live = live_files(snapshot.manifestListLocation(), self.table.manifests)
             return files_to_read(live, self.table.files, searches, MOST_FILES)
-        except (OSError, ValueError) as stop:
+        except (OSError, ValueError, zlib.error) as stop:
             raise Unreadable(str(stop)) from stop
 
 

@@ -20,6 +20,7 @@ from backstory.model.change_feed import NUMBER, SIGN
 from backstory.stores.metadata.table_metadata import (
     DATA,
     VECTOR,
+    CommitMetadata,
     Unreadable,
     changed_files,
     file_fields,
@@ -35,19 +36,6 @@ if TYPE_CHECKING:
 
 # The operation of all expired commits together, between an earlier snapshot and the first remaining one.
 GAP: Final = "gap"
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotLine:
-    """A commit. `parent` is None for the first one, and `recorded` is its recorded time, or empty."""
-
-    id: int
-    version: int
-    millis: int
-    operation: str
-    parent: int | None
-    recorded: str = ""
-
 
 # The content of a data file, and the content of deletes by value.
 ROWS: Final = "DATA"
@@ -226,7 +214,7 @@ def hidden_positions(read_file: Callable[[str, int, int], bytes]) -> HiddenPosit
 
 
 def read_moved_rows(
-    files: TableReader, names: Sequence[str], before: int | None, commits: Sequence[SnapshotLine]
+    files: TableReader, names: Sequence[str], before: int | None, commits: Sequence[CommitMetadata]
 ) -> pa.Table:
     """The rows that commits removed and added: these columns, the commit's number in the range, and the sign.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from io import BytesIO
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
@@ -23,9 +24,10 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.model.change import COLUMNS_STATE, DOOR, foreign_writes
+from backstory.model.instant import parse_instant
 from backstory.model.layout import FILE, MEMORY, POSITION, Layout
 from backstory.model.table import Shape, TableName
-from backstory.model.versions_layout import ROLE
+from backstory.model.versions_layout import RECORDED, ROLE
 from backstory.stores.branches import BRANCH, ancestors, in_effect
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
 from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
@@ -42,12 +44,23 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """A commit that has not expired: its operation, and the properties from its writer."""
+    """A commit that has not expired: its operation, and the properties from its writer.
+
+    `version` is its sequence number. `parent` is the previous commit's id, or None for the first commit.
+    """
 
     id: int
     committed_at: datetime
     operation: str
     properties: Mapping[str, str]
+    version: int
+    parent: int | None
+
+    @property
+    def recorded_at(self) -> datetime:
+        """The recorded time of the commit, which is also in its rows, or else Iceberg's time (V94, V111)."""
+        recorded = self.properties.get(RECORDED)
+        return parse_instant(recorded) if recorded else self.committed_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ class TableMetadata:
 
         Commits to other branches are excluded until they are published.
         """
-        commits = [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
+        commits = [commit_of(snapshot) for snapshot in self.metadata.get("snapshots") or []]
         if not any(BRANCH in commit.properties for commit in commits):
             return commits
         ours = {snapshot["snapshot-id"] for snapshot in self.ancestry}
@@ -101,7 +114,7 @@ class TableMetadata:
     @property
     def newest(self) -> CommitMetadata | None:
         """The current commit, or None if the table has no commits."""
-        return None if self.snapshot is None else _commit(self.snapshot)
+        return None if self.snapshot is None else commit_of(self.snapshot)
 
     @property
     def snapshot(self) -> Mapping[str, Any] | None:
@@ -126,7 +139,7 @@ class TableMetadata:
         ]
         commits = (
             (commit.id, commit.operation, commit.properties.get(DOOR))
-            for commit in map(_commit, self.ancestry)
+            for commit in map(commit_of, self.ancestry)
         )
         return foreign_writes(self.shape.layout, commits, names[0], names[1] or {})
 
@@ -221,11 +234,13 @@ def _fields(metadata: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return fields
 
 
-def _commit(snapshot: Mapping[str, Any]) -> CommitMetadata:
+def commit_of(snapshot: Mapping[str, Any]) -> CommitMetadata:
+    """The commit that made a snapshot, from its metadata."""
     summary = dict(snapshot.get("summary") or {})
     operation = summary.pop("operation", "")
     committed_at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC)
-    return CommitMetadata(snapshot["snapshot-id"], committed_at, operation, summary)
+    version, parent = snapshot.get("sequence-number", 0), snapshot.get("parent-snapshot-id")
+    return CommitMetadata(snapshot["snapshot-id"], committed_at, operation, summary, version, parent)
 
 
 TRUE: Final = b"\x01"
@@ -397,7 +412,7 @@ def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[in
 
 @dataclass(frozen=True, slots=True)
 class PyicebergFile:
-    """A file with pyiceberg's interface.
+    """An Avro file with pyiceberg's interface.
 
     pyiceberg's own classes need libraries that take a second to load.
     """
@@ -406,7 +421,20 @@ class PyicebergFile:
     location: str
 
     def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's
-        return self.opener(self.location)
+        """The content. Raises OSError for an incomplete file, with which pyiceberg would end the process."""
+        from pyiceberg.avro.decoder import StreamingBinaryDecoder
+        from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
+        from pyiceberg.avro.resolver import construct_reader
+
+        with self.opener(self.location) as file:
+            content = file.read()
+        try:
+            header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(StreamingBinaryDecoder(content))
+        except EOFError:
+            header = None
+        if header is None or not content.endswith(header.sync):
+            raise OSError(f"{self.location} is incomplete")
+        return BytesIO(content)
 
 
 # The location of a deletion vector: its file, offset and length.
