@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from backstory.engine.run_context import RemarkOptions, with_remark
+from backstory.engine.run_context import Remark, RemarkOptions, with_remark
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
@@ -190,7 +190,7 @@ class Table:
         """One record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
         return check_files_first(self.store, self.name)
 
-    @with_options(RemarkOptions)
+    @with_options(Remark)
     def repair(self, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Repair":
         """A fix for the records that break a law. If `apply` is true, the fix is written in one commit."""
         from backstory.upkeep.repairing import repair
@@ -198,7 +198,7 @@ class Table:
         with with_remark(**remark):
             return repair(self.store, self.name, apply=apply)
 
-    @with_options(RemarkOptions)
+    @with_options(Remark)
     def rewind(self, time: str | date, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Rewound":
         """Undo everything that the table received after a given time.
 
@@ -211,7 +211,7 @@ class Table:
         with with_remark(**remark):
             return rewind(self.store, self.name, instant_of(time), apply=apply)
 
-    @with_options(MaintainOptions, RemarkOptions)
+    @with_options(MaintainOptions, Remark)
     def maintain(self, **options: Unpack[MaintainOptions]) -> "Maintained":
         """Compact small files and expire old snapshots. Queries return the same results as before.
 
@@ -228,7 +228,7 @@ class Table:
         with with_remark(options.get("note"), options.get("author")):
             return maintain(self.store, self.name, bounds, needed, dry_run=options.get("dry_run", False))
 
-    @with_options(RemarkOptions)
+    @with_options(Remark)
     def forget(
         self, key: object, *, drop_cursors: bool = False, apply: bool = False, **remark: Unpack[RemarkOptions]
     ) -> "Certificate":

@@ -16,7 +16,7 @@ from backstory.doors.native.options import (
     source_of,
 )
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
-from backstory.engine.run_context import RemarkOptions, with_remark
+from backstory.engine.run_context import Remark, RemarkOptions, with_remark
 from backstory.explorer.catalog_reader import CatalogReader
 from backstory.explorer.opening import open_explorer
 from backstory.formats.memory import Memory
@@ -136,7 +136,7 @@ class Warehouse:
 
         return run_query(self.store, query)
 
-    @with_request(SnapshotRequest, RemarkOptions, build=request_of)
+    @with_request(SnapshotRequest, build=request_of)
     def snapshot(self, source: Any, request: SnapshotRequest) -> "SnapshotReceipt | SnapshotPlan":
         """Keep the history of a source from a full copy of its records: a frame, or files.
 
@@ -148,7 +148,7 @@ class Warehouse:
 
         return door.snapshot(self.store, source_of(source, request), request)
 
-    @with_request(ApplyRequest, RemarkOptions, build=request_of)
+    @with_request(ApplyRequest, build=request_of)
     def apply(self, source: Any, request: ApplyRequest) -> "FeedReceipt | FeedPlan":
         """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
@@ -174,7 +174,7 @@ class Warehouse:
         end = previews.discard if discard else previews.publish
         return end(self.store, self.table(table).name, branch)
 
-    @with_request(ApplyRequest, RemarkOptions, build=request_of)
+    @with_request(ApplyRequest, build=request_of)
     def apply_batch(self, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
         """A function for a stream's `foreachBatch`. It applies each batch once, as `apply` does.
 
@@ -200,7 +200,7 @@ class Warehouse:
             return door.historize_on_spark(chosen, self.store, request)
         return door.historize_on_database(chosen, request.url, request)
 
-    @with_request(RunRequest, RemarkOptions)
+    @with_request(RunRequest)
     def run(self, request: RunRequest) -> "list[RunReceipt]":
         """Deliver the declarations of a project file, by default `histories.yaml`.
 
@@ -239,7 +239,7 @@ class Warehouse:
                 raise manifest.error
         return manifests
 
-    @with_options(PullOptions, RunOptions, RemarkOptions)
+    @with_options(PullOptions, RunOptions, Remark)
     def pull(
         self,
         *names_or_files: str | Path,
@@ -262,7 +262,7 @@ class Warehouse:
                 self.store, names_or_files, request, namespace=namespace, every=all, watcher=watcher
             )
 
-    @with_options(RunOptions, RemarkOptions)
+    @with_options(RunOptions, Remark)
     def ingest(
         self,
         name: str,
@@ -311,7 +311,7 @@ class Warehouse:
 
         return door.verify_dataset(self.store, name, namespace=namespace)
 
-    @with_options(RemarkOptions)
+    @with_options(Remark)
     def adopt(
         self,
         table: str,
@@ -346,7 +346,7 @@ class Warehouse:
         """
         return check_tables(self.store, [self.table(name).name for name in tables], every=all)
 
-    @with_options(MaintainOptions, RemarkOptions)
+    @with_options(MaintainOptions, Remark)
     def maintain(
         self,
         *tables: str,

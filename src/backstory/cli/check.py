@@ -16,7 +16,7 @@ from backstory.cli.options import (
 )
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
 from backstory.cli.progress import show_activity
-from backstory.engine.run_context import RemarkOptions
+from backstory.engine.run_context import Remark, RemarkOptions
 from backstory.errors import BackstoryError, Violated
 from backstory.model.receipt import attempt_each, exit_code
 from backstory.stores.refusals import require_some
@@ -102,7 +102,7 @@ def _print_laws(records: list[dict[str, Any]]) -> None:
         console.print(f"{table}: {text}", markup=False)
 
 
-@with_flags(RemarkOptions)
+@with_flags(Remark)
 def repair(
     table: NamedTable, *, apply: Flag = False, options: Options = DEFAULTS, **remark: Unpack[RemarkOptions]
 ) -> int:
@@ -166,7 +166,7 @@ def _by_start(signed_row: tuple[str, Any]) -> tuple[str, int]:
     return str(next(iter(row.values()), "")), "-+".find(sign)
 
 
-@with_flags(RemarkOptions)
+@with_flags(Remark)
 def adopt(
     table: NamedTable,
     *,

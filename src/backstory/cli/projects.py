@@ -28,7 +28,6 @@ from backstory.cli.output import (
     show_one,
 )
 from backstory.cli.progress import watch_run
-from backstory.engine.run_context import RemarkOptions
 from backstory.errors import Violated
 from backstory.model.receipt import exit_code
 from backstory.projects.options import RunRequest
@@ -63,7 +62,7 @@ DECLARATIONS_OF_RUN: Final = (
 FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "due", "late")
 
 
-@with_flags(RunRequest, RemarkOptions)
+@with_flags(RunRequest)
 def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: Any) -> int:
     """Deliver the tables, feeds, models and datasets of a project file, several at once.
 

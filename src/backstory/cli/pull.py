@@ -26,7 +26,7 @@ from backstory.cli.output import (
     show,
 )
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
-from backstory.engine.run_context import RemarkOptions, collect_rehearsals, with_remark
+from backstory.engine.run_context import Remark, collect_rehearsals, with_remark
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
 from backstory.model.receipt import exit_code
@@ -120,7 +120,7 @@ def _show_added(
             print_error(manifest.error.to_dict(), f"{manifest.file}: ")
 
 
-@with_flags(PullOptions, RunOptions, RemarkOptions)
+@with_flags(PullOptions, RunOptions, Remark)
 def pull(
     *datasets: str,
     all: Flag = False,  # noqa: A002 - the option's name
@@ -205,7 +205,7 @@ def _ask_sources(
     return results
 
 
-@with_flags(RunOptions, RemarkOptions)
+@with_flags(RunOptions, Remark)
 def ingest(
     dataset: str,
     /,

@@ -7,11 +7,10 @@ from backstory.cli.options import DEFAULTS, Options, with_flags
 from backstory.cli.output import NOTHING_WRITTEN, console, in_flags, show_one
 from backstory.cli.progress import show_activity
 from backstory.doors.native.options import ApplyRequest, SnapshotRequest, source_of
-from backstory.engine.run_context import RemarkOptions
 from backstory.formats.source_files import SourceFiles
 
 
-@with_flags(SnapshotRequest, RemarkOptions)
+@with_flags(SnapshotRequest)
 def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
     """Keep the history of a source: compare a full copy with the table, and store the differences.
 
@@ -60,7 +59,7 @@ def _nonempty_lines(values: dict[str, Any]) -> list[str]:
     ]
 
 
-@with_flags(ApplyRequest, RemarkOptions)
+@with_flags(ApplyRequest)
 def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 

@@ -18,7 +18,7 @@ from backstory.cli.output import (
     show_one,
 )
 from backstory.cli.progress import show_activity, show_start
-from backstory.engine.run_context import RemarkOptions
+from backstory.engine.run_context import Remark, RemarkOptions
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import exit_code
 from backstory.model.values import key_text
@@ -43,7 +43,7 @@ ROWS_TO_REWIND = {"taken_back": "to take back", "moved": "to move", "returned": 
 USE_APPLY = "Nothing was written. Use --apply to go ahead."
 
 
-@with_flags(RemarkOptions)
+@with_flags(Remark)
 def rewind(
     table: str,
     time: str,
@@ -94,7 +94,7 @@ def _print_rewound(rewound: Mapping[str, Any]) -> None:
         console.print(f"  keys: {', '.join(keys)}", markup=False)
 
 
-@with_flags(RemarkOptions)
+@with_flags(Remark)
 def forget(
     table: NamedTable,
     *key: str,
@@ -161,7 +161,7 @@ def _print_certificate(certificate: Mapping[str, Any]) -> None:
         console.print(f"  consumers that keep copies: {consumers}", markup=False)
 
 
-@with_flags(MaintainOptions, RemarkOptions)
+@with_flags(MaintainOptions, Remark)
 def maintain(
     *tables: str,
     all: Flag = False,  # noqa: A002 - the option's name

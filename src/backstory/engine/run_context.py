@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict, TypeVar
 
+from attrs import frozen
+
 from backstory.errors import UsageError
 from backstory.model.change import Change, Note
 from backstory.model.table import Shape, TableName
@@ -24,25 +26,27 @@ LONGEST: Final = 2_000
 
 
 class RemarkOptions(TypedDict, total=False):
+    """The types of the options in `Remark`, for methods that have options of their own."""
+
+    note: str | None
+    author: str | None
+
+
+@frozen(kw_only=True, slots=False)  # without slots, a request can inherit it together with another class
+class Remark:
     """The options that describe a commit. `log` and the explorer show them.
+
+    Raises UsageError if one has more than `LONGEST` characters.
 
     Attributes:
         note: Reason for the commit.
         author: Author of the commit.
     """
 
-    note: str | None
-    author: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A note and an author. Raises UsageError if one has more than `LONGEST` characters."""
-
     note: str | None = None
     author: str | None = None
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         for name in ("note", "author"):
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
@@ -78,8 +82,9 @@ def with_remark(note: str | None = None, author: str | None = None) -> AbstractC
 
     None keeps the outer value.
     """
-    outer, inner = _remark.get(), Remark(note, author)
-    return _bind(_remark, Remark(inner.note or outer.note, inner.author or outer.author))
+    outer, inner = _remark.get(), Remark(note=note, author=author)
+    both = Remark(note=inner.note or outer.note, author=inner.author or outer.author)
+    return _bind(_remark, both)
 
 
 def remark_properties() -> dict[str, str]:

@@ -150,16 +150,16 @@ class _Decorator(Protocol[Words, Request_co]):
 
 def with_request(
     request: Callable[Words, Request_co],
-    *more: type,
+    *,
     build: Callable[..., Any] | None = None,
 ) -> _Decorator[Words, Request_co]:
     """A decorator for a method whose last argument is a request. Callers pass its fields as arguments.
 
     Fields with texts are options, which are passed as keywords. A type checker knows the names and types of
-    the fields. `more` declares texts of options that the request inherits. `build` makes the request from its
-    class and the keywords. By default, any other keyword raises TypeError.
+    the fields. `build` makes the request from its class and the keywords. Without it, any other keyword
+    raises TypeError.
     """
-    options = list(declared_options(cast("type", request), *more))
+    options = list(declared_options(cast("type", request)))
     positional = _positional(cast("type", request))
     names = {option.name for option in options} | {argument.name for argument in positional}
     make = partial(build, request) if build else cast("Any", request)

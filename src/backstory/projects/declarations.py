@@ -18,7 +18,6 @@ from backstory.doors.native.options import TABLE, ApplyRequest, SnapshotRequest
 from backstory.doors.odf.lints import secrets_in_address
 from backstory.doors.odf.manifest.dataset import read_manifests
 from backstory.doors.odf.registry import is_file
-from backstory.engine.run_context import RemarkOptions
 from backstory.errors import BackstoryError, UsageError
 from backstory.model.options import declared_options
 from backstory.model.table import ODF, table_name
@@ -44,8 +43,8 @@ Kind = Literal["snapshot", "apply", "model", "dataset"]
 _OF_FEEDS: Final = ("sequence_by", "envelope")
 _NO_OPTIONS: Final = {"source", "group", "file", "restart", "without", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
-    "apply": {option.name for option in declared_options(ApplyRequest, RemarkOptions)},
-    "snapshot": {option.name for option in declared_options(SnapshotRequest, RemarkOptions)} | {"restart"},
+    "apply": {option.name for option in declared_options(ApplyRequest)},
+    "snapshot": {option.name for option in declared_options(SnapshotRequest)} | {"restart"},
 }
 _FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
 

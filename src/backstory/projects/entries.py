@@ -17,7 +17,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from backstory.doors.native.options import ApplyRequest, SnapshotRequest
-from backstory.engine.run_context import RemarkOptions
 from backstory.model.instant import LONGEST
 from backstory.model.options import declared_options
 from backstory.model.values import split_list
@@ -98,7 +97,7 @@ def _options() -> dict[str, Any]:
     """The options of `snapshot` and `apply` as fields, with the descriptions from their docstrings."""
     fields: dict[str, Any] = {}
     for request in (ApplyRequest, SnapshotRequest):
-        for option in sorted(declared_options(request, RemarkOptions)):
+        for option in sorted(declared_options(request)):
             if option.name not in _OF_RUNS:
                 text = option.text.replace("=`", "`")
                 fields[option.name] = (_written_type(option.hint) | None, Field(None, description=text))

@@ -20,7 +20,7 @@ def _words(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @frozen(kw_only=True)
-class RunRequest:
+class RunRequest(Remark):
     """The project file of a run, by default `histories.yaml`, and the options of `run`.
 
     Attributes:
@@ -41,13 +41,11 @@ class RunRequest:
     dry_run: bool = False
     on_schema_change: OnSchemaChange | None = None
     branch: str | None = None
-    note: str | None = None
-    author: str | None = None
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.jobs < 1:
             raise bad_option("`jobs=` must be at least 1.", "Give how many tables at once.")
-        Remark(self.note, self.author)  # raises its errors before Spark starts
 
 
 @frozen

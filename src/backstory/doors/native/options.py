@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, Union,
 
 from attrs import field, frozen
 
-from backstory.engine.run_context import RemarkOptions
+from backstory.engine.run_context import Remark
 from backstory.errors import bad_option
 from backstory.formats.file_options import FileOptions, parse_types
 from backstory.formats.source_files import FileFormat, source_files
@@ -85,7 +85,7 @@ def _columns_or_all(value: bool | str | Sequence[str] | None) -> frozenset[str] 
 
 
 @frozen(kw_only=True)
-class DeliveryRequest(FileOptions):
+class DeliveryRequest(FileOptions, Remark):
     """The options that `snapshot` and `apply` share. None means the table's own option (V13).
 
     Attributes:
@@ -115,8 +115,6 @@ class DeliveryRequest(FileOptions):
     query: str | None = None
     branch: str | None = None
     dry_run: bool = False
-    note: str | None = None
-    author: str | None = None
 
     @property
     def new_types(self) -> dict[str, ColumnType]:
@@ -343,7 +341,7 @@ def request_of(form: type[Request], /, **options: Any) -> Request:
     Raises UsageError for wrong values, and for options that are not declared. The remedy names the option as
     backstory spells it.
     """
-    names = {option.name for option in declared_options(form, RemarkOptions)}
+    names = {option.name for option in declared_options(form)}
     for name in options.keys() - names:
         word = form.foreign.get(name)
         raise bad_option(f"There is no option {name}.", f"Use {word}." if word else form.remedy)

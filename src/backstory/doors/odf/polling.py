@@ -30,6 +30,7 @@ from backstory.doors.odf.registry import (
     find_datasets,
     require_some,
 )
+from backstory.engine.run_context import Remark
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.reading import refuse_unwritable
 from backstory.journal.chain import Block, all_blocks_in_files, log_is_complete, newest_block_in_files
@@ -124,7 +125,7 @@ def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
 
 
 @frozen
-class IngestRequest:
+class IngestRequest(Remark):
     """The options of a pull or a push, with the rights of the configuration and a function for progress."""
 
     system_time: datetime | None = attrs_field(default=None, converter=optional_instant)
@@ -133,8 +134,6 @@ class IngestRequest:
     set_watermark: datetime | None = attrs_field(default=None, converter=optional_instant)
     run_id: str | None = None
     dry_run: bool = False
-    note: str | None = None
-    author: str | None = None
     rights: Rights = attrs_field(factory=Rights)
     progress: Progress = ignore_progress
 
