@@ -10,6 +10,7 @@ import pytest
 from depth import deep
 from remembering import day, lives
 
+from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import table_name
 from backstory.warehouse import Warehouse
@@ -67,6 +68,15 @@ def test_a_copy_of_a_scope_reads_no_file_of_another(lake):
         "x: 1[20,)",
         "y: 1[20,)",
     ]
+
+
+@pytest.mark.parametrize("value", [b"e", float("nan")], ids=["bytes", "NaN"])
+def test_a_scope_without_a_form_in_json_is_refused(lake, value):
+    """A mark could not select its records again, so they would stay open."""
+    rows = pa.table({"k": ["a"], "v": [value]})
+    with pytest.raises(UsageError) as stop:
+        lake.snapshot(rows, into="scopes.formless", key="k", at=day(10), scope={"v": value})
+    assert stop.value.code == "bad-option"
 
 
 @pytest.mark.parametrize("seed", range(deep(12, 1)))

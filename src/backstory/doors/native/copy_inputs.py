@@ -71,8 +71,8 @@ PLACES: Final = (FILE, POSITION, ROW_ID)
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
     """The scope as pairs of column and value, in the columns' types, sorted by name, or None if it is empty.
 
-    Raises UsageError for unknown columns, and for columns that make no versions. The values of such columns
-    at earlier instants are not stored, so the scope's records would be unknown.
+    Raises UsageError for unknown columns, for bytes and NaN, and for columns that make no versions. The
+    values of such columns at earlier instants are not stored, so the scope's records would be unknown.
     """
     if not values:
         return None
@@ -87,7 +87,14 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
             f"`scope=` names columns without history: {', '.join(untracked)}.",
             "Use key columns, or columns whose changes make versions.",
         )
-    return tuple((name, exact_value(name, values[name], users[name])) for name in sorted(values))
+    scope = tuple((name, exact_value(name, values[name], users[name])) for name in sorted(values))
+    # Marks store the scope as JSON, which has no bytes, and NaN is equal to no value in it.
+    if unequal := [name for name, value in scope if isinstance(value, bytes) or value != value]:  # noqa: PLR0124
+        raise bad_option(
+            f"`scope=` has bytes or NaN for the columns {', '.join(unequal)}.",
+            "Use columns of other types, or other values.",
+        )
+    return scope
 
 
 def scope_text(scope: Scope | None) -> str | None:

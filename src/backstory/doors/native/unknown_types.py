@@ -20,6 +20,7 @@ def type_with_void(field: "StructField") -> "DataType":
 
 
 def nested_types(type_: "DataType") -> "list[DataType]":
+    """The type, and all types within it."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     inner: list[DataType] = []
