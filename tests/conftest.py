@@ -19,6 +19,7 @@ from ports import free_ports
 
 from backstory.settings import CATALOG_FILE
 from backstory.spark.jars import ICEBERG
+from backstory.spark.versions import is_before_4
 from backstory.stores.embedded_catalog import PATIENCE, read_catalog
 
 pytest_plugins = ["destination_fixtures", "database_fixtures", "pace", "second_try", "teams"]
@@ -71,6 +72,12 @@ def _on_spark(chosen):
     return chosen.get("place") == "spark" or str(chosen.get("tables_on")).startswith(("iceberg", "own "))
 
 
+def _belongs_elsewhere(item):
+    """Whether the test is tried only before a release, or only on Spark 3.5."""
+    laws, spark_3 = item.get_closest_marker("laws"), item.get_closest_marker("spark_3")
+    return bool((laws and DEPTH != "laws") or (spark_3 and not is_before_4()))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Search no garbage among the collected tests, which stay until the end."""
@@ -81,8 +88,14 @@ def pytest_collection():
     return done
 
 
-def pytest_collection_modifyitems(items):
-    """Mark tests that request the session as `spark`, and tests that request a database as `database`."""
+def pytest_collection_modifyitems(config, items):
+    """Mark tests that request the session as `spark`, and tests that request a database as `database`.
+
+    Tests that belong to another depth, or to the other Spark, are no tests of this run.
+    """
+    left = [item for item in items if _belongs_elsewhere(item)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         chosen = getattr(item, "callspec", None)

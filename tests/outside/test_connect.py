@@ -106,15 +106,13 @@ def test_a_fivetran_destination_writes_its_tables(act):
     act("fivetran")
 
 
-@pytest.mark.skipif(not deep(1, 0), reason="it makes two examinations, of some ten seconds each")
+@pytest.mark.laws("it makes two examinations, of some ten seconds each")
 def test_the_doctor_tries_each_statement_of_a_commit(act):
     """A failing ability is named, and the scratch tables are dropped."""
     act("doctor")
 
 
-@pytest.mark.skipif(
-    not deep(1, 0), reason="the server's process begins within ten seconds, or Spark gives up"
-)
+@pytest.mark.laws("the server's process begins within ten seconds, or Spark gives up")
 def test_a_stream_applies_each_batch(act):
     """A stream that starts again with all batches makes no other commit."""
     act("streams")

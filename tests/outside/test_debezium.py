@@ -14,7 +14,6 @@ from debezium_engine import (
     messages_of,
     record,
 )
-from depth import DEPTH
 from psycopg.rows import dict_row
 
 from backstory.formats.envelopes.debezium import unwrap_debezium
@@ -55,7 +54,8 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS if DEPTH == "laws" else [])
+@pytest.mark.laws("a Debezium starts for each way")
+@pytest.mark.parametrize("way", WAYS)
 def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
     """This covers a snapshot and all kinds of changes, in each format of Debezium."""
     properties, apart = WAYS[way]
@@ -71,7 +71,8 @@ def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
 WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid = '{}'"
 
 
-@pytest.mark.parametrize("way", ["as it is", "without schemas"] if DEPTH == "laws" else [])
+@pytest.mark.laws("a Debezium starts for each way")
+@pytest.mark.parametrize("way", ["as it is", "without schemas"])
 def test_overlapping_transactions_have_the_order_of_a_triggers_history(postgresql_url, tmp_path, way):
     """This includes transactions that are open during the snapshot, with the trigger's order and values."""
     with empty_database(postgresql_url) as url, ExitStack() as kept:

@@ -13,7 +13,6 @@ from debezium_engine import (
     following_mariadb,
     messages_of,
 )
-from depth import DEPTH
 from feed_lives import now
 from mariadb_server import Session, mariadb_server
 from specification.feeds.rule import Event, Feed, apply
@@ -25,7 +24,7 @@ from backstory.model.versions_layout import FactKind
 from backstory.strategies.copies.version_rows import micros
 
 WITHOUT_SCHEMAS = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
-WAYS = {"as it is": {}, "without schemas": WITHOUT_SCHEMAS} if DEPTH == "laws" else {}
+WAYS = {"as it is": {}, "without schemas": WITHOUT_SCHEMAS}
 
 OF_MARIADB = """
 CREATE USER debezium@localhost IDENTIFIED BY 'debezium';
@@ -48,6 +47,7 @@ WAITS = "SELECT 1 FROM information_schema.processlist WHERE user = 'debezium' AN
 FOLLOWS = "SELECT 1 FROM information_schema.processlist WHERE command = 'Binlog Dump'"
 
 
+@pytest.mark.laws("a Debezium starts for each way")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_mariadb_with_clocks_set_back_has_the_order_of_a_triggers_history(tmp_path, way):
     """Statements claim to be from long ago or tomorrow, in overlapping transactions."""
@@ -109,6 +109,7 @@ READS_OF_POSTGRESQL = {
 WAITS_FOR_GATE = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
+@pytest.mark.laws("a Debezium starts for each way")
 @pytest.mark.parametrize("way", WAYS)
 def test_writes_beside_a_postgresqls_snapshot_have_the_order_of_a_triggers_history(
     postgresql_url, tmp_path, way

@@ -13,7 +13,7 @@ import kafka_stream
 import pytest
 from commands import command, configure, locked, program
 from debezium_engine import RECORDED, last_rows, messages_of
-from depth import DEPTH, deep
+from depth import deep
 from documented import ROOT, blocks
 from java import PYTHONPATH
 from kafka_broker import kafka
@@ -210,7 +210,7 @@ def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path
     assert {(row["id"],): row for row in now} == expected
 
 
-@pytest.mark.skipif(DEPTH != "laws", reason="a thousand batches take minutes")
+@pytest.mark.laws("a thousand batches take minutes")
 def test_memory_stays_level_over_a_thousand_batches(lake, broker, tmp_path):
     """`maintain` runs concurrently."""
     topic, into, many = "level", "kafka.level", 1000

@@ -19,7 +19,6 @@ from backstory.spark.session_settings import OUR_SETTINGS, hold_settings
 from backstory.spark.versions import (
     arrow_of,
     installed_build,
-    is_before_4,
     own_defaults,
     package_suffix,
     require_build,
@@ -48,7 +47,6 @@ ROWS = pa.table(
         "m": pa.array([[("x", 1.5)], []], pa.map_(pa.string(), pa.float64())),
     }
 )
-spark_3 = pytest.mark.skipif(not is_before_4(), reason="Spark 4 can do it")
 
 
 def test_what_differs_is_called_in_one_place():
@@ -158,7 +156,7 @@ def refusal(act):
     return caught.value
 
 
-@spark_3
+@pytest.mark.spark_3
 def test_a_table_with_variants_is_for_spark_4(spark, store):
     java, types = store.jvm.org.apache.iceberg, store.jvm.org.apache.iceberg.types.Types
     optional = types.NestedField.optional
@@ -173,14 +171,14 @@ def test_a_table_with_variants_is_for_spark_4(spark, store):
     assert refusal(lambda: warehouse.sql("SELECT * FROM versions.variants")).code == "wrong-query"
 
 
-@spark_3
+@pytest.mark.spark_3
 def test_an_interval_has_no_type_in_python(spark):
     rows = spark.sql("SELECT 1 AS id, make_interval(1) AS x")
     told = refusal(lambda: backstory.open(spark=spark).snapshot(rows, into="versions.intervals", key="id"))
     assert told.code == "other-spark"
 
 
-@spark_3
+@pytest.mark.spark_3
 def test_rows_without_columns_are_for_spark_4(spark):
     assert refusal(lambda: require_fields(0, "Rows")).code == "other-spark"
     require_fields(1, "Rows")
