@@ -304,10 +304,10 @@ def read_fields(
     wanted: Sequence[Field],
     partition_fields: Collection[int],
     hold: Callable[[int], None],
-    groups: Sequence[int] | None = None,
+    groups: Sequence[int],
     mask: pa.Array | None = None,
 ) -> pa.Table:
-    """The rows of an open file, or of some of its row groups, with these fields of its table.
+    """The rows of some row groups of an open file, with these fields of its table.
 
     `mask` selects the rows to return. `partition_fields` are the ids of partition source fields. `hold` is
     called with the size of all rows, first a lower bound, then the exact size. It may raise TooLarge. Raises
@@ -321,9 +321,8 @@ def read_fields(
     present = [field for field in wanted if field["id"] in fields]
     names = [fields[field["id"]].name for field in present]
     paths = [path for field in present for path in _paths(field, fields[field["id"]])]
-    chosen = range(file.metadata.num_row_groups) if groups is None else groups
-    hold(packed_size(file.metadata, names, chosen))
-    decoded = decode(file, paths, chosen)
+    hold(packed_size(file.metadata, names, groups))
+    decoded = decode(file, paths, groups)
     hold(decoded.rows.nbytes)
     read, rows = decoded.whole(mask), decoded.length(mask)
     columns = dict(zip(read.column_names, read.columns, strict=True))
@@ -341,16 +340,14 @@ def _paths(wanted: Field, field: pa.Field) -> list[str]:
     return [field.name] if len(names) in (0, len(parts)) else [f"{field.name}.{name}" for name in names]
 
 
-def packed_size(
-    metadata: pq.FileMetaData, names: Collection[str], groups: Iterable[int] | None = None
-) -> int:
-    """The uncompressed size of columns in a file. It is a lower bound of the columns' size in memory."""
+def packed_size(metadata: pq.FileMetaData, names: Collection[str], groups: Iterable[int]) -> int:
+    """The uncompressed size of columns in row groups. It is a lower bound of the columns' size in memory."""
     places = [
         place
         for place in range(metadata.num_columns)
         if metadata.schema.column(place).path.partition(".")[0] in names
     ]
-    chosen = map(metadata.row_group, range(metadata.num_row_groups) if groups is None else groups)
+    chosen = map(metadata.row_group, groups)
     return sum(group.column(place).total_uncompressed_size for group in chosen for place in places)
 
 
