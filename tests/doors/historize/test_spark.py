@@ -163,6 +163,15 @@ def test_a_load_is_one_commit_and_none_if_nothing_changed(place):
     """)
 
 
+def test_an_upper_bound_of_a_history_without_loads_is_read_from_manifests_or_rows(place):
+    """Its starts and ends have bounds in manifests. Without these, Spark reads the rows."""
+    place.put("a 1 [1,9) deleted r0\nb 1 [2,-) new r0\n")
+    assert place.target.newest_instant("rawcore", ["rc_c_hist"]) == second(9)
+    place.sql("ALTER TABLE rawcore.rc_c_hist SET TBLPROPERTIES ('write.metadata.metrics.default'='none')")
+    place.put("c 1 [3,10) deleted r0\n")
+    assert place.target.newest_instant("rawcore", ["rc_c_hist"]) == second(10)
+
+
 REFUSALS = {
     "NULL_KEY": ("a:1 b:1!key", {}, {}),
     "NULL_ROW_HASH": ("a:1 b:1!hash", {}, {}),

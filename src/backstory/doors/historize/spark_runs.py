@@ -1,7 +1,9 @@
 """The registry of runs on Spark: commits of base and history, and a log with views (section 6)."""
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
@@ -25,9 +27,11 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.schema import fields_of, spark_type
 from backstory.stores.iceberg.snapshots import CommitNote, commits, newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
+from backstory.stores.metadata.searches import bounds_of
+from backstory.stores.metadata.table_metadata import DATA, live_files
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
 
@@ -108,6 +112,7 @@ def _fields(name: str) -> str:
 UNDONE = "backstory.undone"
 # A commit's property: the latest start or end in a history after its last load.
 NEWEST = "backstory.newest"
+_SPAN = (ColumnRole.STARTED, ColumnRole.ENDED)
 
 
 def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergTable | None:
@@ -118,23 +123,25 @@ def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergT
 def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
     """An upper bound of the history's starts and ends.
 
-    It is taken from the history's last load, or else from the bounds of its files.
+    It is taken from the history's last load, or else from the bounds of its files, or else from its rows.
     """
     snapshot = newest_snapshot(table)
     if snapshot is None:
         return None
     if known := snapshot.get_property(NEWEST):
         return parse_instant(known)
-    files = store.spark.table(store.sql_name(table.shape.table, "files"))
-    bounds = [
-        unix_micros(f"readable_metrics.{role}.upper_bound") for role in (ColumnRole.STARTED, ColumnRole.ENDED)
-    ]
-    micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
-    if table.rows and not micros:
-        # Iceberg has no bounds for the last columns of a wide table.
-        rows = store.spark.table(store.sql_name(table.shape.table))
-        ends = [greatest(unix_micros(column(role))) for role in (ColumnRole.STARTED, ColumnRole.ENDED)]
-        micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
+    if store.has_java:
+        with suppress(OSError, ValueError, zlib.error):  # Spark reports the fault
+            fields = [each for each in fields_of(store.jvm, table.iceberg.schema()) if each["name"] in _SPAN]
+            live = live_files(snapshot.java.manifestListLocation(), table.manifests)
+            files = [file for _, file in live if file.content.value == DATA]
+            bounds = [bounds_of(file, field) for file in files for field in fields]
+            if None not in bounds:
+                return max((each.max for each in bounds if each and each.max is not None), default=None)
+    # Iceberg has no bounds for the last columns of a wide table.
+    rows = store.spark.table(store.sql_name(table.shape.table))
+    ends = [greatest(unix_micros(column(role))) for role in _SPAN]
+    micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
     return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
 
