@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from backstory.engine import sift
 from backstory.engine.sides import LocalSide, SideRows
 from backstory.engine.sift import (
+    Buckets,
     ComparedSide,
     RowCounts,
     SiftTerms,
@@ -55,7 +57,7 @@ def local(rows):
     def columns(names):
         return SideRows(
             pa.schema([SCHEMA.field(name) for name in names]),
-            lambda: [rows.select(names).slice(0, 3), rows.select(names).slice(3)],
+            lambda: [rows.select(names).slice(0, len(names)), rows.select(names).slice(len(names))],
         )
 
     return LocalSide(columns(SCHEMA.names), columns=columns)
@@ -103,10 +105,9 @@ def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
     """It omits equal records unless another record shares their bucket."""
     tables = {CAME: table(came), STORED: table(stored), OTHER: table(other)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
-    with memory.lease() as lease:
-        sifted = sift_sides(
-            terms_of(), ["k"], {name: local(rows) for name, rows in tables.items()}, memory, lease, 1
-        )
+    sides = {name: local(rows) for name, rows in tables.items()}
+    with memory.lease() as lease, ExitStack() as stack:
+        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(1, memory), lease, stack)
         left = {
             name: pa.concat_tables([*side.rows.tables(), SCHEMA.empty_table()])
             for name, side in sifted.sides.items()
@@ -129,6 +130,17 @@ def _twice_on_both(sides):
     return bool(twice[0] & twice[1] or {k[:2] for k in twice[1]} & {k[:2] for k in twice[2]})
 
 
+def test_a_side_that_has_other_rows_when_it_is_read_again_is_an_error():
+    rows = table([(key, "a", 1, True) for key in range(5)])
+    fewer = replace(local(rows), rows=local(rows.slice(1)).rows)
+    sides = {CAME: fewer, STORED: local(rows.slice(0, 4)), OTHER: local(rows)}
+    memory = Memory(CLEAR_TEXT_SHARE << 20)
+    with memory.lease() as lease, ExitStack() as stack:
+        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease, stack)
+        with pytest.raises(RuntimeError, match="had 4 rows when it was read again"):
+            list(sifted.sides[CAME].rows.tables())
+
+
 def test_what_is_the_same_is_not_read_again():
     rows = table([(key, "a", 1, True) for key in range(5)])
     reads = []
@@ -142,8 +154,8 @@ def test_what_is_the_same_is_not_read_again():
 
     sides = {name: LocalSide(SideRows(SCHEMA, never), columns=columns) for name in (CAME, STORED, OTHER)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
-    with memory.lease() as lease:
-        sifted = sift_sides(terms_of(), ["k"], sides, memory, lease, 5)
+    with memory.lease() as lease, ExitStack() as stack:
+        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease, stack)
         assert [[*side.rows.tables()] for side in sifted.sides.values()] == [[], [], []]
         assert lease.size <= sift.LEAST_BUCKETS  # a flag for each bucket
     assert counts_of_unchanged(terms_of(), sifted.totals, Counter()) == {CAME: 5, STORED: 5, OTHER: 5}

@@ -101,7 +101,7 @@ def nested(type_, values):
 
 def here(rows):
     """The driver's fingerprint of each row."""
-    _, (one, other) = Fingerprints().of(rows, [], rows.column_names)
+    _, [(one, other)] = Fingerprints().of(rows, [], {0: rows.column_names})
     return list(zip(one.tolist(), other.tolist(), strict=True))
 
 

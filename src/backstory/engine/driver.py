@@ -20,7 +20,7 @@ from backstory.engine.sides import (
     parts_by_key,
     parts_in_order,
 )
-from backstory.engine.sift import SiftTerms, counts_of_unchanged, sift_sides, with_counts
+from backstory.engine.sift import Buckets, SiftTerms, counts_of_unchanged, sift_sides, with_counts
 from backstory.engine.spill import RowBuffer, rows_of_buffers
 from backstory.engine.staging import is_local
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
@@ -127,7 +127,8 @@ def _plan_sifted(
     """Plan the records that may differ, and count all others."""
     count = max(side.count or 0 for side in terms.sides.values())
     try:
-        sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
+        buckets = Buckets.for_rows(count, terms.store.memory)
+        sift = sift_sides(by, terms.key, sides, buckets, lease, stack)
     except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
     planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)

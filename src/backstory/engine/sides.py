@@ -24,6 +24,8 @@ from backstory.strategies.part_plan import Whole, as_they_are
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# A function that returns some of the rows of tables, which must be all rows of a side in their order.
+KeepRows = Callable[[Iterable[pa.Table]], Iterator[pa.Table]]
 PARTS: Final = 16
 # Three levels of parts are enough to fill a disk, unless most rows have the same key.
 DEEPEST: Final = 3
@@ -119,15 +121,15 @@ class LocalSide:
     """A side's rows that the driver reads from files or memory.
 
     Reading may raise Unreadable. `rows` may lack columns; `whole` adds them to some of the rows. `columns`
-    returns all rows with only the named columns; a large side must have it to be sifted. `select` returns the
-    rows whose keys a function chooses; it is set if columns are computed. `is_empty` is true only if nothing
-    is stored.
+    returns all rows with only the named columns, in the same order; a large side must have it to be sifted.
+    `select` returns the rows that a function keeps; it is set if columns are computed. `is_empty` is true
+    only if nothing is stored.
     """
 
     rows: SideRows
     whole: Whole = as_they_are
     columns: Callable[[Sequence[str]], SideRows] | None = None
-    select: Callable[[Callable[[pa.Table], pa.Array]], SideRows] | None = None
+    select: Callable[[KeepRows], SideRows] | None = None
     is_empty: bool = False
 
 

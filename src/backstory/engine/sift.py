@@ -6,7 +6,7 @@ If the driver cannot hold a fingerprint for each row of a frame, Spark adds them
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 import structlog
 from pyspark.sql import functions as sf
 
-from backstory.engine.sides import LocalSide, SideRows
+from backstory.engine.sides import KeepRows, LocalSide, SideRows, empty_side
+from backstory.engine.spill import RowBuffer
 from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.frames import frame_of, hold_memory_of_rows
@@ -125,9 +126,8 @@ class Buckets:
         """The bucket number of each key."""
         return (numbers & np.uint64(self.halves.shape[1] - 1)).view(np.int64)
 
-    def add(self, numbers: np.ndarray, prints: np.ndarray) -> None:
-        """Add the fingerprints of rows to the buckets of the rows' keys."""
-        buckets = self.of_keys(numbers)
+    def add(self, buckets: np.ndarray, prints: np.ndarray) -> None:
+        """Add the fingerprints of rows to the rows' buckets."""
         with self.adding:
             for half, added in zip(self.halves, prints, strict=True):
                 np.add.at(half, buckets, added)
@@ -187,81 +187,103 @@ def sift_sides(
     terms: SiftTerms,
     key: Sequence[str],
     sides: Mapping[str, LocalSide],
-    memory: Memory,
+    buckets: Buckets,
     lease: MemoryLease,
-    count: int,
+    stack: ExitStack,
 ) -> Sift:
     """The sides without the rows that are the same.
 
-    `count` is the approximate number of rows of a side. The lease holds the digests of buckets. Errors in
-    reading the sides are raised.
+    The lease holds the digests of buckets, and the bucket of each row. Spilled bucket numbers are deleted
+    with `stack`. Errors in reading the sides are raised.
     """
-    buckets = Buckets.for_rows(count, memory)
     lease.hold(DIGESTS, buckets.halves.nbytes)
+    numbers = {name: RowBuffer(f"buckets of {name}", lease, stack) for name in sides}
     with ThreadPoolExecutor(len(sides)) as pool:
-        read = pool.map(lambda name: _add_side(buckets, terms, name, sides[name], key), sides)
+        read = pool.map(lambda name: _add_side(buckets, terms, name, sides[name], key, numbers[name]), sides)
         totals = dict(zip(sides, read, strict=True))
     differing = buckets.differing()
     lease.hold(DIGESTS, differing.nbytes)
     LOG.info(SIFTED, buckets=len(differing), differing=int(differing.sum()))
-
-    prints = Fingerprints()
-
-    def may_differ(rows: pa.Table) -> pa.Array:
-        numbers, _ = prints.of(rows, key, ())
-        return pa.array(differing[buckets.of_keys(numbers)])
-
-    some = bool(differing.any())
-    left = {name: replace(side, rows=_rows_left(side, may_differ, some=some)) for name, side in sides.items()}
+    if not differing.any():
+        for each in numbers.values():
+            each.clear()
+        return Sift(totals, {name: empty_side(side.rows.schema) for name, side in sides.items()})
+    keeps = {name: partial(_rows_in, differing, numbers[name]) for name in sides}
+    left = {name: replace(side, rows=_rows_left(side, keeps[name])) for name, side in sides.items()}
     return Sift(totals, left)
 
 
-def _rows_left(side: LocalSide, may_differ: Callable[[pa.Table], pa.Array], *, some: bool) -> SideRows:
-    """The rows of a side that may differ. The side is not read if no row may differ."""
-    if not some:
-        return SideRows(side.rows.schema, lambda: ())
+def _rows_left(side: LocalSide, keep: KeepRows) -> SideRows:
+    """The rows of a side that may differ."""
     if side.select is not None:
-        return side.select(may_differ)
-    return SideRows(
-        side.rows.schema, partial(_map_tables, lambda rows: rows.filter(may_differ(rows)), side.rows)
-    )
+        return side.select(keep)
+    return SideRows(side.rows.schema, lambda: keep(_read_ahead(side.rows)))
 
 
-def _map_tables(make: Callable[[pa.Table], pa.Table], rows: SideRows) -> Iterator[pa.Table]:
+def _rows_in(differing: np.ndarray, numbers: RowBuffer, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in differing buckets. `numbers` are the buckets of all rows, in the order of the tables."""
+    masks = (differing[np.asarray(part[NUMBER])] for part in numbers.tables())
+    rest, count = np.zeros(0, bool), 0
+    for rows in tables:
+        count += len(rows)
+        while len(rest) < len(rows) and (mask := next(masks, None)) is not None:
+            rest = np.concatenate([rest, mask])
+        mine, rest = rest[: len(rows)], rest[len(rows) :]
+        yield rows.filter(pa.array(mine))
+    if count != numbers.count:
+        raise RuntimeError(f"a side with {numbers.count} rows had {count} rows when it was read again")
+
+
+def _read_ahead(rows: SideRows) -> Iterator[pa.Table]:
     with ThreadPoolExecutor(1) as pool:
-        yield from map(make, read_ahead(pool, [lambda: iter(rows.tables())], 1))
+        yield from read_ahead(pool, [lambda: iter(rows.tables())], 1)
 
 
 def _add_side(
-    buckets: Buckets, terms: SiftTerms, name: str, side: LocalSide, key: Sequence[str]
+    buckets: Buckets,
+    terms: SiftTerms,
+    name: str,
+    side: LocalSide,
+    key: Sequence[str],
+    numbers: RowBuffer,
 ) -> RowCounts:
-    """Add the fingerprints of a side's rows to the buckets, or subtract them."""
+    """Add the fingerprints of a side's rows to the buckets, or subtract them.
+
+    The bucket of each row is added to `numbers`.
+    """
     pairs, counted, prints = terms.of_side(name), terms.counted_columns.get(name, ()), Fingerprints()
     names = dict.fromkeys(
         [*key, *(column for _, _, compared in pairs for column in compared.columns_to_read), *counted]
     )
     total, values, content = 0, Counter[str](), 0
     assert side.columns is not None
-    for rows in _map_tables(lambda table: table, side.columns([*names])):
+    for rows in _read_ahead(side.columns([*names])):
         total += len(rows)
         values.update({column: _count_values(rows[column]) for column in counted})
-        for number, place, compared in pairs:
-            compared_rows = rows
-            if compared.where is not None:
-                compared_rows = rows.filter(pc.fill_null(rows[compared.where], False))
-            keys, halves = prints.of(compared_rows, key, compared.columns, salt=number)
-            content += int(halves[0].sum())
-            planned = _rows_to_plan(compared_rows, key, compared)
+        compared_columns = {number: compared.columns for number, _, compared in pairs}
+        keys, halves_of_pairs = prints.of(rows, key, compared_columns)
+        row_buckets = buckets.of_keys(keys)
+        for (_, place, compared), halves in zip(pairs, halves_of_pairs, strict=True):
+            included = _included_rows(rows, compared)
+            content += int((halves[0] * included).sum())
+            planned = _rows_to_plan(rows, key, compared)
             if planned.any():  # no row of the other side has such a fingerprint
                 halves[:, planned] = mix_bits(halves[:, planned] + np.uint64(1 + place))
             if compared.takes_back is not None:
-                name_of_op, numbers = compared.takes_back
-                taken_back = np.asarray(
-                    pc.is_in(compared_rows[name_of_op], value_set=pa.array(numbers, pa.int32()))
-                )
+                name_of_op, ops = compared.takes_back
+                taken_back = np.asarray(pc.is_in(rows[name_of_op], value_set=pa.array(ops, pa.int32())))
                 halves[:, taken_back] = np.negative(halves[:, taken_back])
-            buckets.add(keys, np.negative(halves) if place else halves)
+            signed = np.negative(halves) if place else halves
+            buckets.add(row_buckets, signed * included)
+        numbers.add(pa.table({NUMBER: row_buckets.astype(np.uint32)}))
     return RowCounts(total, values, content % (1 << 64))
+
+
+def _included_rows(rows: pa.Table, compared: ComparedSide) -> np.ndarray | np.bool:
+    """A mask of the rows that are compared."""
+    if compared.where is None:
+        return np.True_
+    return np.asarray(pc.fill_null(rows[compared.where], False))
 
 
 def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) -> np.ndarray:
@@ -275,8 +297,8 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
     return planned
 
 
-# Column names: the hash of a key, the halves and quarters of fingerprints, the sign of a row in sums, whether
-# it counts as a row of its side, and the number of its side. No column of a side has these names.
+# Column names: the hash or bucket of a key, the halves and quarters of fingerprints, the sign of a row in
+# sums, whether it counts as a row of its side, and the number of its side. No side has these columns.
 NUMBER: Final = "number"
 HALVES: Final = ("h0", "h1")
 QUARTERS: Final = ("q0", "q1", "q2", "q3")

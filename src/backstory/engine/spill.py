@@ -122,8 +122,7 @@ class RowBuffer:
                 self._spill = Spill(self._kept)
                 for table in self._tables:
                     self._spill.put(self._name, table)
-                self._tables.clear()
-                self._lease.hold(self._name, 0)
+                self.clear()
         else:
             self._spill.put(self._name, rows)
 
@@ -131,6 +130,11 @@ class RowBuffer:
     def is_spilled(self) -> bool:
         """Whether the rows exceed the lease."""
         return self._spill is not None
+
+    def clear(self) -> None:
+        """Release the rows in memory."""
+        self._tables.clear()
+        self._lease.hold(self._name, 0)
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows in their order. Spilled rows are in tables that are large enough for one file each."""

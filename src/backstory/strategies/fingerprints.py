@@ -46,25 +46,28 @@ class Fingerprints:
         return duckdb.connect(config={"threads": pa.cpu_count(), "memory_limit": DUCKDB_MEMORY})
 
     def of(
-        self, rows: pa.Table, key: Sequence[str], values: Sequence[str], salt: int = 0
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """A 64-bit hash of each row's key, and the fingerprints of key and values.
+        self, rows: pa.Table, key: Sequence[str], values_by_salt: Mapping[int, Sequence[str]]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """A 64-bit hash of each row's key, and for each salt the fingerprints of the key and these values.
 
-        The fingerprints are an array of two rows, one for each half. A different `salt` results in different
+        Fingerprints are an array of two rows, one for each half. A different salt results in different
         fingerprints.
         """
-        keys, prints = np.empty(len(rows), np.uint64), np.empty((2, len(rows)), np.uint64)
-        names, first = [*key, *values], 0
-        texts = [name for name in names if _is_text(rows.schema.field(name).type)]
+        keys = np.empty(len(rows), np.uint64)
+        prints = [np.empty((2, len(rows)), np.uint64) for _ in values_by_salt]
+        names = dict.fromkeys([*key, *(name for values in values_by_salt.values() for name in values)])
+        texts, first = [name for name in names if _is_text(rows.schema.field(name).type)], 0
         for hashes in self._text_hashes([rows[name] for name in texts], len(rows)):
             part, hashed = rows.slice(first, len(hashes[0])), dict(zip(texts, hashes, strict=False))
             own = slice(first, first + len(part))
-            halves = _Halves.of_rows(len(part))
-            self._absorb_all(halves, part.select([*key]), hashed)
-            keys[own] = mix_bits(halves.first)
-            halves.absorb(np.full(len(part), salt, np.uint64))
-            self._absorb_all(halves, part.select([*values]), hashed)
-            prints[0, own], prints[1, own] = mix_bits(halves.first), mix_bits(halves.second)
+            of_key = _Halves.of_rows(len(part))
+            self._absorb_all(of_key, part.select([*key]), hashed)
+            keys[own] = mix_bits(of_key.first)
+            for each, (salt, values) in zip(prints, values_by_salt.items(), strict=True):
+                halves = _Halves(of_key.first.copy(), of_key.second.copy())
+                halves.absorb(np.full(len(part), salt, np.uint64))
+                self._absorb_all(halves, part.select([*values]), hashed)
+                each[0, own], each[1, own] = mix_bits(halves.first), mix_bits(halves.second)
             first += len(part)
         return keys, prints
 

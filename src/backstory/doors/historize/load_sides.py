@@ -24,7 +24,7 @@ from backstory.doors.historize.spark_tables import (
     stage_rows_and_load_columns,
 )
 from backstory.doors.historize.stage import Stage, column_type, stage_batches
-from backstory.engine.sides import LocalSide, Side, SideRows, columnar_side, empty_side
+from backstory.engine.sides import KeepRows, LocalSide, Side, SideRows, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
 from backstory.formats.batch_file import Format
@@ -72,23 +72,16 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     read = partial(stage_batches, stage) if stage.path else _table_reader(work, stage, columns)
     if read is None:
         return None
-    local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
+    local = replace(work.load, dialect=DuckDB())
     values = {**local.base_values(ROWS_ALIAS, ()), scd2.LIVE: "TRUE" + local.live(ROWS_ALIAS)}
 
     def read_columns(names: Sequence[str]) -> SideRows:
-        needed = business_keys(work.load.dataset) if {*names} == {key} else columns
-        return _computed_rows(work, read, needed, {name: values[name] for name in names})
+        return _computed_rows(work, read, columns, {name: values[name] for name in names})
 
     rows = _computed_rows(work, read, columns, values)
 
-    def select_rows(which: Callable[[pa.Table], pa.Array]) -> SideRows:
-        def tables() -> Iterator[pa.Table]:
-            for batch in combine_tables(read(columns), ROWS_AT_ONCE):
-                keys = _base_rows(work, business_keys(work.load.dataset), {key: values[key]}, batch)
-                if len(few := batch.filter(which(keys))):
-                    yield _base_rows(work, columns, values, few).cast(rows.schema)
-
-        return SideRows(rows.schema, tables)
+    def select_rows(keep: KeepRows) -> SideRows:
+        return _computed_rows(work, lambda needed: keep(read(needed)), columns, values)
 
     return LocalSide(rows, columns=read_columns, select=select_rows)
 
