@@ -2,9 +2,10 @@
 
 Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts the
 fingerprints of the other side's rows. Zero means that both sides have the same rows. The rows are read twice.
-If the driver cannot hold a fingerprint for each row of a frame, Spark adds them up by key.
+If the driver cannot hold a fingerprint for each row of a frame, Spark's tasks add them up by key.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,6 @@ from functools import partial, reduce
 from operator import or_
 from threading import Lock
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,10 @@ from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.frames import frame_of, hold_memory_of_rows
 from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.iceberg.workers import freeze_imports
 from backstory.stores.table_files import read_ahead
 from backstory.strategies.fingerprints import Fingerprints, duckdb_in_memory
-from backstory.strategies.frames import fingerprint, observed_counts
+from backstory.strategies.frames import fingerprint
 from backstory.strategies.keys import mix_bits
 from backstory.strategies.part_plan import PartPlan, Whole
 
@@ -297,13 +298,13 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
     return planned
 
 
-# Column names: the hash or bucket of a key, the halves and quarters of fingerprints, the sign of a row in
-# sums, whether it counts as a row of its side, and the number of its side. No side has these columns.
+# Columns of hashed rows: the hash of a key, the halves of a fingerprint, whether sums subtract it, whether it
+# counts as a row of its side, and the number of its side. No column of a side has these names.
 NUMBER: Final = "number"
 HALVES: Final = ("h0", "h1")
-QUARTERS: Final = ("q0", "q1", "q2", "q3")
-MINUS, COUNTED, CONTENT, SIDE = "minus", "counted", "content", "side"
-LOW_BITS: Final = (1 << 32) - 1
+MINUS, COUNTED, SIDE = "minus", "counted", "side"
+# The column of the sums of a part.
+SUMS: Final = "sums"
 # The memory for one row of these columns: in Java, in Arrow and in DuckDB.
 BYTES_OF_HASHED_ROW: Final = 64
 # If a larger share of the records differs, all rows are planned.
@@ -327,14 +328,8 @@ class FrameSift:
     rows_left: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Differing:
-    """The hashes of keys whose rows may differ, the number of hashes, and the number of rows on each side."""
-
-    numbers: "DataFrame"
-    count: int
-    totals: Mapping[str, RowCounts]
-    rows: Mapping[str, int]
+# The number of differing keys, and for each side the number of rows, their content, and the rows left.
+_Sums = tuple[int, Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,30 +359,36 @@ def sift_frames(
 ) -> FrameSift:
     """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`.
 
-    The driver collects the fingerprints of all rows if its memory suffices. Otherwise Spark adds the
-    fingerprints up by key, which requires sorting and sending all of them.
+    The driver collects the fingerprints of all rows if its memory suffices. Otherwise tasks add them up,
+    which requires sending all of them.
     """
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
-    rows = {name: _hashed_rows(terms, key, name, side) for name, side in sides.items()}
+    hashed = (_hashed_rows(terms, key, name, side) for name, side in sides.items())
+    hashed = (rows.withColumn(SIDE, sf.lit(place)) for place, rows in enumerate(hashed))
+    rows = reduce(lambda one, other: one.union(other), hashed)
     try:
-        differing = _find_differing_here(store, frames, rows)
+        numbers, (count, sums) = _find_differing_here(store, frames, rows)
     except TooLarge:
-        differing = _find_differing_in_tasks(rows, stack)
-    LOG.info("records sifted by fingerprints", differing=differing.count)
-    share = differing.count / max(1, *(counts.rows for counts in differing.totals.values()))
+        numbers, (count, sums) = _find_differing_in_tasks(len(sides), rows, stack)
+    LOG.info("records sifted by fingerprints", differing=count)
+    totals = {
+        name: RowCounts(total, content=content % (1 << 64))
+        for name, (total, content, _) in zip(sides, sums, strict=True)
+    }
+    share = count / max(1, *(counts.rows for counts in totals.values()))
     if share > MOST_DIFFERING:
-        rows_of_sides = {name: counts.rows for name, counts in differing.totals.items()}
-        return FrameSift(frames, differing.totals, 1, rows_of_sides)
-    numbers = sf.broadcast(differing.numbers) if differing.count <= MOST_SENT else differing.numbers
+        return FrameSift(frames, totals, 1, {name: counts.rows for name, counts in totals.items()})
+    numbers = sf.broadcast(numbers) if count <= MOST_SENT else numbers
     numbered = {name: side.frame.withColumn(NUMBER, _number(key, side)) for name, side in sides.items()}
     left = {name: frame.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, frame in numbered.items()}
-    return FrameSift(left, differing.totals, share, differing.rows)
+    rows_left = {name: left_of_side for name, (*_, left_of_side) in zip(sides, sums, strict=True)}
+    return FrameSift(left, totals, share, rows_left)
 
 
 def _find_differing_here(
-    store: IcebergStore, frames: "Mapping[str, DataFrame]", rows: "Mapping[str, DataFrame]"
-) -> _Differing:
-    """The keys whose rows may differ. DuckDB adds up the fingerprints.
+    store: IcebergStore, frames: "Mapping[str, DataFrame]", rows: "DataFrame"
+) -> "tuple[DataFrame, _Sums]":
+    """The hashes of keys whose rows may differ, found by the driver, and their sums.
 
     Raises TooLarge if the driver cannot hold the hashed rows.
     """
@@ -396,69 +397,59 @@ def _find_differing_here(
     count = sum(frame.count() for frame in frames.values())
     with store.memory.lease() as lease:
         hold_memory_of_rows(store, lease, DIGESTS, count * BYTES_OF_HASHED_ROW)
-        sides = (frame.withColumn(SIDE, sf.lit(place)) for place, frame in enumerate(rows.values()))
-        hashed = arrow_of(reduce(lambda one, other: one.union(other), sides))
-        totals = {
-            name: _count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place)))
-            for place, name in enumerate(rows)
-        }
-        with duckdb_in_memory() as connection:
-            connection.register("hashed", hashed)
-            differing = connection.sql(_differing_query(len(rows))).to_arrow_table()
-    numbers, *counts = differing.columns
-    left = dict(zip(rows, (int(np.asarray(column).sum()) for column in counts), strict=True))
-    return _Differing(frame_of(store, pa.table({NUMBER: numbers})), len(numbers), totals, left)
+        numbers, sums = _differing_keys(len(frames), arrow_of(rows))
+    return frame_of(store, pa.table({NUMBER: numbers})), sums
 
 
-def _differing_query(sides: int) -> str:
-    """A query of keys whose fingerprints do not add up to 0, with their number of rows on each side."""
-    counts = ", ".join(f"count(*) FILTER (WHERE {SIDE} = {place}) AS n{place}" for place in range(sides))
+def _find_differing_in_tasks(sides: int, rows: "DataFrame", stack: ExitStack) -> "tuple[DataFrame, _Sums]":
+    """The hashes of keys whose rows may differ, found by Spark's tasks, and their sums.
+
+    Each task finds them in its own part of the keys.
+    """
+    # Almost every key has one row on a side, so rows are sent before they are added up.
+    parts = rows.repartition(NUMBER)
+    answers = persist_on_disk(
+        parts.mapInArrow(partial(_differing_keys_of_part, sides), f"{NUMBER} bigint, {SUMS} string")
+    )
+    stack.callback(answers.unpersist)
+    texts = arrow_of(answers.where(sf.col(SUMS).isNotNull()).select(SUMS))[SUMS].to_pylist()
+    counts, sides_of_parts = zip((0, [(0, 0, 0)] * sides), *map(json.loads, texts), strict=True)
+    sums = [tuple(map(sum, zip(*side, strict=True))) for side in zip(*sides_of_parts, strict=True)]
+    return answers.where(sf.col(SUMS).isNull()).select(NUMBER), (sum(counts), sums)
+
+
+def _differing_keys_of_part(sides: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task, the hashes of keys whose rows may differ, and a last row with their sums as JSON."""
+    freeze_imports()
+    if rows := list(batches):
+        numbers, sums = _differing_keys(sides, pa.Table.from_batches(rows), threads=1)
+        texts = pa.array([*[None] * len(numbers), json.dumps(sums)], pa.string())
+        numbers = pa.concat_arrays([numbers, pa.nulls(1, numbers.type)])
+        yield from pa.table({NUMBER: numbers, SUMS: texts}).to_batches()
+
+
+def _differing_keys(sides: int, hashed: pa.Table, threads: int | None = None) -> tuple[pa.Array, _Sums]:
+    """The hashes of keys whose fingerprints do not add up to 0, and their sums."""
+    own = [f"count(*) FILTER (WHERE {SIDE} = {place} AND {COUNTED})" for place in range(sides)]
     sums = [f"sum(CASE WHEN {MINUS} THEN -({half}::HUGEINT) ELSE {half} END)" for half in HALVES]
     differ = " OR ".join(f"{sum_of_half} <> 0" for sum_of_half in sums)
-    return f"SELECT {NUMBER}, {counts} FROM hashed GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
+    query = f"SELECT {NUMBER}, {', '.join(own)} FROM hashed GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
+    with duckdb_in_memory(threads) as connection:
+        connection.register("hashed", hashed)
+        numbers, *counts = connection.sql(query).to_arrow_table().combine_chunks().columns
+    left = (int(np.asarray(count).sum()) for count in counts)
+    totals = (_count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place))) for place in range(sides))
+    return pa.array(numbers), (
+        len(numbers),
+        [(*total, rows) for total, rows in zip(totals, left, strict=True)],
+    )
 
 
-def _count_hashed_rows(rows: pa.Table) -> RowCounts:
-    """The row counts of a side, in which the content is the sum of the first halves."""
+def _count_hashed_rows(rows: pa.Table) -> tuple[int, int]:
+    """The number of a side's rows, and their content: the sum of the first halves."""
     counted = rows.filter(rows[COUNTED])
     prints, minus = np.asarray(counted[HALVES[0]]).view(np.uint64), np.asarray(counted[MINUS])
-    content = int(prints[~minus].sum()) - int(prints[minus].sum())
-    return RowCounts(len(counted), content=content % (1 << 64))
-
-
-def _find_differing_in_tasks(rows: "Mapping[str, DataFrame]", stack: ExitStack) -> _Differing:
-    """The keys whose rows may differ. Spark adds up the fingerprints."""
-    own = {name: f"n{place}" for place, name in enumerate(rows)}
-    sign, zero = sf.when(sf.col(MINUS), sf.lit(-1)).otherwise(sf.lit(1)), sf.lit(0).cast("bigint")
-    # The quarters have 32 bits, so their sums do not overflow.
-    quarters = [
-        sign * part
-        for half in map(sf.col, HALVES)
-        for part in (half.bitwiseAND(sf.lit(LOW_BITS)), sf.shiftrightunsigned(half, 32))
-    ]
-    named = [quarter.alias(name) for quarter, name in zip(quarters, QUARTERS, strict=True)]
-    sides = (frame.withColumn(SIDE, sf.lit(place)) for place, frame in enumerate(rows.values()))
-    # Almost every key has one row on a side, so rows are sent before they are added up.
-    together = reduce(lambda one, other: one.union(other), sides).repartition(NUMBER)
-    on_side = [sf.col(SIDE) == place for place in range(len(rows))]
-    counts = [
-        sf.when(here, sf.col(COUNTED).cast("bigint")).otherwise(zero).alias(own[name])
-        for name, here in zip(rows, on_side, strict=True)
-    ]
-    content = sf.when(on_side[0] & sf.col(COUNTED), quarters[0]).otherwise(zero).alias(CONTENT)
-    digests = together.select(NUMBER, *named, *counts, content).groupBy(NUMBER)
-    sums = digests.agg(*(sf.sum(name).alias(name) for name in (*QUARTERS, *own.values(), CONTENT)))
-    all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
-    observed = sums.observe(all_rows, *(sf.sum(name).alias(name) for name in (*own.values(), CONTENT)))
-    other = reduce(or_, (sf.col(name) != 0 for name in QUARTERS))
-    differing = persist_on_disk(observed.where(other).select(NUMBER, *own.values()))
-    stack.callback(differing.unpersist)
-    sums_left = (sf.coalesce(sf.sum(number_of_rows), zero) for number_of_rows in own.values())
-    count, *rows_left = differing.agg(sf.count(NUMBER), *sums_left).collect()[0]
-    counts_by_name = observed_counts(differing)[all_rows]
-    totals = {name: RowCounts(counts_by_name[own[name]], content=counts_by_name[CONTENT]) for name in rows}
-    left = dict(zip(rows, rows_left, strict=True))
-    return _Differing(differing.select(NUMBER), count, totals, left)
+    return len(counted), int(prints[~minus].sum()) - int(prints[minus].sum())
 
 
 def count_values(

@@ -27,12 +27,16 @@ _WORD: Final = 64
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
-def duckdb_in_memory() -> "DuckDBPyConnection":
-    """A database in memory that writes no temporary files and downloads no extensions."""
+def duckdb_in_memory(threads: int | None = None) -> "DuckDBPyConnection":
+    """A database in memory that writes no temporary files and downloads no extensions.
+
+    Without a number of `threads`, it uses all cores.
+    """
     import duckdb
 
     never = ("autoinstall_known_extensions", "autoload_known_extensions")
-    return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False)})
+    own = {} if threads is None else {"threads": threads}
+    return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False), **own})
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""Spark columns that can be compared and hashed (V16), and counts that a plan observed while it ran.
+"""Spark columns that can be compared and hashed (V16).
 
 NaN equals NaN and 0.0 equals -0.0 in Spark. Maps have no order.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
@@ -85,30 +84,3 @@ def _comparable_type(type_: "DataType") -> "DataType":
     if isinstance(type_, StructType):
         return StructType([StructField(field.name, _comparable_type(field.dataType)) for field in type_])
     return type_
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
-def observed_counts(cached: "DataFrame") -> "defaultdict[str, Counter[str]]":
-    """The counts of each observation in the plan of a cached frame, or 0 if an empty side was not read.
-
-    Spark's own `Observation` receives the counts later, from another thread, or never: an adaptive plan drops
-    the node of an empty side.
-    """
-    relation = cached._jdf.queryExecution().withCachedData()  # noqa: SLF001
-    return _read_counts(cached, relation.cacheBuilder().cachedPlan())
-
-
-def _read_counts(frame: "DataFrame", plan: Any) -> "defaultdict[str, Counter[str]]":
-    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
-    collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")
-    metrics = collect.getField("MODULE$").get(None).collect(plan).iterator()
-    counts_by_name: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    while metrics.hasNext():
-        metric = metrics.next()
-        row = metric._2()  # noqa: SLF001
-        counts = {name: row.getLong(place) for place, name in enumerate(row.schema().fieldNames())}
-        counts_by_name[metric._1()] = Counter(counts)  # noqa: SLF001
-    return counts_by_name
