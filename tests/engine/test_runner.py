@@ -125,6 +125,32 @@ def test_a_refusal_of_a_plan_is_the_same_in_every_way(store, way):
     assert refused.value.code == "bad"
 
 
+def test_parts_have_all_columns_where_a_side_would_add_them_to_each_part(store):
+    """To add them to each part would read the table once for each part."""
+    came, stored = side(range(0, 60, 2)), side(range(60))
+
+    def columns(names):
+        return SideRows(pa.schema([SCHEMA.field(name) for name in names]), lambda: [stored.select(names)])
+
+    def never(_):
+        raise AssertionError("a part asked for more columns")
+
+    narrow = LocalSide(columns(["k"]), never, columns)
+    theirs = Side(
+        SCHEMA, lambda: frame_of(store, stored), lambda _lease, _met: narrow, stored.nbytes, 60, CAME
+    )
+
+    def whole_rows(part, whole):
+        rows = whole(
+            part[STORED].filter(pc.is_in(part[STORED]["k"], value_set=part[CAME]["k"].combine_chunks()))
+        )
+        return PartPlan({ALONE: rows.select(SCHEMA.names)})
+
+    terms = replace(terms_of(with_memory(store, came.nbytes), came, stored, theirs), plan=whole_rows)
+    with run_plan(terms) as planned:
+        assert rows_of(planned, ALONE) == sorted(map(str, came.to_pylist()))
+
+
 @pytest.mark.parametrize("meets", [CAME, None])
 def test_rows_that_only_spark_reads_are_collected_where_memory_holds_them(store, meets):
     came, stored = side(range(30)), side(range(20, 60))

@@ -140,12 +140,24 @@ def _plan_by_key(
     terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, stack: ExitStack
 ) -> DriverPlan:
     """Plan all rows together, or in parts by key."""
-    rows = {name: side.rows for name, side in sides.items()}
     local = _spills(terms.store)
+    wide = {
+        name: LocalSide(side.columns(terms.sides[name].schema.names))
+        for name, side in sides.items()
+        if side.whole is not as_they_are and side.columns is not None
+    }
     with suppress(*([TooLarge] if local else [])):
-        return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, stack)
-    # The rows fit into memory, but their plan does not.
-    return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, stack)
+        parts = parts_by_key(_rows_of(sides), terms.key, lease, spills=local and not wide)
+        return _plan_parts(terms, sides, parts, lease, stack)
+    # Either the rows do not fit into memory, or their plan does not. To add columns to the rows of each part
+    # would read the table once for each part.
+    sides = {**sides, **wide}
+    parts = parts_by_key(_rows_of(sides), terms.key, lease, spread=True)
+    return _plan_parts(terms, sides, parts, lease, stack)
+
+
+def _rows_of(sides: Mapping[str, LocalSide]) -> dict[str, SideRows]:
+    return {name: side.rows for name, side in sides.items()}
 
 
 def sizes_of_rows(

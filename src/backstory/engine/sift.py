@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 # If 1 % of the records differ, about 2 % of the buckets differ.
 RECORDS_IN_BUCKET: Final = 2
-LEAST_BUCKETS, MOST_BUCKETS = 1 << 10, 1 << 24
+LEAST_BUCKETS, MOST_BUCKETS = 1 << 10, 1 << 26
 BYTES_OF_BUCKET: Final = 16
 # Digests may take this fraction of the memory, as a divisor.
-SHARE: Final = 8
+SHARE: Final = 4
 DIGESTS: Final = "digests of buckets"
 SIFTED: Final = "more rows than a step: planned where fingerprints differ"
 LOG = structlog.get_logger()
@@ -121,11 +121,12 @@ class Buckets:
         """Make buckets for this many rows, within the limits of the memory."""
         most = max(1, min(MOST_BUCKETS, memory.most // SHARE // BYTES_OF_BUCKET))
         wanted = max(LEAST_BUCKETS, count // RECORDS_IN_BUCKET)
-        return cls(np.zeros((2, 1 << (min(wanted, most).bit_length() - 1)), np.uint64))
+        return cls(np.zeros((2, min(wanted, most)), np.uint64))
 
     def of_keys(self, numbers: np.ndarray) -> np.ndarray:
-        """The bucket number of each key."""
-        return (numbers & np.uint64(self.halves.shape[1] - 1)).view(np.int64)
+        """The bucket number of each key, from the upper half of its hash."""
+        half = np.uint64(32)
+        return ((numbers >> half) * np.uint64(self.halves.shape[1]) >> half).view(np.int64)
 
     def add(self, buckets: np.ndarray, prints: np.ndarray) -> None:
         """Add the fingerprints of rows to the rows' buckets."""
@@ -210,15 +211,20 @@ def sift_sides(
             each.clear()
         return Sift(totals, {name: empty_side(side.rows.schema) for name, side in sides.items()})
     keeps = {name: partial(_rows_in, differing, numbers[name]) for name in sides}
-    left = {name: replace(side, rows=_rows_left(side, keeps[name])) for name, side in sides.items()}
-    return Sift(totals, left)
+    return Sift(totals, {name: _side_left(side, keeps[name]) for name, side in sides.items()})
 
 
-def _rows_left(side: LocalSide, keep: KeepRows) -> SideRows:
-    """The rows of a side that may differ."""
+def _side_left(side: LocalSide, keep: KeepRows) -> LocalSide:
+    """A side with only the rows that may differ."""
     if side.select is not None:
-        return side.select(keep)
-    return SideRows(side.rows.schema, lambda: keep(_read_ahead(side.rows)))
+        return LocalSide(side.select(keep))
+
+    def rows_left(rows: SideRows) -> SideRows:
+        return SideRows(rows.schema, lambda: keep(_read_ahead(rows)))
+
+    assert side.columns is not None
+    columns = side.columns
+    return replace(side, rows=rows_left(side.rows), columns=lambda names: rows_left(columns(names)))
 
 
 def _rows_in(differing: np.ndarray, numbers: RowBuffer, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

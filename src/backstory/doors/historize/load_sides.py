@@ -370,8 +370,11 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     dated = [dating.column] if dating else []
     names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated])
     flags = {scd2.IN_SCOPE: load.closes_deleted}
-    schema = side_schema(hist, [*names], [*PLACE_SCHEMA, *places], *flags)
-    rows = _stored_rows(work, hist, schema, flags, open_=True)
+    stored = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *places], *flags)
+    rows = _stored_rows(work, hist, stored, flags, open_=True)
+    if rows is not None and rows.columns is not None:
+        compared = [*names, *PLACE_SCHEMA.names, *hist.ids, *flags]
+        rows = replace(rows, rows=rows.columns(compared))
     needs_spark = (
         hist.has_rows and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
     )
