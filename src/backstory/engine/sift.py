@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import structlog
 from pyspark.sql import functions as sf
 
-from backstory.engine.sides import KeepRows, LocalSide, SideRows, empty_side
+from backstory.engine.sides import KeepRows, LocalSide, SideRows
 from backstory.engine.spill import RowBuffer
 from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.spark.versions import arrow_of, persist_on_disk
@@ -209,7 +209,10 @@ def sift_sides(
     if not differing.any():
         for each in numbers.values():
             each.clear()
-        return Sift(totals, {name: empty_side(side.rows.schema) for name, side in sides.items()})
+        empty = {
+            name: replace(side, rows=SideRows(side.rows.schema, lambda: ())) for name, side in sides.items()
+        }
+        return Sift(totals, empty)
     keeps = {name: partial(_rows_in, differing, numbers[name]) for name in sides}
     return Sift(totals, {name: _side_left(side, keeps[name]) for name, side in sides.items()})
 
