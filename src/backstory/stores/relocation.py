@@ -33,6 +33,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.metadata.table_metadata import (
     FILE_PATH,
     POSITION_IN_FILE,
+    IncompleteFile,
     PyicebergFile,
     parse_metadata,
 )
@@ -334,11 +335,11 @@ class TableRelocation:
         file = self._require(location)
         try:
             entries = read_entries(file)
+        except (IncompleteFile, EOFError, SystemError, ValueError, KeyError, struct.error, zlib.error):
+            raise file_garbled(self.table, str(file)) from None
         except OSError:
             with translate_faults(self.table):
                 raise
-        except (EOFError, SystemError, ValueError, KeyError, struct.error, zlib.error):  # not an Avro file
-            raise file_garbled(self.table, str(file)) from None
         self._note_outside(entry.location for entry in entries if entry.live)
         return entries
 

@@ -35,7 +35,6 @@ OF_SPARK = {
     "spark/late_session.py",
     "spark/parsed_queries.py",
     "spark/versions.py",
-    "strategies/frames.py",
 }
 
 

@@ -410,6 +410,10 @@ def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[in
             yield status, file
 
 
+class IncompleteFile(OSError):
+    """An Avro file is incomplete. The message names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PyicebergFile:
     """An Avro file with pyiceberg's interface.
@@ -421,7 +425,7 @@ class PyicebergFile:
     location: str
 
     def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's
-        """The content. Raises OSError for an incomplete file, with which pyiceberg would end the process."""
+        """The content. Raises IncompleteFile, because pyiceberg would end the process with such a file."""
         from pyiceberg.avro.decoder import StreamingBinaryDecoder
         from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
         from pyiceberg.avro.resolver import construct_reader
@@ -433,7 +437,7 @@ class PyicebergFile:
         except EOFError:
             header = None
         if header is None or not content.endswith(header.sync):
-            raise OSError(f"{self.location} is incomplete")
+            raise IncompleteFile(f"{self.location} is incomplete")
         return BytesIO(content)
 
 
