@@ -274,6 +274,7 @@ RULES = [
     ("reappear_state: new", "reappear_state: again", "line 46, target_datasets[0].historization.reappear_state", "'again' is not one of"),
     ("reappear_state: new", "effective_dating: {column: name}", "line 39, target_datasets[0].historization", "effective_dating names no TIMESTAMP or DATE column"),
     ("reappear_state: new", "soft_delete: {column: nowhere}", "line 39, target_datasets[0].historization", "soft_delete names a column that does not exist"),
+    ("reappear_state: new", "soft_delete: {column: name, deleted_at: name}", "line 39, target_datasets[0].historization", "deleted_at of soft_delete names no TIMESTAMP or DATE column"),
     ("reappear_state: new", "state_labels: {new: X, changed: X}", "line 39, target_datasets[0].historization", "two states have the same label"),
 ]  # fmt: skip
 

@@ -415,11 +415,13 @@ def _refuse_rules(dataset: ModelDataset, document: Document, place: Place) -> No
             raise document.wrong(
                 (*place, "historization"), "effective_dating names no TIMESTAMP or DATE column."
             )
-    if rules.soft_delete and not {
-        rules.soft_delete.column,
-        rules.soft_delete.deleted_at or rules.soft_delete.column,
-    } <= set(names):
-        raise document.wrong((*place, "historization"), "soft_delete names a column that does not exist.")
+    if soft := rules.soft_delete:
+        if not {soft.column, soft.deleted_at or soft.column} <= set(names):
+            raise document.wrong((*place, "historization"), "soft_delete names a column that does not exist.")
+        if soft.deleted_at and names[soft.deleted_at].datatype not in {Datatype.TIMESTAMP, Datatype.DATE}:
+            raise document.wrong(
+                (*place, "historization"), "deleted_at of soft_delete names no TIMESTAMP or DATE column."
+            )
     if labels := rules.state_labels:
         distinct = [labels.new, labels.changed, labels.deleted]
         if len(set(distinct)) < len(distinct):
