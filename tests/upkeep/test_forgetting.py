@@ -4,10 +4,12 @@ import gzip
 import json
 import os
 import shutil
+from datetime import date
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from committing import commit, make
 from datasets import Dataset
@@ -28,6 +30,7 @@ from backstory.stores.iceberg.storage import BLIND
 from backstory.stores.tables import existing
 from backstory.table import Table
 from backstory.upkeep.maintaining import carried_properties
+from backstory.warehouse import Warehouse
 
 KEY, VALUE = "canary-key-7Qx", "canary-value-Zw3"
 TEXT = ColumnType(Kind.STRING)
@@ -88,6 +91,21 @@ def test_L18_no_file_below_the_table_holds_the_key_or_its_values(forgotten):
     _, _, folder, *_, certificate = forgotten
     assert certificate.applied
     assert holding(folder, KEY, VALUE) == {}
+
+
+def test_a_copy_of_one_record_is_found_by_a_key_of_any_type(store):
+    """The copy's scope is JSON, which writes `true`, days as strings, and floats in Python's form."""
+    key = {"id": KEY, "live": True, "on": date(2026, 1, 1), "part": 1e22}
+    rows = pa.table({name: [value] for name, value in key.items()} | {"v": [VALUE]})
+    into, lake = f"lifecycle.k{uuid4().hex}", Warehouse(store, embedded=False)
+    lake.snapshot(rows, into=into, key=[*key], scope=key)
+    others = rows.set_column(0, "id", pa.array(["x"]))
+    lake.snapshot(others, into=into, key=[*key], scope=key | {"id": "x"})
+    certificate = lake.table(into).forget(key, apply=True)
+    assert certificate.to_dict()["rows"] == {"version": 1, "fact": 1}
+    name = TableName(*into.split("."))
+    assert holding(Path(existing(store, name).iceberg.location()), KEY) == {}
+    assert len(rows_in(store, name)) == 2
 
 
 def test_rows_that_stay_are_the_rows_that_they_were(forgotten):

@@ -26,6 +26,7 @@ from backstory.model.versions_layout import ROLE, SCOPE
 from backstory.reading.frames import is_record
 from backstory.reading.options import key_of
 from backstory.spark.connect import needs_java
+from backstory.spark.versions import try_cast
 from backstory.stores.iceberg.erasures import (
     Erasure,
     FoundFiles,
@@ -38,7 +39,7 @@ from backstory.stores.iceberg.erasures import (
 )
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
-from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import newest_snapshot, references
 from backstory.stores.iceberg.storage import (
@@ -430,11 +431,16 @@ def _condition(
     if table.shape.layout is Layout.VERSIONS:
         wanted[MEMORY] = (SCOPE,)
     columns = columns_with_ids(store, table, wanted)
-    condition = is_record(key, {name: columns[name].dataType for name in key})
+    types = {name: columns[name].dataType for name in key}
+    condition = is_record(key, types)
     if MEMORY not in wanted:
         return condition, columns
-    paths = {"$['" + name.replace("'", "\\'") + "']": str(value) for name, value in key.items()}
-    scoped = (get_json_object(column(MEMORY)[SCOPE], path) == value for path, value in paths.items())
+    paths = {name: "$['" + name.replace("'", "\\'") + "']" for name in key}
+    scoped = (
+        try_cast(get_json_object(column(MEMORY)[SCOPE], paths[name]), type_.simpleString())
+        == literal(key[name]).cast(type_)
+        for name, type_ in types.items()
+    )
     return condition | coalesce(reduce(and_, scoped), lit(False)), columns
 
 
