@@ -33,6 +33,15 @@ def alike(left: Values, right: Values) -> np.ndarray:
     return both_null | np.asarray(same)
 
 
+def equal_to(values: Values, value: object) -> np.ndarray:
+    """For each row, whether it has this value: a Python value of the type, or its string in JSON.
+
+    JSON has no days, times and decimals, so the scopes of marks hold them as strings.
+    """
+    wanted = pa.array([value]).cast(values.type)[0]
+    return alike(values, pa.repeat(wanted, len(values)))
+
+
 def rows_alike(pairs: Iterable[tuple[Values, Values]], count: int) -> np.ndarray:
     """For each of `count` rows, whether all pairs of values are equal."""
     return reduce(np.logical_and, (alike(*pair) for pair in pairs), np.ones(count, bool))

@@ -2,6 +2,8 @@
 
 import random
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,7 +12,7 @@ import pytest
 from depth import deep
 from remembering import day, lives
 
-from backstory.errors import UsageError
+from backstory.errors import Refused, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import table_name
 from backstory.warehouse import Warehouse
@@ -77,6 +79,55 @@ def test_a_scope_without_a_form_in_json_is_refused(lake, value):
     with pytest.raises(UsageError) as stop:
         lake.snapshot(rows, into="scopes.formless", key="k", at=day(10), scope={"v": value})
     assert stop.value.code == "bad-option"
+
+
+SCOPES = {
+    "day": (date(2026, 1, 1), date(2026, 1, 2), pa.date32()),
+    "instant": (day(1), day(2), pa.timestamp("us", "UTC")),
+    "decimal": (Decimal("1.50"), Decimal("-0.07"), pa.decimal128(9, 2)),
+    "clock": (datetime(2026, 1, 1, 2), datetime(2026, 1, 1, 3), pa.timestamp("us")),
+    "double": (0.1, -2e300, pa.float64()),
+    "float": (0.5, 1.25, pa.float32()),
+    "boolean": (True, False, pa.bool_()),
+    "integer": (-(2**63), 1, pa.int64()),
+}
+
+
+@pytest.mark.parametrize("size", [None, 0][: deep(2, 1)])
+@pytest.mark.parametrize("kind", [*SCOPES][: deep(len(SCOPES), 3)])
+def test_scopes_of_one_time_may_be_of_any_type(store, kind, size):
+    """V43: The parts of one copy may come one by one, and a record moves between them."""
+    store = store if size is None else replace(store, memory=Memory(size))
+    lake, into = Warehouse(store, embedded=False), f"scopes.{kind}{size}"
+    one, other, type_ = SCOPES[kind]
+
+    def take(at, scope, keys):
+        rows = pa.table({"k": list(keys), "v": ["x"] * len(keys), "s": pa.array([scope] * len(keys), type_)})
+        return lake.snapshot(rows, into=into, key="k", at=day(at), scope={"s": scope}, max_delete_ratio=1)
+
+    for at, mine, others in ((10, "ab", "cd"), (20, "a", "bc")):
+        for scope, keys in ((one, mine), (other, others)):
+            take(at, scope, keys)
+    assert take(20, one, "a").snapshot_id is None
+    assert take(10, other, "cd").snapshot_id is None
+    with pytest.raises(Refused) as stop:
+        take(20, one, "ab")
+    assert stop.value.code == "same-instant"
+    assert versions(lake, into) == ["a: x[10,)", "b: x[10,20) x[20,)", "c: x[10,)", "d: x[10,20)"]
+    assert [each for each in lake.check(into) if each["violations"]] == []
+
+
+def test_a_scope_may_lie_beyond_the_stored_type(lake):
+    """The column widens with this copy, and no stored record is in its scope."""
+    into = "scopes.wider"
+
+    def take(at, scope, type_):
+        rows = pa.table({"k": [str(scope)], "s": pa.array([scope], type_)})
+        return lake.snapshot(rows, into=into, key="k", at=day(at), scope={"s": scope})
+
+    take(10, 1, pa.int32())
+    assert take(20, 2**40, pa.int64()).counts["new"] == 1
+    assert lake.table(into).current().count() == 2
 
 
 @pytest.mark.parametrize("seed", range(deep(12, 1)))

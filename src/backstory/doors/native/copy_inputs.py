@@ -6,6 +6,7 @@ V81).
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import islice
@@ -466,7 +467,8 @@ def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: SideRows
     """The keys of the copy, and of the records that were in its scope at its instant (V42)."""
     scope = dict(terms.scope or ())
     of_scope: Iterable[pa.Table] = ()
-    if scope.keys() <= set(reader.stored.names):
+    # No stored record has a value beyond the stored, narrower type, or in a column that is not stored.
+    with suppress(pa.ArrowInvalid, KeyError):
         values = {name: pa.array([value], reader.stored.field(name).type) for name, value in scope.items()}
         chosen = partial(_in_scope, terms.at, {reader.name(name): array[0] for name, array in values.items()})
         of_scope = reader.read(delivered.schema, chosen, wanted=values)

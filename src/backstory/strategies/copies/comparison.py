@@ -17,7 +17,7 @@ from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
 from backstory.strategies.matching import Matches, distinct, match, take_rows
 from backstory.strategies.part_plan import PartPlan, refused_part
-from backstory.strategies.values import Values, alike
+from backstory.strategies.values import Values, alike, equal_to
 from backstory.strategies.whole_rows import count_equal_rows
 
 # Counts of faults for which a copy is refused, with sampled keys, and counts of delivered rows.
@@ -118,8 +118,7 @@ def _in_scope(scope: Scope | None, rows: pa.Table) -> np.ndarray:
     """A mask of the rows whose records belong to a scope (V41)."""
     inside = np.ones(len(rows), bool)
     for name, value in scope or ():
-        values = rows[name]
-        inside &= alike(values, pa.repeat(pa.scalar(value, values.type), len(rows)))
+        inside &= equal_to(rows[name], value)
     return inside
 
 

@@ -36,7 +36,7 @@ from backstory.strategies.copies.version_rows import (
 )
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
 from backstory.strategies.keys import rank_values
-from backstory.strategies.values import alike
+from backstory.strategies.values import alike, equal_to
 
 
 def live_rows(rows: pa.Table) -> pa.Table:
@@ -203,9 +203,7 @@ class Pool:
         """A mask of the records in a scope (V41). `places` are the indexes of their values, by column."""
         inside = np.ones(count, bool)
         for name, value in scope:
-            values = self.at(name, places[name])
-            wanted = pa.array([value]).cast(values.type)[0]
-            inside &= alike(values, pa.repeat(wanted, count))
+            inside &= equal_to(self.at(name, places[name]), value)
         return inside
 
     def alike(self, name: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
