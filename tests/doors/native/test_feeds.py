@@ -411,6 +411,18 @@ def test_a_row_without_a_key_or_an_order_refuses_the_delivery(fed):
         assert stop.value.code == code
 
 
+@pytest.mark.parametrize(("order", "size"), [("op = 'D'", None), ("op in ('D', 'T')", None), ("op = 'D'", 0)])
+def test_a_comparison_with_null_is_no_place_in_the_order(store, order, size):
+    """V47: The driver and Spark's tasks refuse the same rows. As a condition, NULL is false (V48)."""
+    store = store if size is None else replace(store, memory=Memory(size))
+    fed = Fed(Warehouse(store, embedded=False))
+    rows = pa.Table.from_pylist([{**events("k: a@10").to_pylist()[0], "op": None}], TYPES)
+    with pytest.raises(BackstoryError) as stop:
+        fed.warehouse.apply(rows, into=fed.name, **FEED | {"sequence_by": ["at", order]})
+    assert (stop.value.code, stop.value.keys) == ("null-sequence", ["k"])
+    assert fed.warehouse.apply(rows, into=fed.name, **FEED).counts["began"] == 1
+
+
 def test_a_dry_run_tells_and_writes_nothing(fed):
     """V120: A dry run reports counts and writes nothing."""
     fed.apply("k: a@10")

@@ -61,7 +61,8 @@ def local_computation(expression: Expression, schema: pa.Schema) -> Compute | No
     values = pa.array(texts, pa.string())
 
     def condition(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.is_in(rows[name], value_set=values)
+        # As in Spark, a comparison with NULL is NULL, and a row without a place in the order is refused.
+        return pc.if_else(rows[name].is_valid(), pc.is_in(rows[name], value_set=values), None)
 
     return condition
 
