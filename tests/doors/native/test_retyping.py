@@ -395,6 +395,33 @@ def test_a_feed_of_doubles_leaves_a_column_of_floats_alone_and_floats_are_double
     assert feed(pa.float32(), 72.1, double).counts["duplicate"] == 1
 
 
+@one_way
+def test_a_column_that_orders_changes_keeps_its_order(kept):
+    """Another order would make the table refuse every later feed. A wider type has the same order."""
+
+    def feed(seq, type_, day=1):
+        at = pa.array([DAY + timedelta(days=day)], pa.timestamp("us", "UTC"))
+        rows = pa.table({"k": ["a"], "v": [str(seq)], "at": at, "seq": pa.array([seq], type_)})
+        return kept.warehouse.apply(rows, into=kept.name, key="k", sequence_by=["at", "seq"]).counts
+
+    def copied(type_, seq=2):
+        return pa.table({"k": ["a"], "v": [str(seq)], "seq": pa.array([seq]).cast(type_)})
+
+    assert feed(1, pa.int32())["began"] == 1
+    stop = kept.refused(5, copied(pa.string()), retype={"seq": "STRING"})
+    assert (stop.code, stop.keys) == ("type-changed", ["seq"])
+    renamed = copied(pa.string()).rename_columns(["k", "v", "s"])
+    stop = kept.refused(5, renamed, rename={"seq": "s"}, retype={"s": "STRING"})
+    assert (stop.code, stop.keys) == ("type-changed", ["s"])
+    kept.copy(5, copied(pa.int64()))
+    assert str(kept.table.shape.column("seq").type) == "BIGINT"
+    assert feed(3, pa.int64(), 6)["began"] == feed(4, pa.int32(), 6)["began"] == 1
+    with pytest.raises(BackstoryError) as stop:
+        feed(2**31, pa.int64(), 7)
+    assert (stop.value.code, stop.value.keys) == ("type-changed", ["seq"])
+    assert kept.sound()
+
+
 ELEMENT = pa.struct([("a", pa.int64())])
 GROWN = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
 

@@ -22,7 +22,7 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.feeds.renames import renamed_options
+from backstory.doors.native.feeds.renames import refuse_retyped_order, renamed_options
 from backstory.doors.native.instants import interval_text, refuse_changed_scopes
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
@@ -277,6 +277,7 @@ class NativeSnapshot:
                 partial(is_withdrawn, store, table),
             )
             refuse_changed_scopes(store, table, shape)
+            refuse_retyped_order(table.properties, shape)
             settings = agree_settings(
                 stored_settings(table.properties).rename_columns(shape.renamed), self.request
             )

@@ -35,6 +35,7 @@ from backstory.doors.native.feeds.events import (
     agree_expressions,
     local_times,
     ordering_of,
+    orders_alike,
     refuse_no_instant,
     refuse_other_types,
     stored_types,
@@ -181,8 +182,8 @@ def _ordering(
 ) -> Ordering:
     """The order of the changes.
 
-    An expression that is NULL in all rows gets the table's type. Rows with NULL are refused later, with their
-    keys.
+    An expression gets the table's type if it is NULL in all rows, or if one of the two types widens to the
+    other, because their orders are the same. Rows with NULL are refused later, with their keys.
     """
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
@@ -193,7 +194,10 @@ def _ordering(
         type_ and (INSTANT if local_times(text) else type_)
         for type_, text in zip(types, expressions, strict=True)
     ]
-    further = [type_ or stored_type for type_, stored_type in zip(types[1:], known, strict=False)]
+    further = [
+        stored_type if type_ is None or (properties and orders_alike(type_, stored_type)) else type_
+        for type_, stored_type in zip(types[1:], known, strict=False)
+    ]
     return ordering_of(tuple(map(str, expressions)), further, log=log)
 
 

@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from backstory.doors.native.options import ApplyRequest, Expression
 from backstory.errors import MAX_KEYS, Refused, UsageError, bad_option
 from backstory.formats.delivered import arrow_schema
+from backstory.formats.expected import first_unfit_row
 from backstory.formats.rows import KEEPS, arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.formats.values.exactly import cast_same
 from backstory.model.table import Column
-from backstory.model.types import ColumnType, Kind
+from backstory.model.types import ColumnType, Kind, widens
 from backstory.model.versions_layout import ORDERED_BY, SEQUENCE, FactKind
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE_IMAGE, FURTHER, KIND
 
@@ -156,19 +157,26 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
     if (local := local_times(expression)) is not None:
         return local.instants(instants_of(values, local.time, counted=counted), counted=counted)
     one = values.combine_chunks()
+    row: int | None
     if pa.types.is_string(one.type):
         day = pc.match_substring_regex(one, DAY)
         try:
             return parse(pc.if_else(day, pc.binary_join_element_wise(one, "T00:00:00Z", ""), one), INSTANT)
         except UnreadableCell as cell:
-            raise Refused(
-                "unreadable-instant",
-                f"{f'Row {cell.row + 1}' if counted else 'A row'} of the source has no time in {expression}.",
-                f"{_NOT_WRITTEN} write times as 2026-01-31T12:00:00Z.",
-            ) from None
-    if pa.types.is_timestamp(one.type) and one.type.tz is None:
-        one = one.cast(pa.timestamp("us")).cast(pa.int64())  # in UTC
-    return one.cast(arrow_type(INSTANT))
+            row = cell.row
+    else:
+        if pa.types.is_timestamp(one.type) and one.type.tz is None:
+            one = one.cast(pa.timestamp("us")).cast(pa.int64())  # in UTC
+        instants = one.cast(arrow_type(INSTANT))
+        # A row outside the years 1 to 9999.
+        row = first_unfit_row(instants, pa.field(str(expression), instants.type))
+        if row is None:
+            return instants
+    raise Refused(
+        "unreadable-instant",
+        f"{f'Row {row + 1}' if counted else 'A row'} of the source has no time in {expression}.",
+        f"{_NOT_WRITTEN} write times as 2026-01-31T12:00:00Z.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +253,11 @@ def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> Non
                 "Nothing was written; cast it to the table's type at the source.",
                 [name],
             )
+
+
+def orders_alike(one: ColumnType, other: ColumnType) -> bool:
+    """Whether values of two types have the same order, because one of the types widens to the other."""
+    return widens(one, other) or widens(other, one)
 
 
 def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
@@ -429,12 +442,25 @@ def _further_sequence(rows: pa.Table, ordering: Ordering, *, counted: bool) -> p
     parts = [
         instants_of(rows[ORDER.format(number)], text, counted=counted)
         if local_times(text)
-        else rows[ORDER.format(number)].combine_chunks().cast(arrow_type(type_))
+        else _cast_to_order(rows[ORDER.format(number)].combine_chunks(), text, type_)
         for number, (text, type_) in enumerate(zip(ordering.expressions[1:], ordering.types, strict=True), 1)
     ]
     if ordering.log:  # the number of the log is known only after all messages are read
         parts = [pa.nulls(len(rows), pa.int64()), *parts]
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])
+
+
+def _cast_to_order(values: pa.Array, expression: str, type_: ColumnType) -> pa.Array:
+    """The values in the order's type. Raises Refused for values that do not fit the type."""
+    try:
+        return values.cast(arrow_type(type_))
+    except pa.ArrowInvalid:
+        raise Refused(
+            "type-changed",
+            f"{expression} orders changes as {type_} in the table, which cannot hold a delivered value.",
+            f"{_NOT_WRITTEN} apply these changes to another table.",
+            [expression],
+        ) from None
 
 
 def event_columns(terms: EventMapping) -> dict[str, ColumnType]:

@@ -1,4 +1,4 @@
-"""The new names of columns in the options that a table stores for its feeds.
+"""The columns of a copy and the options that a table stores for its feeds: new names, and types that stay.
 
 A copy renames columns, and a later feed then has the new names. Options that kept the old names would order
 its changes by a missing column, store deletes as updates, and NULL for unmodified values.
@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.feeds.agreement import CONDITIONS, FEED
+from backstory.doors.native.feeds.events import orders_alike, stored_expressions, stored_types
+from backstory.doors.native.feeds.expressions import plain_column
+from backstory.errors import Refused
 from backstory.model.versions_layout import ORDERED_BY
 
 # A string, or a name that is no field of a struct, no function and no prefix of a literal: date '2026-01-01'.
@@ -39,6 +42,26 @@ def renamed_options(properties: Mapping[str, str], evolved: EvolvedShape) -> dic
         ]
         changed[ORDERED_BY] = json.dumps(order, ensure_ascii=False)
     return {name: text for name, text in changed.items() if text != properties[name]}
+
+
+def refuse_retyped_order(properties: Mapping[str, str], evolved: EvolvedShape) -> None:
+    """Raise Refused if a column that orders the changes of feeds gets a type with another order.
+
+    The types of an order never change (V13), so the table would refuse every later feed. The first expression
+    of an order is a time, for which the column may have other types.
+    """
+    types = {column.name: column.type for column in evolved.shape.user_columns}
+    further = zip((stored_expressions(properties) or ())[1:], stored_types(properties), strict=True)
+    for expression, old in further:
+        name = plain_column(rename_in_text(expression, evolved.renamed), [*types])
+        if name is not None and not orders_alike(old, types[name]):
+            raise Refused(
+                "type-changed",
+                f"Column {name} orders the changes of feeds as {old}, so it cannot become {types[name]}.",
+                f"Nothing was written; keep its type, and cast it to {old} at the source, or use another "
+                "table.",
+                [name],
+            )
 
 
 def _option(name: str, value: Any, names: Mapping[str, str]) -> Any:
