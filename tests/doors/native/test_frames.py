@@ -1,5 +1,6 @@
-"""Frames of callers become rows of supported types, or are refused by column, without Spark."""
+"""Frames of callers become rows of supported types, or are refused by column."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pandas as pd
@@ -8,6 +9,10 @@ import pytest
 
 from backstory.doors.native.sources import arrow_of_pandas, plain_arrow
 from backstory.errors import Refused
+from backstory.formats.memory import Memory
+from backstory.model.table import table_name
+from backstory.stores.iceberg.store import load
+from backstory.warehouse import Warehouse
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,46 @@ def test_an_instant_that_no_table_holds_is_refused_by_column():
     with pytest.raises(Refused) as told:
         plain_arrow(pa.table({"v": pa.array([2**62], pa.timestamp("s"))}))
     assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
+
+
+BEYOND = {
+    "day": pa.array([2_932_897], pa.date32()),
+    "instant": pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC")),
+    "clock": pa.array([-62_135_596_801], pa.timestamp("s")),
+    "list": pa.array([[0, -719_163]], pa.list_(pa.date32())),
+    "struct": pa.array([{"a": 2_932_897}], pa.struct({"a": pa.date32()})),
+}
+
+
+@pytest.mark.parametrize("values", BEYOND.values(), ids=BEYOND)
+def test_a_time_outside_the_years_of_tables_is_refused_by_column(values):
+    """As in files: the years are 1 to 9999."""
+    with pytest.raises(Refused) as told:
+        plain_arrow(pa.table({"v": values}))
+    assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
+
+
+@pytest.mark.parametrize(("type_", "size"), [("DATE", None), ("TIMESTAMP", 0), ("TIMESTAMP_NTZ", None)])
+def test_a_frame_of_spark_with_such_a_time_is_refused_in_every_way(store, type_, size):
+    """Neither a copy nor a feed stores it, on the driver or in tasks. The bounds themselves are stored."""
+    store = store if size is None else replace(store, memory=Memory(size))
+    warehouse, into = Warehouse(store, embedded=False), f"frames.{type_.lower()}{size}"
+
+    def rows(value, at="TIMESTAMP'2026-01-01T00:00:00Z'"):
+        return store.spark.sql(f"SELECT 'a' AS k, CAST({value} AS {type_}) AS `v.1`, {at} AS at")
+
+    feed = {"into": into, "key": "k", "sequence_by": "at"}
+    beyond = "timestamp_seconds(253402300800)"
+    for deliver in (warehouse.snapshot, warehouse.apply):
+        options = feed if deliver == warehouse.apply else {"into": into, "key": "k"}
+        with pytest.raises(Refused) as stop:
+            deliver(rows(beyond), **options)
+        assert (stop.value.code, stop.value.keys) == ("unreadable-value", ["v.1"])
+    assert load(store, table_name(into)) is None
+    with pytest.raises(Refused) as stop:
+        warehouse.apply(rows("'2026-01-01'"), **{**feed, "sequence_by": "at + INTERVAL 8000 YEARS"})
+    assert stop.value.code == "unreadable-instant"
+    assert warehouse.apply(rows("'9999-12-31 23:59:59.999999Z'"), **feed).counts["began"] == 1
 
 
 def test_a_frame_whose_column_is_of_two_types_is_refused_without_its_values():

@@ -93,6 +93,16 @@ def test_a_query_makes_no_years_that_there_are_not(dataset):  # E1
     assert life.push("253402300799 -62135596800 0").counts == counts(appended=3)
 
 
+@pytest.mark.parametrize("merge", [APPEND, "{kind: snapshot, primaryKey: [n]}"])
+def test_a_query_makes_no_such_years_in_other_columns(dataset, merge):  # E1
+    life = dataset(columns="n STRING", merge=merge)
+    for made in (*FAR[:2], f"array(struct({FAR[0]}))"):
+        life.add(preprocess=query(f"select n, {made} as d from input"))
+        error = life.refused("0 253402300800", code="unreadable-value")
+        assert error.keys == ["d"]
+        assert life.push("253402300799 -62135596800", dry_run=True).counts == counts(appended=2)
+
+
 def test_texts_beyond_the_last_year_are_refused(dataset):  # E1
     """A zone can move the last day of 9999, or the first of 0001, beyond the calendar."""
     life = dataset(columns="event_time STRING, k STRING", read=TEXTS)

@@ -24,6 +24,7 @@ from backstory.engine.staging import (
 )
 from backstory.errors import Refused
 from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of, while_unchanged
+from backstory.formats.expected import first_unfit
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
@@ -42,20 +43,28 @@ from backstory.reading.frames import all_are_current, table_in_session
 from backstory.reading.histories import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
+from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_schema
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.iceberg.workers import error_text
 from backstory.stores.metadata.searches import IsNull
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField, StructType
 
 # The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
 # Reads columns in batches, again at each call. Raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
+# The first and the last value of each of Spark's types of times that a table holds, in Spark SQL.
+_FIRST_AND_LAST: Final = {
+    "date": ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    "timestamp": ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'9999-12-31T23:59:59.999999Z'"),
+    "timestamp_ntz": ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'9999-12-31T23:59:59.999999'"),
+}
 # Loads the target table, or returns None if it does not exist.
 LoadTable: TypeAlias = Callable[[], IcebergTable | None]
 
@@ -81,6 +90,30 @@ class SourceRows:
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
     """The rows of a frame, as a source."""
     return SourceRows(frame_fields(frame), lambda: frame, size)
+
+
+def rows_of_user_frame(frame: "DataFrame") -> SourceRows:
+    """The rows of a caller's frame, as a source.
+
+    Reading raises Refused for a time outside the years 1 to 9999, as it does for files. Times within structs,
+    lists and maps are not checked.
+    """
+    from pyspark.sql.functions import expr, raise_error, when
+
+    fields = frame_fields(frame)
+    has_times = any(field.dataType.typeName() in _FIRST_AND_LAST for field in fields)
+    if not has_times or len({name.lower() for name in fields.names}) < len(fields.names):
+        return rows_of_frame(frame)  # repeated names are refused later
+
+    def checked(field: "StructField") -> "Column":
+        value, bounds = column(field.name), _FIRST_AND_LAST.get(field.dataType.typeName())
+        if bounds is None:
+            return value
+        wrong = raise_error(error_text(_far_time(field.name)))
+        fits = value.isNull() | value.between(*map(expr, bounds))
+        return when(fits, value).otherwise(wrong).alias(field.name)
+
+    return SourceRows(fields, lambda: frame.select(*map(checked, fields)))
 
 
 def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
@@ -167,11 +200,11 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
             "Nothing was written; cast it, or leave it out.",
             [field.name],
         )
-    if type_ == field.type:
-        return values
+    ours = pa.field(field.name, type_)
     try:
-        ours = pa.field(field.name, type_)
-        return pa.chunked_array([cast_exactly(chunk, ours) for chunk in values.chunks], type_)
+        chunks = values.chunks
+        if type_ != field.type:
+            chunks = [cast_exactly(chunk, ours) for chunk in chunks]
     except (pa.ArrowInvalid, UnreadableCell):
         raise Refused(
             "unreadable-value",
@@ -179,6 +212,19 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
             "Nothing was written; fix it at the source.",
             [field.name],
         ) from None
+    if any(first_unfit(chunk, ours) for chunk in chunks):
+        raise _far_time(field.name)
+    return pa.chunked_array(chunks, type_)
+
+
+def _far_time(name: str) -> Refused:
+    """The error for a column with a time that no table holds."""
+    return Refused(
+        "unreadable-value",
+        f"The column {name} has a time outside the years 1 to 9999.",
+        "Nothing was written; fix it at the source.",
+        [name],
+    )
 
 
 @contextmanager

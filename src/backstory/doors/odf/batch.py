@@ -220,10 +220,11 @@ HINT: Final = (
 )
 
 # Rows with an unreadable event time have this number as their operation. The names are for counts of such
-# rows, and for counts of NULLs.
+# rows, of NULLs, and of parts with times outside the years 0001 to 9999.
 UNREADABLE_TIME: Final = "unreadable event time"
 UNREADABLE: Final = -1000
 NULLS: Final = "null "
+BEYOND: Final = "beyond "
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +523,15 @@ def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str)
                 "Declare it as an Option, or fix the source.",
                 [name],
             )
+    beyond = [name for name, count in counts.items() if name.startswith(BEYOND) and count]
+    if beyond:
+        name = beyond[0].removeprefix(BEYOND)
+        raise Refused(
+            "unreadable-value",
+            f"The column {name} has a time outside the years 1 to 9999.",
+            "Nothing was written; convert it in preprocess, or fix the source.",
+            [name],
+        )
 
 
 def _rename_reserved(

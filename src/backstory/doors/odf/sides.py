@@ -18,7 +18,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DateType, StructType
 
-from backstory.doors.odf.batch import NULLS, UNREADABLE, UNREADABLE_TIME, DeliveredSide, side_tables
+from backstory.doors.odf.batch import (
+    BEYOND,
+    NULLS,
+    UNREADABLE,
+    UNREADABLE_TIME,
+    DeliveredSide,
+    side_tables,
+)
 from backstory.doors.odf.manifest.events import OBSERVED
 from backstory.doors.odf.registry import LogColumns, RegisteredDataset
 from backstory.engine.plans import PlanResult, PlanTerms
@@ -26,6 +33,7 @@ from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.staging import StagedRows
+from backstory.formats.expected import first_unfit
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import arrow_type
 from backstory.spark.versions import persist_on_disk
@@ -361,10 +369,16 @@ def plan_part(
 ) -> PartPlan:
     """The events of a part.
 
-    If a required value is NULL or an event time is unreadable, the plan has only counts.
+    If a required value is NULL, an event time is unreadable, or another time is outside the years 1 to 9999,
+    the plan has only counts.
     """
     delivered = sides[DELIVERED]
     failed = {f"{NULLS}{name}": delivered[name].null_count for name in required}
+    for name in data_names(delivered):
+        field = delivered.schema.field(name)
+        failed[f"{BEYOND}{name}"] = sum(
+            first_unfit(chunk, field) is not None for chunk in delivered[name].chunks
+        )
     failed[UNREADABLE_TIME] = pc.sum(pc.equal(delivered[OP], UNREADABLE)).as_py() or 0
     if any(failed.values()):
         return PartPlan(counts=failed)
