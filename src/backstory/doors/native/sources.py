@@ -105,7 +105,7 @@ def rows_of_user_frame(frame: "DataFrame") -> SourceRows:
     if not has_times or len({name.lower() for name in fields.names}) < len(fields.names):
         return rows_of_frame(frame)  # repeated names are refused later
 
-    def checked(field: "StructField") -> "Column":
+    def require_years(field: "StructField") -> "Column":
         value, bounds = column(field.name), _FIRST_AND_LAST.get(field.dataType.typeName())
         if bounds is None:
             return value
@@ -113,7 +113,7 @@ def rows_of_user_frame(frame: "DataFrame") -> SourceRows:
         fits = value.isNull() | value.between(*map(expr, bounds))
         return when(fits, value).otherwise(wrong).alias(field.name)
 
-    return SourceRows(fields, lambda: frame.select(*map(checked, fields)))
+    return SourceRows(fields, lambda: frame.select(*map(require_years, fields)))
 
 
 def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:

@@ -523,15 +523,9 @@ def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str)
                 "Declare it as an Option, or fix the source.",
                 [name],
             )
-    beyond = [name for name, count in counts.items() if name.startswith(BEYOND) and count]
-    if beyond:
-        name = beyond[0].removeprefix(BEYOND)
-        raise Refused(
-            "unreadable-value",
-            f"The column {name} has a time outside the years 1 to 9999.",
-            "Nothing was written; convert it in preprocess, or fix the source.",
-            [name],
-        )
+    if beyond := [name.removeprefix(BEYOND) for name in counts if name.startswith(BEYOND) and counts[name]]:
+        message = f"The column {beyond[0]} has a time outside the years 1 to 9999."
+        raise Refused("unreadable-value", message, "Convert it in preprocess, or fix the source.", beyond)
 
 
 def _rename_reserved(
