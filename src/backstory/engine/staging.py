@@ -1,5 +1,6 @@
 """Bring rows and files to Spark, as local Parquet files or by sending them to tasks on other machines."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ from backstory.stores.iceberg.workers import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +313,14 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
             with_void_types = _spark_schema(pa.schema([field.with_metadata(None)])).json()
             frame = frame.withMetadata(field.name, {PARTLY_VOID: with_void_types})
     return frame.withColumns({name: lit(None) for name in void}) if void else frame
+
+
+def type_with_void(field: "StructField") -> "DataType":
+    """The type of a staged column, with void types for parts without values."""
+    from pyspark.sql.types import StructType
+
+    text = field.metadata.get(PARTLY_VOID)
+    return field.dataType if text is None else StructType.fromJson(json.loads(text))[0].dataType
 
 
 def _holds_null(type_: pa.DataType) -> bool:

@@ -6,7 +6,8 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from backstory.doors.native.options import DeliveryRequest
-from backstory.doors.native.unknown_types import filled_type, has_known_part, nested_types, type_with_void
+from backstory.doors.native.unknown_types import filled_type, has_known_part, nested_types
+from backstory.engine.staging import type_with_void
 from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout

@@ -1,22 +1,12 @@
 """Spark types of delivered columns that are unknown, wholly or in part, because no value shows them."""
 
-import json
 from typing import TYPE_CHECKING
 
-from backstory.engine.staging import PARTLY_VOID
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.schema import column_type
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField
-
-
-def type_with_void(field: "StructField") -> "DataType":
-    """A field's type. In the columns of staged files, its metadata has the type with its void parts."""
-    from pyspark.sql.types import StructType
-
-    text = field.metadata.get(PARTLY_VOID)
-    return field.dataType if text is None else StructType.fromJson(json.loads(text))[0].dataType
+    from pyspark.sql.types import DataType
 
 
 def nested_types(type_: "DataType") -> "list[DataType]":
@@ -56,5 +46,5 @@ def filled_type(type_: "DataType", stored: ColumnType | None) -> ColumnType:
 
 
 def has_known_part(type_: "DataType") -> bool:
-    """Whether any value in the type has a known type."""
+    """Whether the type has a known part, other than lists, structs and maps."""
     return any(part.typeName() not in {"void", "array", "struct", "map"} for part in nested_types(type_))

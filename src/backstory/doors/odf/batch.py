@@ -4,7 +4,6 @@ The event time is an instant, a day, or a calendar year (decisions O5 and O13). 
 conversion are taken from Arrow tables, without Spark.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import ChangelogStream, SnapshotMerge, UpsertStream, key_of
 from backstory.doors.odf.registry import KnownDataset, LogColumns
-from backstory.engine.staging import ARRIVAL, PARTLY_VOID, StagedRows
+from backstory.engine.staging import ARRIVAL, StagedRows, type_with_void
 from backstory.errors import Refused
 from backstory.model.types import fits
 from backstory.spark.versions import frame_fields, require_fields, try_cast
@@ -141,8 +140,7 @@ def conform_columns(
         actual = storable(batch[name]).dataType
         if isinstance(batch[name].dataType, spark.NullType):
             values[name] = sf.lit(None)
-        elif batch[name].metadata.get(PARTLY_VOID):
-            partly_void = spark.StructType.fromJson(json.loads(batch[name].metadata[PARTLY_VOID]))[0].dataType
+        elif (partly_void := type_with_void(batch[name])) != batch[name].dataType:
             if not _fits_but_for_void(partly_void, field.dataType):
                 raise _wrong_type(name, partly_void, field.dataType)
             values[name] = _fill_voids(sf.col(quote(name)), partly_void, field.dataType)
