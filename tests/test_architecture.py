@@ -113,6 +113,19 @@ def test_importing_the_package_is_light():
     assert ("[]", "[]") == (lines[0], lines[-1])
 
 
+def test_without_spark_a_warehouse_is_refused_with_a_remedy(tmp_path):
+    """A plain installation lacks Spark."""
+    probe = (
+        "import sys, backstory; sys.modules['pyspark'] = None\n"
+        f"try: backstory.open({str(tmp_path)!r})\n"
+        "except backstory.UsageError as stop: print(stop.code, stop.remedy)"
+    )
+
+    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == 'no-pyspark Install it: pip install "backstory[spark]".'
+
+
 def test_readers_of_files_import_no_spark():
     """Readers of metadata and files do not import pyspark, which a plain installation lacks."""
     modules = (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 _LAZY = {
+    "HistoryReceipt": "doors.historize.receipts",
     "Table": "table",
     "Timeline": "reading.timelines",
     "Warehouse": "warehouse",
@@ -43,8 +44,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(f"backstory.{_LAZY[name]}"), name)
-    if name == "HistoryReceipt":
-        from backstory.doors.historize.receipts import HistoryReceipt
-
-        return HistoryReceipt
     raise AttributeError(f"module 'backstory' has no attribute {name!r}")

@@ -85,7 +85,7 @@ ON_THIS_MACHINE = {
 def start_session(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     """A session with every catalog in the settings. Spark's own log goes to a file.
 
-    Raises the errors of `start_java`, and Failed if Spark does not start.
+    Raises the errors of `session_properties` and `start_java`, and Failed if Spark does not start.
     """
     let_pandas_in()
     chosen = session_properties(settings)
@@ -108,11 +108,10 @@ def start_java(
 ) -> Any:
     """Java with Spark and Iceberg, started once per process, for a session with these properties.
 
-    If `brief` is true, Java may archive its classes for later starts when it ends. Raises UsageError if
-    pyspark or Java is missing, and Failed if Java does not start. If the file of the embedded catalog is not
-    a database, Failed is raised before Java starts.
+    If `brief` is true, Java may archive its classes for later starts when it ends. Raises UsageError if Java
+    is missing, and Failed if Java does not start. If the file of the embedded catalog is not a database,
+    Failed is raised before Java starts.
     """
-    _pyspark()
     if (running := java()) is None:
         program = _require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -221,8 +220,9 @@ def session_properties(settings: Settings) -> dict[str, str]:
     """The Spark properties of a session with these settings.
 
     The settings override all properties except OUR_SETTINGS and the jars. OUR_SETTINGS are the settings that
-    results depend on. Raises Failed if a jar cannot be fetched.
+    results depend on. Raises UsageError if pyspark is missing, and Failed if a jar cannot be fetched.
     """
+    _pyspark()
     chosen = {
         **DEFAULTS,
         "spark.sql.warehouse.dir": str(settings.warehouse),
