@@ -67,8 +67,16 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
 def test_what_statistics_do_not_tell_is_read(tmp_path):
     """NaN is in no bounds. A file without the column, or with another type, is read whole."""
     told = {"id": 1, "name": "v", "type": "int"}
+    with written(tmp_path / "n.parquet", pa.array([*[1.0] * 19, float("nan")])) as file:
+        assert groups_of(file, told | {"type": "double"}, pa.array([float("nan"), 2.0])) == [0, 1, 2]
     with written(tmp_path / "f.parquet", pa.array(range(20), pa.int32())) as file:
         assert groups_of(file, told | {"id": 2}, pa.array([99])) == [0, 1, 2]
         assert groups_of(file, told, pa.array([Decimal(99)])) == [0, 1, 2]
         assert groups_of(file, told, pa.array([], pa.int32())) == []
         assert groups_of(file, told, pa.array([None], pa.int32())) == []
+
+
+def test_values_may_have_a_wider_type_than_the_column():
+    """A key that a delivery widens may have values that the stored type lacks."""
+    found = OneOf(pa.array([1, 1 << 40, None])).rows(pa.array([1, 2, None], pa.int32()))
+    assert found.to_pylist() == [True, False, True]

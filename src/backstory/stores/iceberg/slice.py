@@ -137,16 +137,16 @@ class LocalRows:
         fields, specs = self._fields(), partition_specs(self.store.jvm, self.table.iceberg)
         types = dict(zip(PLACE_SCHEMA.names, PLACE_SCHEMA.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_type_of(fields[name]["type"])) for name in names])
-        found = [search_rows(specs, [*fields.values()], each) for each in searches if each]
-        searched = [name for search in found for name in search.columns if name in fields]
+        row_searches = [search_rows(specs, [*fields.values()], each) for each in searches if each]
+        searched = [name for search in row_searches for name in search.columns if name in fields]
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
             partition_ids(specs),
             [_field_or_parts(fields, name) for name in dict.fromkeys([*filter_columns, *searched])],
-            partial(_choose_rows, found, choose) if found else choose,
-            lambda statistics: all(search.may_have(statistics) for search in found),
+            partial(_choose_rows, row_searches, choose) if row_searches else choose,
+            lambda statistics: all(search.may_have(statistics) for search in row_searches),
         )
-        return selection, schema, found
+        return selection, schema, row_searches
 
     def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows at places that `read` returned, in the order of the places.

@@ -23,6 +23,7 @@ from backstory.stores.metadata.parquet_files import (
     ValueBounds,
     Values,
     bounds_of_instants,
+    widens,
 )
 from backstory.stores.metadata.values import scalar
 
@@ -122,9 +123,9 @@ class Search(Protocol):
     """A search in a column."""
 
     def may_match(self, bounds: Any) -> bool:
-        """Whether rows with these bounds of the column, or without bounds, may match.
+        """Whether rows with these bounds of the column may match.
 
-        If all values are NULL, the bounds are None.
+        `bounds` is None if the bounds are unknown. If all values are NULL, `min` and `max` are None.
         """
 
     def rows(self, values: Values) -> Values:
@@ -214,7 +215,9 @@ class OneOf:
         return place < len(starts) and bool(starts[place] <= bounds.max)
 
     def rows(self, values: Values) -> Values:
-        """A mask of the values that are among the wanted values."""
+        """A mask of the values that are among the wanted values, whose type may be wider."""
+        if widens(values.type, self.values.type):
+            values = values.cast(self.values.type)
         return pc.is_in(values, value_set=self.values.cast(values.type))
 
 
