@@ -153,9 +153,12 @@ def test_parts_have_all_columns_where_a_side_would_add_them_to_each_part(store):
 
 @pytest.mark.parametrize("meets", [CAME, None])
 def test_rows_that_only_spark_reads_are_collected_where_memory_holds_them(store, meets):
+    """The driver's own attempt to read them releases its memory."""
     came, stored = side(range(30)), side(range(20, 60))
 
-    def unreadable(_lease, _met):
+    def unreadable(lease, _met):
+        lease.hold("digests", (1 << 20) - came.nbytes - 1)
+
         def tables():
             yield stored.slice(0, 5)
             raise Unreadable("values that Spark converts")

@@ -88,10 +88,12 @@ def plan_on_driver(terms: PlanTerms, stack: ExitStack) -> PlanResult | None:
     """
     if terms.only_tasks:
         return None
-    lease = stack.enter_context(terms.store.memory.lease())
     for reads in (True, False):
-        with suppress(Unreadable):
-            return _plan_sides(terms, _local_sides(terms, lease, reads=reads), lease, stack)
+        with suppress(Unreadable), ExitStack() as held:
+            lease = held.enter_context(terms.store.memory.lease())
+            planned = _plan_sides(terms, _local_sides(terms, lease, reads=reads), lease, held)
+            stack.enter_context(held.pop_all())  # the next attempt needs the memory of a failed one
+            return planned
     return None
 
 
