@@ -24,11 +24,13 @@ from pyspark.sql import functions as sf
 
 from backstory.engine.sides import KeepRows, LocalSide, SideRows
 from backstory.engine.spill import RowBuffer
+from backstory.formats.batch_file import source_changed
 from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.frames import frame_of, hold_memory_of_rows
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import freeze_imports
+from backstory.stores.metadata.values import truths_of
 from backstory.stores.table_files import read_ahead
 from backstory.strategies.fingerprints import Fingerprints, duckdb_in_memory
 from backstory.strategies.frames import fingerprint
@@ -207,8 +209,8 @@ def sift_sides(
     lease.hold(DIGESTS, differing.nbytes)
     LOG.info(SIFTED, buckets=len(differing), differing=int(differing.sum()))
     if not differing.any():
-        for each in numbers.values():
-            each.clear()
+        for buckets_of_rows in numbers.values():
+            buckets_of_rows.clear()
         empty = {
             name: replace(side, rows=SideRows(side.rows.schema, lambda: ())) for name, side in sides.items()
         }
@@ -231,17 +233,22 @@ def _side_left(side: LocalSide, keep: KeepRows) -> LocalSide:
 
 
 def _rows_in(differing: np.ndarray, numbers: RowBuffer, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in differing buckets. `numbers` are the buckets of all rows, in the order of the tables."""
+    """The rows in differing buckets. `numbers` are the buckets of all rows, in the order of the tables.
+
+    Raises Failed if the tables have more or fewer rows than `numbers`.
+    """
     masks = (differing[np.asarray(part[NUMBER])] for part in numbers.tables())
     rest, count = np.zeros(0, bool), 0
     for rows in tables:
         count += len(rows)
         while len(rest) < len(rows) and (mask := next(masks, None)) is not None:
             rest = np.concatenate([rest, mask])
+        if len(rest) < len(rows):
+            break
         mine, rest = rest[: len(rows)], rest[len(rows) :]
         yield rows.filter(pa.array(mine))
     if count != numbers.count:
-        raise RuntimeError(f"a side with {numbers.count} rows had {count} rows when it was read again")
+        raise source_changed()
 
 
 def _read_ahead(rows: SideRows) -> Iterator[pa.Table]:
@@ -274,7 +281,7 @@ def _add_side(
         keys, halves_of_pairs = prints.of(rows, key, compared_columns)
         row_buckets = buckets.of_keys(keys)
         for (_, place, compared), halves in zip(pairs, halves_of_pairs, strict=True):
-            included = _included_rows(rows, compared)
+            included = np.True_ if compared.where is None else truths_of(rows[compared.where])
             content += int((halves[0] * included).sum())
             planned = _rows_to_plan(rows, key, compared)
             if planned.any():  # no row of the other side has such a fingerprint
@@ -289,13 +296,6 @@ def _add_side(
     return RowCounts(total, values, content % (1 << 64))
 
 
-def _included_rows(rows: pa.Table, compared: ComparedSide) -> np.ndarray | np.bool:
-    """A mask of the rows that are compared."""
-    if compared.where is None:
-        return np.True_
-    return np.asarray(pc.fill_null(rows[compared.where], False))
-
-
 def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) -> np.ndarray:
     """A mask of rows that are always planned."""
     planned = np.zeros(len(rows), bool)
@@ -303,7 +303,7 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
         if rows[name].null_count:
             planned |= np.asarray(rows[name].combine_chunks().is_null())
     for name, most in compared.lengths.items():
-        planned |= np.asarray(pc.fill_null(pc.greater(pc.utf8_length(rows[name]), most), False))
+        planned |= truths_of(pc.greater(pc.utf8_length(rows[name]), most))
     return planned
 
 
@@ -445,13 +445,11 @@ def _differing_keys(sides: int, hashed: pa.Table, threads: int | None = None) ->
     query = f"SELECT {NUMBER}, {', '.join(own)} FROM hashed GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
     with duckdb_in_memory(threads) as connection:
         connection.register("hashed", hashed)
-        numbers, *counts = connection.sql(query).to_arrow_table().combine_chunks().columns
+        numbers, *counts = connection.sql(query).to_arrow_table().columns
     left = (int(np.asarray(count).sum()) for count in counts)
     totals = (_count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place))) for place in range(sides))
-    return pa.array(numbers), (
-        len(numbers),
-        [(*total, rows) for total, rows in zip(totals, left, strict=True)],
-    )
+    sums_of_sides = [(*total, rows) for total, rows in zip(totals, left, strict=True)]
+    return numbers.combine_chunks(), (len(numbers), sums_of_sides)
 
 
 def _count_hashed_rows(rows: pa.Table) -> tuple[int, int]:
