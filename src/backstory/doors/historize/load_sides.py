@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 ROWS_ALIAS: Final = "given"
 # The number of rows whose keys and hashes are computed in one query.
 ROWS_AT_ONCE: Final = 1 << 18
-# A function that reads columns of a stage, in batches.
-StageReader = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
+# A function that reads the rows of a stage, in batches.
+StageReader = Callable[[], Iterator[pa.Table]]
 
 
 def local_stage_side(work: SparkWork) -> LocalSide | None:
@@ -69,7 +69,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     stage = work.run.stage
     if stage is None or any(each.datatype not in SAME_TEXT for each in columns):
         return None
-    read = partial(stage_batches, stage) if stage.path else _table_reader(work, stage, columns)
+    read = partial(stage_batches, stage, columns) if stage.path else _table_reader(work, stage, columns)
     if read is None:
         return None
     local = replace(work.load, dialect=DuckDB())
@@ -81,7 +81,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     rows = _computed_rows(work, read, columns, values)
 
     def select_rows(keep: KeepRows) -> SideRows:
-        return _computed_rows(work, lambda needed: keep(read(needed)), columns, values)
+        return _computed_rows(work, lambda: keep(read()), columns, values)
 
     return LocalSide(rows, columns=read_columns, select=select_rows)
 
@@ -94,7 +94,7 @@ def _computed_rows(
     schema = _base_rows(work, columns, values, types.empty_table()).schema
 
     def tables() -> Iterator[pa.Table]:
-        for rows in combine_tables(read(columns), ROWS_AT_ONCE):
+        for rows in combine_tables(read(), ROWS_AT_ONCE):
             yield _base_rows(work, columns, values, rows).cast(schema)
 
     return SideRows(schema, tables)
@@ -139,29 +139,21 @@ def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn])
         return None
     stored = arrow_schema({each.name: each.type for each in table.shape.columns})
     wanted = arrow_schema({each.name: column_type(each) for each in columns})
-    sources = _sources(columns)
+    sources = {each.name: each.source for each in columns}
     if not {*sources.values()} <= {*stored.names} or not all(
         widens(stored.field(sources[each.name]).type, each.type) for each in wanted
     ):
         return None
     load_columns = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
+    sources |= {each.name: each.name for each in load_columns}
+    schema = pa.schema([*wanted, *load_columns])
 
-    def tables(needed: Sequence[ModelColumn]) -> Iterator[pa.Table]:
-        sources = _sources(needed)
-        schema = pa.schema([wanted.field(name) for name in sources])
-        if len(needed) == len(columns):
-            sources |= {each.name: each.name for each in load_columns}
-            schema = pa.schema([*schema, *load_columns])
+    def tables() -> Iterator[pa.Table]:
         with work.store.memory.lease() as lease:
             for rows in LocalRows(work.store, table, lease).batches(list(dict.fromkeys(sources.values()))):
                 yield pa.table([rows[each] for each in sources.values()], names=[*sources]).cast(schema)
 
     return tables
-
-
-def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
-    """The names of the columns in the stage."""
-    return {each.name: each.source for each in columns}
 
 
 def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
