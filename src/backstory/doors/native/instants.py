@@ -133,7 +133,8 @@ class StoredInstants:
         if not names:
             return False
         try:
-            parts = self._read([*names], [VALID_FROM, (MEMORY, ROLE)], _versions_before(at))
+            before = {VALID_FROM: Between(greatest=at - MICROSECOND)}
+            parts = self._read([*names], [(MEMORY, ROLE)], are_versions, before)
             return any(rows[name].null_count < len(rows) for rows in parts for name in names)
         except Unreadable:
             versions = self._frame().where(
@@ -142,7 +143,7 @@ class StoredInstants:
             return bool(versions.where(reduce(or_, (column(name).isNotNull() for name in names))).take(1))
 
     def scope_columns(self) -> frozenset[str]:
-        """The columns that the scopes of remembered copies name, also of withdrawn copies."""
+        """The columns in the scopes of remembered copies, including withdrawn copies."""
         try:
             parts = self._read([MEMORY], [(MEMORY, SCOPE)], lambda rows: _scopes(rows).is_valid())
             texts = {text for rows in parts for text in pc.unique(_scopes(rows)).to_pylist()}
@@ -198,19 +199,11 @@ def _mark(row: dict[str, Any]) -> Mark:
     )
 
 
-def _versions_before(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
-    return lambda rows: pc.and_(are_versions(rows), pc.invert(_begins_since(at, rows)))
-
-
 def _are_marks(rows: pa.Table) -> pa.ChunkedArray:
     """A mask of live marks of copies and truncates."""
     is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
     fact = pc.equal(pc.struct_field(rows[MEMORY], ROLE), Role.FACT.value)
     return pc.and_(pc.and_(is_mark, pc.fill_null(fact, False)), are_live(rows))
-
-
-def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:
-    return pc.fill_null(pc.greater_equal(rows[VALID_FROM], pa.scalar(at, rows[VALID_FROM].type)), False)
 
 
 def _instant(micros: int) -> datetime:
