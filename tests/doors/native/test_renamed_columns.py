@@ -12,7 +12,7 @@ from backstory.formats.memory import Memory
 from backstory.settings import DRIVER_MEMORY
 from backstory.warehouse import Warehouse
 
-NAMES = {"op": "kind", "ts": "changed at", "a": "b", "b": "a"}
+NAMES = {"op": "kind", "ts": "changed at", "a": "b", "b": "a", "tick": "t`k"}
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def lake(store):
     ("before", "after"),
     [
         ("ts", "`changed at`"),
+        ("tick", "`t``k`"),
         ("op = 'D'", "kind = 'D'"),
         ("`op` in ('op', 'D')", "kind in ('op', 'D')"),
         ('coalesce(op, "op")', 'coalesce(kind, "op")'),

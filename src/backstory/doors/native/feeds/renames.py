@@ -1,7 +1,7 @@
 """The columns of a copy and the options that a table stores for its feeds: new names, and types that stay.
 
-A copy renames columns, and a later feed then has the new names. Options that kept the old names would order
-its changes by a missing column, store deletes as updates, and NULL for unmodified values.
+A copy renames columns, and a later feed then has the new names. Options with the old names would order the
+changes by a missing column. They would store deletes as updates, and NULL for unmodified values.
 """
 
 import json
@@ -15,6 +15,7 @@ from backstory.doors.native.feeds.events import orders_alike, stored_expressions
 from backstory.doors.native.feeds.expressions import plain_column
 from backstory.errors import Refused
 from backstory.model.versions_layout import ORDERED_BY
+from backstory.stores.iceberg.literals import quote
 
 # A string, or a name that is no field of a struct, no function and no prefix of a literal: date '2026-01-01'.
 _PARTS: Final = re.compile(
@@ -81,6 +82,6 @@ def rename_in_text(expression: str, names: Mapping[str, str]) -> str:
         new = names.get(match["quoted"] or match["bare"] or "")
         if new is None:
             return match[0]
-        return new if _BARE.fullmatch(new) else f"`{new}`"
+        return new if _BARE.fullmatch(new) else quote(new)
 
     return _PARTS.sub(rename, expression)
