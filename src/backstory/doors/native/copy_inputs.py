@@ -344,17 +344,12 @@ class _VersionReader:
             yield in_schema(rows.rename_columns([*names]), schema)
 
     def _bounds(self, wanted: Mapping[str, pa.Array]) -> dict[str, OneOf]:
-        """Searches for the values of bounded columns, by stored name and in stored types."""
-        bounds = {}
-        for name, values in wanted.items():
-            type_ = self.stored.field(name).type
-            if not is_bounded(type_):
-                continue
-            try:
-                bounds[self.name(name)] = OneOf(values.cast(type_))
-            except pa.ArrowInvalid:  # beyond the range of the stored, narrower type: no file is skipped
-                continue
-        return bounds
+        """Searches for the values of bounded columns, by stored name."""
+        return {
+            self.name(name): OneOf(values)
+            for name, values in wanted.items()
+            if is_bounded(self.stored.field(name).type)
+        }
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
         """The same rows with all columns of the schema. Missing columns are read at the rows' places."""
