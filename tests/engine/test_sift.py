@@ -166,9 +166,10 @@ def test_what_is_the_same_is_not_read_again():
     assert all({*names} <= {*SCHEMA.names} for names in reads)
 
 
-@pytest.mark.parametrize("share", [0.5, 1e-6])
-def test_spark_sifts_the_same(store, monkeypatch, share):
-    """If many buckets differ, all rows remain."""
+@pytest.mark.parametrize(("share", "memory"), [(0.5, 1 << 20), (1e-6, 1 << 20), (0.5, 0)])
+def test_spark_sifts_the_same(store, monkeypatch, share, memory):
+    """If many buckets differ, all rows remain. Without memory on the driver, tasks add up the fingerprints."""
+    store = replace(store, memory=Memory(CLEAR_TEXT_SHARE * memory))
     monkeypatch.setattr("backstory.engine.sift.MOST_DIFFERING", share)
     same = [(key, "a", 1, True) for key in range(40)]
     tables = {
