@@ -107,8 +107,8 @@ def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
     tables = {CAME: table(came), STORED: table(stored), OTHER: table(other)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
     sides = {name: local(rows) for name, rows in tables.items()}
-    with memory.lease() as lease, ExitStack() as stack:
-        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(1, memory), lease, stack)
+    with memory.lease() as lease:
+        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(1, memory), lease)
         left = {
             name: pa.concat_tables([*side.rows.tables(), SCHEMA.empty_table()])
             for name, side in sifted.sides.items()
@@ -138,8 +138,8 @@ def test_a_side_that_has_other_rows_when_it_is_read_again_is_an_error(count):
     came = replace(local(rows.slice(0, 5)), rows=local(rows.slice(0, count)).rows)
     sides = {CAME: came, STORED: local(rows.slice(0, 4)), OTHER: local(rows)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
-    with memory.lease() as lease, ExitStack() as stack:
-        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease, stack)
+    with memory.lease() as lease:
+        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease)
         with pytest.raises(Failed) as stop:
             list(sifted.sides[CAME].rows.tables())
     assert stop.value.code == "source-changed"
@@ -158,8 +158,8 @@ def test_what_is_the_same_is_not_read_again():
 
     sides = {name: LocalSide(SideRows(SCHEMA, never), columns=columns) for name in (CAME, STORED, OTHER)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
-    with memory.lease() as lease, ExitStack() as stack:
-        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease, stack)
+    with memory.lease() as lease:
+        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease)
         assert [[*side.rows.tables()] for side in sifted.sides.values()] == [[], [], []]
         assert lease.size <= sift.LEAST_BUCKETS  # a flag for each bucket
     assert counts_of_unchanged(terms_of(), sifted.totals, Counter()) == {CAME: 5, STORED: 5, OTHER: 5}

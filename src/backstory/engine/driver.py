@@ -130,7 +130,7 @@ def _plan_sifted(
     count = max(side.count or 0 for side in terms.sides.values())
     try:
         buckets = Buckets.for_rows(count, terms.store.memory)
-        sift = sift_sides(by, terms.key, sides, buckets, lease, stack)
+        sift = sift_sides(by, terms.key, sides, buckets, lease)
     except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
     planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)

@@ -193,30 +193,34 @@ def sift_sides(
     sides: Mapping[str, LocalSide],
     buckets: Buckets,
     lease: MemoryLease,
-    stack: ExitStack,
 ) -> Sift:
     """The sides without the rows that are the same.
 
-    The lease holds the digests of buckets, and the bucket of each row. Spilled bucket numbers are deleted
-    with `stack`. Errors in reading the sides are raised.
+    The lease holds the digests of buckets and, during the first reading, the bucket of each row. Errors in
+    reading the sides are raised.
     """
     lease.hold(DIGESTS, buckets.halves.nbytes)
-    numbers = {name: RowBuffer(f"buckets of {name}", lease, stack) for name in sides}
-    with ThreadPoolExecutor(len(sides)) as pool:
+    with ExitStack() as spilled, ThreadPoolExecutor(len(sides)) as pool:
+        numbers = {name: RowBuffer(f"buckets of {name}", lease, spilled) for name in sides}
         read = pool.map(lambda name: _add_side(buckets, terms, name, sides[name], key, numbers[name]), sides)
         totals = dict(zip(sides, read, strict=True))
-    differing = buckets.differing()
-    lease.hold(DIGESTS, differing.nbytes)
-    LOG.info(SIFTED, buckets=len(differing), differing=int(differing.sum()))
-    if not differing.any():
-        for buckets_of_rows in numbers.values():
-            buckets_of_rows.clear()
-        empty = {
-            name: replace(side, rows=SideRows(side.rows.schema, lambda: ())) for name, side in sides.items()
-        }
-        return Sift(totals, empty)
-    keeps = {name: partial(_rows_in, differing, numbers[name]) for name in sides}
+        differing = buckets.differing()
+        masks = {name: _row_mask(differing, buffer) for name, buffer in numbers.items()}
+    lease.hold(DIGESTS, sum(mask.nbytes for mask in masks.values()))
+    count = int(differing.sum())
+    LOG.info(SIFTED, buckets=len(differing), differing=count)
+    if not count:
+        empty = {name: SideRows(side.rows.schema, lambda: ()) for name, side in sides.items()}
+        return Sift(totals, {name: replace(side, rows=empty[name]) for name, side in sides.items()})
+    keeps = {name: partial(_rows_in, mask) for name, mask in masks.items()}
     return Sift(totals, {name: _side_left(side, keeps[name]) for name, side in sides.items()})
+
+
+def _row_mask(differing: np.ndarray, numbers: RowBuffer) -> pa.ChunkedArray:
+    """A bit for each row, which records whether its bucket differs. The buckets' numbers are released."""
+    masks = [pa.array(differing[np.asarray(part[NUMBER])]) for part in numbers.tables()]
+    numbers.clear()
+    return pa.chunked_array(masks, pa.bool_())
 
 
 def _side_left(side: LocalSide, keep: KeepRows) -> LocalSide:
@@ -232,22 +236,19 @@ def _side_left(side: LocalSide, keep: KeepRows) -> LocalSide:
     return replace(side, rows=rows_left(side.rows), columns=lambda names: rows_left(columns(names)))
 
 
-def _rows_in(differing: np.ndarray, numbers: RowBuffer, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in differing buckets. `numbers` are the buckets of all rows, in the order of the tables.
+def _rows_in(mask: pa.ChunkedArray, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows for which the mask is true. The mask has a bit for each row, in the order of the tables.
 
-    Raises Failed if the tables have more or fewer rows than `numbers`.
+    Raises Failed if the tables have more or fewer rows than the mask has bits.
     """
-    masks = (differing[np.asarray(part[NUMBER])] for part in numbers.tables())
-    rest, count = np.zeros(0, bool), 0
+    count = 0
     for rows in tables:
+        mine = mask.slice(count, len(rows))
         count += len(rows)
-        while len(rest) < len(rows) and (mask := next(masks, None)) is not None:
-            rest = np.concatenate([rest, mask])
-        if len(rest) < len(rows):
+        if len(mine) < len(rows):
             break
-        mine, rest = rest[: len(rows)], rest[len(rows) :]
-        yield rows.filter(pa.array(mine))
-    if count != numbers.count:
+        yield rows.filter(mine)
+    if count != len(mask):
         raise source_changed()
 
 

@@ -400,7 +400,10 @@ def _whole_versions(hist: TablePlan, rows: "DataFrame") -> "DataFrame":
 
 
 def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
-    """All columns of these open versions, in the same order, with places and ids."""
+    """All columns of these open versions, in the same order, with places and ids.
+
+    Raises TooLarge if the lease cannot hold them.
+    """
     key = work.load.dataset.key
     schema = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *ids_of(hist)])
     if hist.table is None or not len(rows):
@@ -408,7 +411,7 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
     names = [name for name in schema.names if name not in rows.column_names]
     try:
         rest = LocalRows(work.store, hist.table, lease).read_at(rows, names)
-    except (TooLarge, Unreadable):
+    except Unreadable:
         versions = hist.rows.where(column(ColumnRole.ENDED).isNull())
         whole = arrow_of(_whole_versions(hist, rows_of_keys(work.store, versions, rows.select([key]))))
         return whole.take(pc.index_in(rows[key], value_set=whole[key].combine_chunks())).cast(schema)
