@@ -34,31 +34,31 @@ doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed
 doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
 doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
-doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[no range of keys]
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
 reading/test_differences.py::test_between_two_instants_by_one_knowledge
 reading/test_differences.py::test_values_are_alike_where_nothing_tells_them_apart
 reading/test_event_logs.py::test_a_log_is_read_in_either_encoding
-reading/test_event_logs.py::test_a_snapshot_log_is_a_history
-reading/test_event_logs.py::test_operations_say_the_same_where_nothing_is_retracted
-reading/test_event_logs.py::test_events_of_a_ledger_stay_true
 reading/test_event_logs.py::test_a_day_in_any_year_is_its_first_instant
 reading/test_joins.py
 reading/test_frames.py
 reading/test_statements.py
-reading/test_feeds.py::test_E16_the_feed_of_changes_with_a_compaction_between
 reading/test_feeds.py::test_current_rows_of_each_layout
 reading/test_exports.py
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
 upkeep/test_forgetting.py::test_rows_that_stay_are_the_rows_that_they_were
 upkeep/test_forgetting.py::test_V89_the_certificate_says_what_went_and_never_the_key
-upkeep/test_forgetting.py::test_a_second_time_there_is_nothing_and_no_commit
-upkeep/test_forgetting.py::test_an_event_log_is_chained_and_forgets_nothing
 """
 # Before a release also other cases of these laws, and laws that hold in the driver's own process: a log's other rows,
 # another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
 # killed, and a late start of Spark.
 MORE = """
+doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[no range of keys]
+reading/test_event_logs.py::test_a_snapshot_log_is_a_history
+reading/test_event_logs.py::test_operations_say_the_same_where_nothing_is_retracted
+reading/test_event_logs.py::test_events_of_a_ledger_stay_true
+reading/test_feeds.py::test_E16_the_feed_of_changes_with_a_compaction_between
+upkeep/test_forgetting.py::test_a_second_time_there_is_nothing_and_no_commit
+upkeep/test_forgetting.py::test_an_event_log_is_chained_and_forgets_nothing
 outside/test_streams.py::test_whatever_a_checkpoint_remembers_nothing_is_committed_twice
 doors/native/test_feeds.py::test_spark_alone_plans_feeds_truncates_and_late_copies
 reading/test_differences.py
