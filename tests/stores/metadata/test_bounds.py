@@ -62,13 +62,14 @@ def test_a_file_that_holds_a_value_is_never_passed_over(told):
 
 
 def test_what_bounds_do_not_tell_is_read():
-    """For other types, missing or truncated bounds, and ints that became longs, the file is read."""
+    """For other types, missing or truncated bounds, and values of former types, the file is read."""
     assert bounds_of(file(b"\0" * 8, b"\0" * 8), {"id": 1, "type": "double"}) is None
     assert bounds_of(file(b"a", b"b"), {"id": 2, "type": "string"}) is None
     assert bounds_of(file(b"\xff", b"\xff"), {"id": 1, "type": "string"}) is None
     cut_off = bounds_of(file(b"abc", b"abd"), {"id": 1, "type": "string"})
     assert EqualTo("abcdef").may_match(cut_off)
     assert bounds_of(file(b"\xff\xff\xff\xff", b"\1\0\0\0"), {"id": 1, "type": "long"}).min == -1
+    assert bounds_of(file(b"\1\0\0\0", b"\2\0\0\0"), {"id": 1, "type": "timestamp"}) is None
     assert EqualTo(1.0).may_match(bounds_of(file(b"a", b"b"), {"id": 1, "type": "string"}))
 
 

@@ -41,6 +41,9 @@ LISTED: Final = 200
 _OF_VALUES: Final = ("bucket", "truncate", "identity")
 
 
+INSTANT_BYTES: Final = 8
+
+
 def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
     """The bounds of a column, or None if the manifest lacks them or does not support the type.
 
@@ -65,6 +68,13 @@ def _whole(bound: bytes) -> int:
     return int.from_bytes(bound, "little", signed=True)
 
 
+def _micros(bound: bytes) -> timedelta:
+    """The time since 1970. Raises ValueError for days, which were written before a date became an instant."""
+    if len(bound) != INSTANT_BYTES:
+        raise ValueError(f"{len(bound)} bytes are no instant")
+    return timedelta(microseconds=_whole(bound))
+
+
 _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "int": _whole,
     "long": _whole,
@@ -72,8 +82,8 @@ _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "binary": bytes,
     "boolean": lambda bound: bound != b"\x00",
     "date": lambda bound: date.fromordinal(EPOCH.toordinal() + _whole(bound)),
-    "timestamptz": lambda bound: EPOCH + timedelta(microseconds=_whole(bound)),
-    "timestamp": lambda bound: EPOCH.replace(tzinfo=None) + timedelta(microseconds=_whole(bound)),
+    "timestamptz": lambda bound: EPOCH + _micros(bound),
+    "timestamp": lambda bound: EPOCH.replace(tzinfo=None) + _micros(bound),
 }
 
 
