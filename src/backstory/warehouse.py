@@ -205,7 +205,7 @@ class Warehouse:
         """Deliver the declarations of a project file, by default `histories.yaml`.
 
         Returns a receipt for each. A run with a `branch` is not logged. `note` and `author` are stored with
-        the commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong
+        the commits of tables and datasets, unless a declaration has its own. Raises UsageError for an invalid
         file or selection. The receipt of a table that fails contains an error.
         """
         from backstory.projects import declarations, running

@@ -64,7 +64,7 @@ def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]
 
 
 def _list_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the list with short times."""
+    """A row of the list, with its times shortened to the second."""
     times = {name: row[name] and short_time(row[name]) for name in ("pulled", "watermark")}
     return {**row, **times, "merge": ", ".join(row["merge"]) or None}
 

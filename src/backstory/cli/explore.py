@@ -27,7 +27,7 @@ def explore(
 ) -> None:
     """Show histories in a browser: tables, records, differences, and the commit of each value.
 
-    The explorer is read-only, runs without Spark, and stops at Ctrl-C or SIGTERM. By default, it listens only
+    The explorer is read-only, runs without Spark, and stops on Ctrl-C or SIGTERM. By default, it listens only
     on this machine. Other addresses need a token, which the printed link contains.
 
     Example: `backstory explore --port 8055`

@@ -90,7 +90,7 @@ class BranchOptions(Options):
     """The common options of commands that read a table, or its branch.
 
     Attributes:
-        branch: Read this branch of the table, to which deliveries were previewed.
+        branch: Read this branch of the table, on which deliveries were previewed.
     """
 
     branch: Text = None

@@ -227,9 +227,9 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
 def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
     """Write a project file from the files of a folder or the tables of a database.
 
-    Keys are written if the source declares them. Fill in the others. Put a password into an environment
-    variable. Then `backstory run --dry-run` shows the changes that a first run would make. If the file
-    exists, entries for new tables are added, and nothing else changes.
+    Keys are written if the source declares them. Fill in the others. If a password is needed, put it in an
+    environment variable. Then `backstory run --dry-run` shows the changes that a first run would make. If the
+    file exists, entries for new tables are added, and nothing else changes.
 
     Args:
         source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and

@@ -316,8 +316,8 @@ def _print_relocated(relocated: "Relocated", *, dry_run: bool) -> None:
 def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
     """Try the abilities of a session and a catalog on a scratch table, which is then dropped.
 
-    The output lists the versions of all parts, and whether each ability works. Include the output when you
-    report a problem. The exit code is 1 if an ability fails.
+    The output lists the versions of all components, and shows whether each ability works. Include the output
+    when you report a problem. The exit code is 1 if an ability fails.
 
     Example: `backstory doctor --output json`
 

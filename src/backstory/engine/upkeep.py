@@ -68,7 +68,7 @@ def erase(
 
 
 def _change_table(store: IcebergStore, name: TableName, change: Callable[[IcebergTable], Result]) -> Result:
-    """Change the current table, and announce the change to readers of this process."""
+    """Change the current table, and announce the change to the readers in this process."""
 
     def act() -> Result:
         result = change(existing(store, name))

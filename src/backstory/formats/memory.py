@@ -153,7 +153,7 @@ class Readable(Protocol):
     """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Exactly `size` bytes. Fewer or no bytes are returned only at the end."""
+        """Exactly `size` bytes. Returns fewer bytes, or none, only at the end."""
 
 
 @dataclass(frozen=True, slots=True)

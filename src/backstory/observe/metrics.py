@@ -57,7 +57,7 @@ def serve_metrics(host: str, port: int) -> WSGIServer:
         raise Failed(
             "port-in-use",
             f"The server cannot serve metrics on port {port}.",
-            "Stop the program that uses it, or choose another with `metrics_port=PORT`.",
+            "Stop the program that uses it, or choose another port with `metrics_port=PORT`.",
         ) from None
     return server
 

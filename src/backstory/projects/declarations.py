@@ -93,7 +93,7 @@ class TablePattern:
     declare: Callable[[str, Sequence[str]], Declaration]
 
     def fits(self, name: str) -> bool:
-        """Whether a table belongs to the pattern, by its name."""
+        """Whether a table with this name belongs to the pattern."""
         schema, _, table = name.partition(".")
         schemas, _, tables = self.name.partition(".")
         if not (fnmatchcase(schema, schemas) and fnmatchcase(table, tables)):

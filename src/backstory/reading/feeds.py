@@ -1,6 +1,6 @@
 """The feed of changes: the rows that commits removed and added, paired by one query (native.md V101 to V113).
 
-DuckDB runs the query for small tables, from their files, and Spark for all others. If the snapshots of a
+DuckDB runs the query on the files of small tables, and Spark runs it for all others. If the snapshots of a
 table of layout `versions` have expired, the changes are derived from the recorded times in its rows.
 """
 

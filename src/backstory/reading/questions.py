@@ -133,7 +133,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def differences(self, rows: Rows, comparison: Comparison) -> Differences:
-        """The records whose rows differ in the two states of `SIDE_COLUMNS`."""
+        """The records whose rows differ between the two states that `SIDE_COLUMNS` mark."""
 
     @abstractmethod
     def in_order(self, rows: Rows) -> "tuple[pa.Schema, Iterable[pa.RecordBatch]]":

@@ -193,7 +193,7 @@ def no_branch(table: TableName, branch: str) -> UsageError:
 
 
 def refuse_on_branch(table: TableName, branch: str, what: str) -> Refused:
-    """The error for a change that only the whole table can have."""
+    """The error for a change that can be made only to the table itself, not on a branch."""
     return Refused(
         "not-on-branch",
         f"{table} cannot be previewed on {branch}: {what}.",

@@ -261,7 +261,7 @@ def _port_in_use(port: int, option: str = "port") -> Failed:
     return Failed(
         "port-in-use",
         f"The server cannot listen on port {port}.",
-        f"Stop the program that uses it, or choose another with `{option}=PORT`.",
+        f"Stop the program that uses it, or choose another port with `{option}=PORT`.",
     )
 
 

@@ -376,7 +376,10 @@ def decode_logical(
 
 
 def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
-    """Nested values as the schema's logical type. Raises the errors of `LOGICAL`, without a row."""
+    """Nested values as the schema's logical type.
+
+    Raises the errors of the decoders in `LOGICAL`, which do not name a row.
+    """
     if schema.get("name") in LOGICAL:
         return LOGICAL[schema["name"]][1](values, _parameters(schema))
     if schema["type"] == "bytes":

@@ -373,8 +373,8 @@ def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str
     `debezium_messages` flags.
 
     A before image is used only if it is a whole row: all its values must be available. For a delete, the
-    connector must also log whole rows. An update whose before image has another `key` becomes two events; the
-    first one is a delete of the old key.
+    connector must also be one that logs whole rows. An update whose before image has another `key` becomes
+    two events; the first one is a delete of the old key.
 
     Raises Refused (`malformed-row`), with the message's number, for an unknown `op`, an upsert without
     `after`, and a delete without a key. Also raises Refused for unreadable log positions and times, and for

@@ -192,7 +192,7 @@ def _naive(text: str, _type: ColumnType) -> datetime:
 
 
 def _time(text: str) -> tuple[str, str]:
-    """The time cut to the microsecond, and its offset. Further digits must be zeros."""
+    """The time, truncated to the microsecond, and its offset. Further digits must be zeros."""
     match = _TIME.fullmatch(text) or _none()
     clock = re.sub(r"(\.\d{6})0+$", r"\1", match[2])
     return f"{match[1]}T{clock}", (match[3] or "").upper()

@@ -393,7 +393,7 @@ def _files_to_rewrite(
 ) -> tuple[set[str], bool]:
     """The files to rewrite, and whether they include every file with hidden rows.
 
-    A delete file contains the paths and partitions of data files, often of several. If these may contain
+    A delete file contains the paths and partitions of one or, often, several data files. If these may contain
     values of the record, no delete file may remain.
     """
     scanned = files_of_scan(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap())

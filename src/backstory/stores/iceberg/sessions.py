@@ -114,7 +114,7 @@ _LATER: "Final[ContextVar[list[tuple[IcebergStore, TableName]] | None]]" = Conte
 
 
 def watch(session: "SparkSession | LateSpark") -> None:
-    """Announce each later commit in this session too, whichever session makes it."""
+    """From now on, announce every commit to this session too, whichever session makes it."""
     if not isinstance(session, LateSpark):
         _SESSIONS.add(session)
 

@@ -57,7 +57,7 @@ def mask_of_visible(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
 
 
 def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """The integers of a column that are not NULL."""
+    """The non-NULL integers of a column."""
     values = column.drop_null().cast(pa.int64()).combine_chunks()
     return np.frombuffer(values.buffers()[1] or b"", np.int64)[values.offset : values.offset + len(values)]
 

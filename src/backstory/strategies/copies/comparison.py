@@ -1,4 +1,7 @@
-"""Compare a full copy, or a part of it by key, with the stored versions. Plan the records that differ."""
+"""Compare a full copy, or the part of it with certain keys, with the stored versions.
+
+Plan the records that differ.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

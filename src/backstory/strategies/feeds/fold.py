@@ -66,8 +66,8 @@ class Ties:
 def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: SequencedEvents) -> Ties:
     """Match each delivered event with the stored event that has its instant and sequence.
 
-    If no such event is stored, the event is matched with the earliest delivered event that has them. Events
-    of a log are identified by their positions only.
+    If no such event is stored, the event is matched with the earliest delivered event that has the same
+    instant and sequence. Events of a log are identified by their positions only.
     """
     count = len(delivered.record)
     sides = [(events.record, place_in_order(events.at, events.own)) for events in (delivered, stored)]

@@ -328,7 +328,7 @@ class Json(Reader, kind="Json"):
 
 
 class NdJson(Reader, kind="NdJson"):
-    """One object in each line."""
+    """One object on each line."""
 
     date_format: str = "rfc3339"
     timestamp_format: str = "rfc3339"
@@ -340,7 +340,7 @@ class GeoJson(Reader, kind="GeoJson"):
 
 
 class NdGeoJson(Reader, kind="NdGeoJson"):
-    """One feature in each line."""
+    """One feature on each line."""
 
 
 class EsriShapefile(Reader, kind="EsriShapefile"):
