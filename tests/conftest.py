@@ -88,6 +88,11 @@ def pytest_collection():
     return done
 
 
+def pytest_unconfigure():
+    """Collect the objects of libraries at the end, which DuckDB would otherwise report as leaks."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(config, items):
     """Mark tests that request the session as `spark`, and tests that request a database as `database`.
 
