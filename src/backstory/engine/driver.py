@@ -129,8 +129,8 @@ def _plan_sifted(
     """Plan the records that may differ, and count all others."""
     count = max(side.count or 0 for side in terms.sides.values())
     try:
-        buckets = Buckets.for_rows(count, terms.store.memory)
-        sift = sift_sides(by, terms.key, sides, buckets, lease)
+        # No variable has the buckets, so that their memory is free when the rows are planned.
+        sift = sift_sides(by, terms.key, sides, Buckets.for_rows(count, terms.store.memory), lease)
     except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
     planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)
