@@ -203,7 +203,8 @@ def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
     kept.rename(lost)
     manifest = next(folder.glob("crm/two/metadata/*-m0.avro"))
     content = manifest.read_bytes()
-    for damaged in (b"", content[:40], b"no manifest" * 9):
+    header = content[: content.index(content[-16:]) + 16]
+    for damaged in (b"", content[:40], b"no manifest" * 9, header):
         manifest.write_bytes(damaged)
         with pytest.raises(Failed) as failed:
             relocate(folder)

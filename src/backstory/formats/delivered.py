@@ -21,6 +21,7 @@ from backstory.formats.parquet.rows import legacy_columns, refuse_legacy
 from backstory.formats.rows import RAW, ROUNDED, Mended, Rows, arrow_type
 from backstory.formats.values.cells import (
     UnreadableCell,
+    convert_cells,
     finish,
     invalid_base64,
     null_where_empty,
@@ -351,10 +352,10 @@ def _parquet_cells(
     values, known, mended = {}, {}, Mended()
     for name in batch.schema.names:
         type_ = types[name]
-        cells, known[name] = _without_markers(bare(batch[name]), encoding)
-        if type_.kind is Kind.BINARY and pa.types.is_string(cells.type):
-            mended[file.name, "", RAW] += invalid_base64(cells)
         try:
+            cells, known[name] = _without_markers(convert_cells(batch[name], bare), encoding)
+            if type_.kind is Kind.BINARY and pa.types.is_string(cells.type):
+                mended[file.name, "", RAW] += invalid_base64(cells)
             values[name], mended[file.name, name, ROUNDED] = from_stored(cells, type_, leniency)
         except UnreadableCell as cell:
             raise file.unreadable_cell(f"row {first + cell.row + 1}", name, type_) from None

@@ -1,7 +1,7 @@
 """Declared column types, and checks for values that these types do not allow (section 1.9).
 
-Arrow types allow more values: any number as a UInt8, days of the year 10000, NULL in a list with required
-items.
+Arrow types allow more values: any number as a UInt8, days of the year 10000, text that is not UTF-8, NULL in
+a list with required items.
 """
 
 import json
@@ -182,7 +182,19 @@ def _good(values: pa.Array, field: pa.Field) -> pa.Array | None:
         return _is_between(values, 0, _DAY[unit(field)] - 1)
     if declared in RANGES:
         return _is_between(values, *RANGES[declared])
+    if pa.types.is_string(values.type):
+        return _is_utf8(values)
     return _is_between(values, *_YEARS[values.type]) if values.type in _YEARS else None
+
+
+def _is_utf8(values: pa.Array) -> pa.Array | None:
+    """Whether each text is UTF-8, or None if all are. Arrow checks neither views nor Parquet files."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = values.cast(pa.binary()).to_pylist()
+        return pa.array([text is None or text == text.decode(errors="replace").encode() for text in texts])
+    return None
 
 
 def _is_between(values: pa.Array, least: Any, greatest: Any) -> pa.Array:

@@ -116,6 +116,8 @@ def typed_or_refused(
     if row >= 0:
         raise unreadable(name, place(row), field.name, _text_of(values[row]), type_name(field))
     if unfit := first_unfit(built, field):
+        if pa.types.is_string(unfit.field.type):
+            raise malformed_row(name, place(unfit.row), f"column `{unfit.field.name}` is not UTF-8")
         value = values[unfit.row] if unfit.field is field else unfit.value
         raise unreadable(name, place(unfit.row), unfit.field.name, _text_of(value), type_name(unfit.field))
     if not field.nullable:

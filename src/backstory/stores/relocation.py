@@ -36,6 +36,7 @@ from backstory.stores.metadata.table_metadata import (
     IncompleteFile,
     PyicebergFile,
     parse_metadata,
+    summary_of,
 )
 from backstory.stores.refusals import file_garbled, file_lost
 from backstory.stores.table_files import TableFiles
@@ -52,7 +53,7 @@ Moves = Mapping[str, tuple[str, int | None]]
 class AvroEntry:
     """A file in a manifest or manifest list.
 
-    The kind `hidden` is a data file with rows that a deletion file hides.
+    The kind `hidden` is a data file with rows that a deletion file hides. A manifest has a `count` of files.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class AvroEntry:
     content: int = 0
     format: str = ""
     encrypted: bool = False
+    count: int = 0
 
 
 def _open_avro(file: Path) -> AvroFile[Any]:
@@ -81,7 +83,11 @@ def read_entries(file: Path) -> list[AvroEntry]:
             entry = dict(zip(names, record._data, strict=True))  # noqa: SLF001
             if "manifest_path" in entry:
                 encrypted = entry.get("key_metadata") is not None
-                entries.append(AvroEntry("manifest", entry["manifest_path"], encrypted=encrypted))
+                # Format version 1 may leave the counts out, and has other names for them.
+                count = sum(value or 0 for name, value in entry.items() if name.endswith("files_count"))
+                entries.append(
+                    AvroEntry("manifest", entry["manifest_path"], encrypted=encrypted, count=count)
+                )
                 continue
             fields = _names(records.schema.find_type("data_file"))
             named = dict(zip(fields, entry["data_file"]._data, strict=True))  # noqa: SLF001
@@ -286,13 +292,17 @@ class TableRelocation:
         if location in self.moves:
             return
         manifests = self._read_entries(location)
+        if not manifests and (summary_of(snapshot)("total-data-files") or "0") != "0":
+            raise file_garbled(self.table, location)
         for manifest in manifests:
             if manifest.location not in self.moves:
-                self._relocate_manifest(manifest.location)
+                self._relocate_manifest(manifest.location, manifest.count)
         self._write_avro(location, manifests)
 
-    def _relocate_manifest(self, location: str) -> None:
+    def _relocate_manifest(self, location: str, count: int) -> None:
         files, moves = self._read_entries(location), dict[str, tuple[str, int | None]]()
+        if sum(file.kind == "file" for file in files) < count:
+            raise file_garbled(self.table, location)  # it was cut after a whole block
         for file in files:
             if file.encrypted:
                 raise not_relocatable(Path(file.location))

@@ -1,16 +1,25 @@
 """Frames of callers become rows of supported types, or are refused by column."""
 
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from backstory.doors.native.sources import arrow_of_pandas, plain_arrow
+from backstory.doors.native.sources import _read_parquet, arrow_of_pandas, plain_arrow, rows_of_frame
 from backstory.errors import Refused
+from backstory.formats.batch_file import BatchFile, Encoding, stamp_of
+from backstory.formats.delivered import read_parquet
 from backstory.formats.memory import Memory
+from backstory.formats.options import ParquetOptions
+from backstory.formats.reading import rows_of
 from backstory.model.table import table_name
+from backstory.model.types import ColumnType, Kind
+from backstory.spark.frame_files import frame_files
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import load
 from backstory.warehouse import Warehouse
 
@@ -76,21 +85,69 @@ def test_an_instant_that_no_table_holds_is_refused_by_column():
     assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
 
 
-BEYOND = {
+TEXT = ColumnType(Kind.STRING)
+BAD_TEXT = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+UNFIT = {
     "day": pa.array([2_932_897], pa.date32()),
     "instant": pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC")),
     "clock": pa.array([-62_135_596_801], pa.timestamp("s")),
     "list": pa.array([[0, -719_163]], pa.list_(pa.date32())),
     "struct": pa.array([{"a": 2_932_897}], pa.struct({"a": pa.date32()})),
+    "text": BAD_TEXT,
+    "coded text": BAD_TEXT.dictionary_encode(),
+    "text in a struct": pa.StructArray.from_arrays([BAD_TEXT], ["a"]),
+    "text in a map": pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), pa.array([1, 2]), BAD_TEXT),
 }
 
 
-@pytest.mark.parametrize("values", BEYOND.values(), ids=BEYOND)
-def test_a_time_outside_the_years_of_tables_is_refused_by_column(values):
-    """As in files: the years are 1 to 9999."""
+@pytest.mark.parametrize("values", UNFIT.values(), ids=UNFIT)
+def test_a_value_that_no_table_holds_is_refused_by_column(values):
+    """As in files: the years are 1 to 9999, and text is UTF-8."""
     with pytest.raises(Refused) as told:
         plain_arrow(pa.table({"v": values}))
     assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
+
+
+def test_text_of_a_file_that_is_not_utf8_is_refused(tmp_path):
+    """Arrow checks no text of Parquet. Fivetran, models, datasets and copies read such a file alike."""
+    path = tmp_path / "bad.parquet"
+    pq.write_table(pa.table({"v": BAD_TEXT}), path)
+    reads = (
+        lambda: list(read_parquet(BatchFile(path), Encoding(), {"v": TEXT}, frozenset({"v"}))),
+        lambda: list(rows_of(path, "bad.parquet", ParquetOptions(), pa.schema({"v": pa.string()})).batches),
+        lambda: list(_read_parquet(path, (), stamp_of(path))(["v"])),
+    )
+    for read in reads:
+        with pytest.raises(Refused) as stop:
+            read()
+        assert stop.value.code.startswith(("unreadable-", "malformed")), stop.value.code
+
+
+NAIVE, AWARE, DAY = datetime(2024, 1, 1, 5), datetime(2024, 1, 1, 5, tzinfo=UTC), date(2024, 1, 1)
+MIXTURES = {
+    "zone": [NAIVE, AWARE],
+    "no zone": [AWARE, NAIVE],
+    "day": [DAY, NAIVE],
+    "pandas": [pd.Timestamp(AWARE), pd.Timestamp(NAIVE)],
+    "list": [[NAIVE], [], [AWARE]],
+    "struct": [{"a": NAIVE, "b": AWARE}, {"a": AWARE, "b": None}],
+}
+
+
+@pytest.mark.parametrize("values", MIXTURES.values(), ids=MIXTURES)
+def test_a_pandas_column_of_several_kinds_of_times_is_refused_by_column(values):
+    """Arrow would take times without a zone for UTC, and drop the clock after a date."""
+    with pytest.raises(Refused) as stop:
+        arrow_of_pandas(pd.DataFrame({"v": pd.Series(values, dtype=object)}))
+    assert (stop.value.code, stop.value.keys) == ("unreadable-frame", ["v"])
+
+
+def test_a_pandas_column_of_one_kind_of_times_is_taken():
+    whole = {"a": [NAIVE, pd.NaT], "b": [AWARE, None], "c": [{"x": NAIVE, "y": AWARE}, {"x": NAIVE}]}
+    rows = arrow_of_pandas(
+        pd.DataFrame({name: pd.Series(each, dtype=object) for name, each in whole.items()})
+    )
+    assert [str(type_) for type_ in rows.schema.types[:2]] == ["timestamp[us]", "timestamp[us, tz=UTC]"]
 
 
 @pytest.mark.parametrize(("type_", "size"), [("DATE", None), ("TIMESTAMP", 0), ("TIMESTAMP_NTZ", None)])
@@ -114,6 +171,43 @@ def test_a_frame_of_spark_with_such_a_time_is_refused_in_every_way(store, type_,
         warehouse.apply(rows("'2026-01-01'"), **{**feed, "sequence_by": "at + INTERVAL 8000 YEARS"})
     assert stop.value.code == "unreadable-instant"
     assert warehouse.apply(rows("'9999-12-31 23:59:59.999999Z'"), **feed).counts["began"] == 1
+
+
+FAR, BAD = "DATE'9999-12-31' + 1", "CAST(X'61ff' AS STRING)"
+WITHIN = (
+    "{0}",
+    "array({1}, {0})",
+    "named_struct('a.b', {1}, 'c', {0})",
+    "map(1, {0})",
+    "map({0}, 1)",
+    "array(named_struct('x', array({0})))",
+)
+
+
+def test_values_within_frames_of_spark_are_checked(store):
+    """Times and text are checked at any depth. Fit values and NULL pass, and files stay known as files."""
+
+    def read(value, none):
+        columns = (f"{shape.format(value, none)} AS `v.{n}`" for n, shape in enumerate(WITHIN))
+        return [rows_of_frame(store.spark.sql(f"SELECT {one}")) for one in columns]
+
+    for value, fit in ((FAR, "DATE'9999-12-31'"), (BAD, "'\u00e4'")):
+        for source in read(value, f"CAST(NULL AS {'DATE' if value == FAR else 'STRING'})"):
+            with pytest.raises(Refused) as stop, translate_faults("t"):
+                source.frame().collect()
+            assert (stop.value.code, stop.value.keys) == ("unreadable-value", source.fields.names)
+        for source in read(fit, fit):
+            assert source.frame().schema.simpleString() == source.fields.simpleString()
+            assert source.frame().count() == len(source.frame().collect()) == 1
+    assert rows_of_frame(
+        store.spark.sql("SELECT CAST(NULL AS MAP<STRING, ARRAY<DATE>>) v")
+    ).frame().collect() == [(None,)]
+
+
+def test_a_frame_of_files_is_known_as_files_when_it_is_checked(store, tmp_path):
+    pq.write_table(pa.table({"k": ["a"], "at": [date(2024, 1, 1)]}), tmp_path / "f.parquet")
+    frame = store.spark.read.parquet(str(tmp_path))
+    assert frame_files(rows_of_frame(frame).frame()).stamps == frame_files(frame).stamps
 
 
 def test_a_frame_whose_column_is_of_two_types_is_refused_without_its_values():

@@ -1,11 +1,14 @@
 """A table of the warehouse as a source: its current rows, whichever engine reads them."""
 
 import itertools
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from backstory.doors.native.sources import rows_of_table
+from backstory.errors import Refused
+from backstory.formats.memory import Memory
 from backstory.model.table import TableName
 from backstory.warehouse import Warehouse
 
@@ -37,3 +40,18 @@ def test_a_history_gives_its_open_versions_without_what_it_remembers(lake):
     )
     into = f"table_sources.{next(NAMES)}"
     assert lake.snapshot(f"table:{name}", into=into, key="id").counts["new"] == 2
+
+
+@pytest.mark.parametrize("way", ["here", "tasks"])
+def test_a_value_of_another_writer_that_no_table_holds_is_refused(lake, way):
+    """As in files and frames: years beyond 9999 and text that is not UTF-8, also within lists."""
+    lake = Warehouse(lake.store if way == "here" else replace(lake.store, memory=Memory(0)), embedded=False)
+    lake.store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {lake.store.catalog}.table_sources")
+    for value in ("array(DATE'9999-12-31' + 1)", "CAST(X'ff' AS STRING)"):
+        name = f"table_sources.{next(NAMES)}"
+        lake.store.spark.sql(
+            f"CREATE TABLE {lake.store.catalog}.{name} USING iceberg AS SELECT 1 id, {value} v"
+        )
+        with pytest.raises(Refused) as stop:
+            lake.snapshot(f"table:{name}", into=f"{name}_copy", key="id")
+        assert (stop.value.code, stop.value.keys) == ("unreadable-value", ["v"])

@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 import pytest
 from committing import commit
 
+from backstory.errors import Failed
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.change import Change
 from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
@@ -73,6 +74,9 @@ def test_rows_are_those_that_spark_reads(store, version):
         assert here.read_at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
         assert here.read_at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
         assert here.read(["k"], searches=[{"at": IsNull()}]).num_rows == 0
+        size = lease.size
+        some = here.read(["k"], ["k"], lambda rows: pc.less(rows["k"], 9))
+        assert lease.size == size + some.nbytes  # a second read of the same files does not replace the first
     with Memory(600).lease() as lease, pytest.raises(TooLarge):
         LocalRows(store, stored, lease).read(names)
     with Memory(1 << 30).lease() as lease:
@@ -103,6 +107,23 @@ def test_what_cannot_be_read_here_is_left_to_spark(store, told):
         local_path(manifest.path).write_bytes(local_path(manifest.path).read_bytes()[:-100])
     with Memory(1 << 30).lease() as lease, pytest.raises(Unreadable):
         LocalRows(store, stored, lease).read(["k"])
+
+
+def test_a_manifest_or_list_that_ends_early_is_no_empty_table(store):
+    """A file that was cut after its header is complete for every reader, including Spark."""
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
+    store.spark.sql(f"CREATE TABLE {store.catalog}.here.early USING iceberg AS SELECT 1 k")
+    stored = existing(store, TableName("here", "early"))
+    (row,) = store.spark.table(store.sql_name(stored.shape.table, "manifests")).select("path").collect()
+    for location in (row.path, stored.iceberg.currentSnapshot().manifestListLocation()):
+        file = local_path(location)
+        content = file.read_bytes()
+        file.write_bytes(content[: content.index(content[-16:]) + 16])
+        fresh = existing(store, TableName("here", "early"))
+        with Memory(1 << 30).lease() as lease, pytest.raises(Failed) as stop:
+            LocalRows(store, fresh, lease).read(["k"])
+        assert (stop.value.code, file.name in stop.value.message) == ("file-garbled", True)
+        file.write_bytes(content)
 
 
 def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):

@@ -133,7 +133,7 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
     if store.has_java:
         with suppress(OSError, ValueError, zlib.error):  # Spark reports the fault
             fields = [each for each in fields_of(store.jvm, table.iceberg.schema()) if each["name"] in _SPAN]
-            live = live_files(snapshot.java.manifestListLocation(), table.manifests)
+            live = live_files(snapshot.java.manifestListLocation(), snapshot.get_property, table.manifests)
             files = [file for _, file in live if file.content.value == DATA]
             bounds = [bounds_of(file, field) for file in files for field in fields]
             if None not in bounds:

@@ -27,8 +27,8 @@ from backstory.doors.native.sources import (
     plain_arrow,
     rows_of_arrow,
     rows_of_files,
+    rows_of_frame,
     rows_of_table,
-    rows_of_user_frame,
 )
 from backstory.doors.native.whole_rows import refuse_feed
 from backstory.engine.deliver import deliver
@@ -203,7 +203,7 @@ def _(source: DataFrame, *_: Any) -> Any:
             "The frame is a stream, which has no last row.",
             "Write its batches: `frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
         )
-    return nullcontext(rows_of_user_frame(source))
+    return nullcontext(rows_of_frame(source))
 
 
 @_rows.register(pa.Table)

@@ -4,11 +4,13 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from datetime import date, datetime
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -52,7 +54,7 @@ from backstory.stores.metadata.searches import IsNull
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 # The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
@@ -88,32 +90,75 @@ class SourceRows:
 
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
-    """The rows of a frame, as a source."""
-    return SourceRows(frame_fields(frame), lambda: frame, size)
+    """The rows of a frame, as a source. Reading raises Refused for values that no table holds."""
+    return SourceRows(frame_fields(frame), lambda: storable_frame(frame), size)
 
 
-def rows_of_user_frame(frame: "DataFrame") -> SourceRows:
-    """The rows of a caller's frame, as a source.
+def storable_frame(frame: "DataFrame") -> "DataFrame":
+    """The frame, which raises Refused when Spark reads a value that no table holds.
 
-    Reading raises Refused for a time outside the years 1 to 9999, as it does for files. Times within structs,
-    lists and maps are not checked.
+    These are times outside the years 1 to 9999 and text that is not UTF-8, also within structs, lists and
+    maps.
     """
-    from pyspark.sql.functions import expr, raise_error, when
+    from pyspark.sql.functions import raise_error, when
 
     fields = frame_fields(frame)
-    has_times = any(field.dataType.typeName() in _FIRST_AND_LAST for field in fields)
-    if not has_times or len({name.lower() for name in fields.names}) < len(fields.names):
-        return rows_of_frame(frame)  # repeated names are refused later
+    if len({name.lower() for name in fields.names}) < len(fields.names):
+        return frame  # repeated names are refused later
 
-    def require_years(field: "StructField") -> "Column":
-        value, bounds = column(field.name), _FIRST_AND_LAST.get(field.dataType.typeName())
-        if bounds is None:
-            return value
-        wrong = raise_error(error_text(_far_time(field.name)))
-        fits = value.isNull() | value.between(*map(expr, bounds))
-        return when(fits, value).otherwise(wrong).alias(field.name)
+    def storable(field: "StructField") -> "Column":
+        value = rest = column(field.name)
+        for unfit, error in ((_is_far_time, _far_time), (_is_bad_text, _bad_text)):
+            holds_unfit = _holds(value, field.dataType, unfit)
+            if holds_unfit is not None:
+                rest = when(holds_unfit, raise_error(error_text(error(field.name)))).otherwise(rest)
+        return rest.alias(field.name)
 
-    return SourceRows(fields, lambda: frame.select(*map(require_years, fields)))
+    return frame.select(*map(storable, fields))
+
+
+# Whether a value of a type is unfit, or None if no value of this type is.
+Unfit = Callable[["Column", "DataType"], "Column | None"]
+
+
+def _holds(value: "Column", type_: "DataType", unfit: Unfit) -> "Column | None":
+    """Whether a value is unfit, or a value within it, or None if no value of this type is."""
+    from pyspark.sql.functions import exists, map_keys, map_values
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match type_:
+        case StructType():
+            parts = [_holds(value.getField(part.name), part.dataType, unfit) for part in type_]
+        case ArrayType():
+            item_type = type_.elementType
+            if _holds(value, item_type, unfit) is None:
+                return None
+            return exists(value, lambda item: cast("Column", _holds(item, item_type, unfit)))
+        case MapType():
+            keys, items = ArrayType(type_.keyType), ArrayType(type_.valueType)
+            parts = [_holds(map_keys(value), keys, unfit), _holds(map_values(value), items, unfit)]
+        case _:
+            return unfit(value, type_)
+    conditions = [part for part in parts if part is not None]
+    return reduce(or_, conditions) if conditions else None
+
+
+def _is_far_time(value: "Column", type_: "DataType") -> "Column | None":
+    from pyspark.sql.functions import expr
+
+    bounds = _FIRST_AND_LAST.get(type_.typeName())
+    return None if bounds is None else ~value.between(*map(expr, bounds))
+
+
+def _is_bad_text(value: "Column", type_: "DataType") -> "Column | None":
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import StringType
+
+    if not isinstance(type_, StringType):
+        return None
+    if hasattr(sf, "is_valid_utf8"):
+        return ~sf.is_valid_utf8(value)
+    return sf.encode(value, "UTF-8") != value.cast("binary")  # Spark 3.5 replaces such bytes
 
 
 def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
@@ -133,7 +178,10 @@ def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
         for column in stored.shape.user_columns
     ]
     return SourceRows(
-        StructType(fields), partial(_current, store, table), size, partial(_read_table, store, stored)
+        StructType(fields),
+        lambda: storable_frame(_current(store, table)),
+        size,
+        partial(_read_table, store, stored),
     )
 
 
@@ -149,7 +197,8 @@ def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str])
         here = LocalRows(store, stored, lease)
         open_ = [{VALID_TO: IsNull()}] if stored.shape.layout is Layout.VERSIONS else []
         for rows in here.batches(wanted, searches=open_):
-            yield rows.rename_columns(names)
+            _refuse_unfit(named := rows.rename_columns(names))
+            yield named
 
 
 def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
@@ -174,15 +223,63 @@ def _storable_within(field: pa.Field) -> pa.Field:
 def arrow_of_pandas(frame: Any) -> pa.Table:
     """A pandas frame as an Arrow table, without its index.
 
-    Raises Refused for columns that Arrow cannot convert.
+    Raises Refused for columns that Arrow cannot convert, and for columns with several kinds of times, which
+    Arrow converts to one kind.
     """
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
+        rows = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as stop:
         why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last names a column, but no value
         raise Refused(
             "unreadable-frame", f"{why}.", "Nothing was written; give each column values of one type."
         ) from None
+    for place, name in enumerate(rows.column_names):
+        values = frame.iloc[:, place]
+        if values.dtype == object and _has_times(rows.schema.field(place).type):
+            _refuse_mixed_times(name, values)
+    return rows
+
+
+def _has_times(type_: pa.DataType) -> bool:
+    """Whether an Arrow type is, or contains, a date or timestamp."""
+    if pa.types.is_nested(type_):
+        return any(_has_times(type_.field(place).type) for place in range(type_.num_fields))
+    return bool(pa.types.is_date(type_) or pa.types.is_timestamp(type_))
+
+
+def _refuse_mixed_times(name: str, values: Iterable[Any]) -> None:
+    """Raise Refused if Python values in one place of a column are times of several kinds."""
+    kinds: dict[tuple[str, ...], set[str]] = {}
+    for place, kind in _kinds_of_times(values, ()):
+        kinds.setdefault(place, set()).add(kind)
+    for mixed in kinds.values():
+        if len(mixed) > 1:
+            raise Refused(
+                "unreadable-frame",
+                f"Column {name} mixes {' and '.join(sorted(mixed))}.",
+                "Nothing was written; give all of its values one kind, for example with "
+                "`pandas.to_datetime(..., utc=True)`.",
+                [name],
+            )
+
+
+def _kinds_of_times(values: Iterable[Any], place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The kinds of the times in Python values, each with its place in structs and lists."""
+    for value in values:
+        match value:
+            case datetime() | np.datetime64() if value != value:  # noqa: PLR0124 - NaT, which has no kind
+                continue
+            case datetime(tzinfo=zone) if zone is not None:
+                yield place, "times with a zone"
+            case datetime() | np.datetime64():
+                yield place, "times without a zone"
+            case date():
+                yield place, "dates"
+            case Mapping():
+                for key, inner in value.items():
+                    yield from _kinds_of_times([inner], (*place, str(key)))
+            case list() | tuple() | np.ndarray():
+                yield from _kinds_of_times(value, (*place, ""))
 
 
 def plain_arrow(rows: pa.Table) -> pa.Table:
@@ -212,9 +309,18 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
             "Nothing was written; fix it at the source.",
             [field.name],
         ) from None
-    if any(first_unfit(chunk, ours) for chunk in chunks):
-        raise _far_time(field.name)
-    return pa.chunked_array(chunks, type_)
+    plain = pa.chunked_array(chunks, type_)
+    _refuse_unfit(pa.table([plain], names=[field.name]))
+    return plain
+
+
+def _refuse_unfit(rows: pa.Table) -> None:
+    """Raise Refused for a value that no table holds."""
+    for field in rows.schema:
+        for chunk in rows[field.name].chunks:
+            if unfit := first_unfit(chunk, field):
+                is_text = pa.types.is_string(unfit.field.type)
+                raise _bad_text(field.name) if is_text else _far_time(field.name)
 
 
 def _far_time(name: str) -> Refused:
@@ -223,6 +329,16 @@ def _far_time(name: str) -> Refused:
         "unreadable-value",
         f"The column {name} has a time outside the years 1 to 9999.",
         "Nothing was written; fix it at the source.",
+        [name],
+    )
+
+
+def _bad_text(name: str) -> Refused:
+    """The error for a column with text that no table holds."""
+    return Refused(
+        "unreadable-value",
+        f"The column {name} has text that is not UTF-8.",
+        "Nothing was written; decode it at the source, or deliver it as bytes.",
         [name],
     )
 
@@ -290,7 +406,7 @@ def _rows_of_parquet(store: IcebergStore, file: SourceFile, folder: Path) -> Sou
     def frame() -> "DataFrame":
         # The frame reads a copy, because tasks run later, when the file may have changed.
         whole = copy_whole(file.path, file.stamp, folder)
-        return local_parquet(store, whole, pq.read_schema(whole))
+        return storable_frame(local_parquet(store, whole, pq.read_schema(whole)))
 
     fields = local_fields(pq.read_schema(file.path))
     read = _read_parquet(file.path, frozenset(), file.stamp)
@@ -302,6 +418,7 @@ def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> ReadColum
 
     def read(names: Sequence[str]) -> Iterator[pa.Table]:
         for rows in while_unchanged(parquet_tables(path, names), stamp):
+            _refuse_unfit(rows)
             values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
             yield pa.table(values, names=names)
 

@@ -218,7 +218,7 @@ HINT: Final = (
 )
 
 # Rows with an unreadable event time have this number as their operation. The names are for counts of such
-# rows, of NULLs, and of parts with times outside the years 0001 to 9999.
+# rows, of NULLs, and of parts with times outside the years 0001 to 9999, or with text that is not UTF-8.
 UNREADABLE_TIME: Final = "unreadable event time"
 UNREADABLE: Final = -1000
 NULLS: Final = "null "
@@ -522,7 +522,7 @@ def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str)
                 [name],
             )
     if beyond := [name.removeprefix(BEYOND) for name in counts if name.startswith(BEYOND) and counts[name]]:
-        message = f"The column {beyond[0]} has a time outside the years 1 to 9999."
+        message = f"The column {beyond[0]} has a time outside the years 1 to 9999, or text that is not UTF-8."
         raise Refused("unreadable-value", message, "Convert it in preprocess, or fix the source.", beyond)
 
 

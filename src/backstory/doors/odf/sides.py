@@ -369,8 +369,8 @@ def plan_part(
 ) -> PartPlan:
     """The events of a part.
 
-    If a required value is NULL, an event time is unreadable, or another time is outside the years 1 to 9999,
-    the plan has only counts.
+    If a required value is NULL, an event time is unreadable, another time is outside the years 1 to 9999, or
+    text is not UTF-8, the plan has only counts.
     """
     delivered = sides[DELIVERED]
     failed = {f"{NULLS}{name}": delivered[name].null_count for name in required}

@@ -391,7 +391,7 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     printed form. Raises UnreadableCell for the first cell that has no such value or is of an incompatible
     type.
     """
-    cells = bare(cells)
+    cells = convert_cells(cells, bare)
     if _t.is_null(cells.type):
         return pa.nulls(len(cells), arrow_type(type_)), 0
     if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
@@ -411,12 +411,16 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
 
 
 def bare(cells: pa.Array) -> pa.Array:
-    """The cells without dictionary encoding, JSON type or large offsets."""
+    """The cells without dictionary encoding, JSON type or large offsets.
+
+    Raises pa.ArrowInvalid for text that is not UTF-8.
+    """
     if _t.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.JsonType):
         cells = cells.storage
-    if _t.is_large_string(cells.type) or _t.is_string_view(cells.type):
+    if _is_text(cells.type):
+        cells.validate(full=True)
         return cells.cast(pa.string())
     return cells.cast(pa.binary()) if _is_bytes(cells.type) else cells
 

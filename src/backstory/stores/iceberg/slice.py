@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial, reduce
+from itertools import count
 from operator import and_
 from typing import TYPE_CHECKING, Final
 
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 MOST_FILES: Final = 1_000
 # The number of rows of a file that are read together, if only rows at some places are needed.
 BY_PLACE: Final = 1 << 17
+# Numbers reads, because a lease can hold the results of several reads of a file.
+_READS: Final = count()
 # The columns of a row's place. A file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 
@@ -96,10 +99,11 @@ class LocalRows:
         lease cannot hold them.
         """
         selection, schema, row_searches = self._selection(names, filter_columns, choose, searches)
+        number = next(_READS)
 
         def read(live: FileToRead) -> list[pa.Table]:
             file, deleted = live
-            holding = HeldParts(self.lease, f"{file.file_path} where {searches}")
+            holding = HeldParts(self.lease, f"{file.file_path} in read {number}")
             for rows in self._file_parts(selection, schema, file, deleted, holding.hold):
                 holding.keep(rows)
             return holding.whole()
@@ -213,7 +217,7 @@ class LocalRows:
         if snapshot is None:
             return []
         try:
-            live = live_files(snapshot.manifestListLocation(), self.table.manifests)
+            live = live_files(snapshot.manifestListLocation(), snapshot.summary().get, self.table.manifests)
             return files_to_read(live, self.table.files, searches, MOST_FILES)
         except (OSError, ValueError, zlib.error) as stop:
             raise Unreadable(str(stop)) from stop

@@ -5,10 +5,10 @@ rewrite of files that does not change rows (Iceberg's `replace`) moves no row.
 """
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,9 @@ from backstory.stores.metadata.table_metadata import (
     changed_files,
     file_fields,
     live_files,
+    may_delete_from,
     read_position_deletes,
+    summary_of,
     vector_positions,
 )
 from backstory.stores.metadata.table_rows import MOST_ROWS, TableReader
@@ -229,7 +231,8 @@ def read_moved_rows(
     ]
     hidden = hidden_positions(files.opener.read)
     try:
-        files_before = [] if before is None else _files_at(files, before, hidden, data)
+        touched = {path for commit in changes for path in _lines_by_file(commit, hidden)}
+        files_before = [] if before is None else _files_at(files, before, hidden, touched, data)
         moves = moves_by_file(files_before, changes, hidden)
     except Refused as stop:
         raise Unreadable(stop.message) from stop
@@ -249,22 +252,28 @@ def read_moved_rows(
 
 def _lines_of_commit(files: TableReader, snapshot: int, data: dict[str, "DataFile"]) -> list[FileLine]:
     """The files that a commit added and removed. Its data files are put into `data`."""
-    changed = list(changed_files(_manifest_list(files, snapshot), snapshot, files.opener))
+    changed = list(changed_files(_snapshot(files, snapshot)["manifest-list"], snapshot, files.opener))
     data.update((file.file_path, file) for _, file in changed if file.content.value == DATA)
     return [_file_line(sign, file) for sign, file in changed]
 
 
 def _files_at(
-    files: TableReader, snapshot: int, hidden: HiddenPositions, data: dict[str, "DataFile"]
+    files: TableReader,
+    snapshot: int,
+    hidden: HiddenPositions,
+    touched: Collection[str],
+    data: dict[str, "DataFile"],
 ) -> list[ScannedFile]:
-    """The data files of a snapshot, each with its delete files. They are put into `data`."""
+    """The touched data files of a snapshot, each with its delete files. They are put into `data`."""
     scanned: dict[str, ScannedFile] = {}
     deletes: list[FileLine] = []
-    for _, file in live_files(_manifest_list(files, snapshot), files.opener):
+    bounds = sorted(path.encode() for path in touched)
+    metadata = _snapshot(files, snapshot)
+    for _, file in live_files(metadata["manifest-list"], summary_of(metadata), files.opener):
         line = _file_line("=", file)
-        if line.content == ROWS:
+        if line.content == ROWS and line.location in touched:
             data[line.location], scanned[line.location] = file, (line, [])
-        else:
+        elif line.content != ROWS and may_delete_from(file, bounds):
             deletes.append(line)
     for line in deletes:
         paths: Iterable[str] = [line.hidden]
@@ -276,11 +285,11 @@ def _files_at(
     return list(scanned.values())
 
 
-def _manifest_list(files: TableReader, snapshot: int) -> str:
+def _snapshot(files: TableReader, snapshot: int) -> Mapping[str, Any]:
     metadata = files.table.snapshot_by_id(snapshot)
     if metadata is None:
         raise Unreadable("an expired snapshot")
-    return str(metadata["manifest-list"])
+    return metadata
 
 
 def _file_line(sign: str, file: "DataFile") -> FileLine:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from backstory.errors import Failed
 from backstory.model.change import COLUMNS_STATE, DOOR, foreign_writes
 from backstory.model.instant import parse_instant
 from backstory.model.layout import FILE, MEMORY, POSITION, Layout
@@ -31,7 +32,7 @@ from backstory.model.versions_layout import RECORDED, ROLE
 from backstory.stores.branches import BRANCH, ancestors, in_effect
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
 from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
-from backstory.stores.refusals import no_table
+from backstory.stores.refusals import file_garbled, no_table
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class TableMetadata:
     @property
     def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
         """For each commit of the ancestry, newest first, a function that returns the property with a name."""
-        return ((snapshot.get("summary") or {}).get for snapshot in self.ancestry)
+        return map(summary_of, self.ancestry)
 
     def newest_property(self, name: str) -> str | None:
         """The value of a property in the newest commit that has it."""
@@ -277,7 +278,7 @@ def counts_of_manifests(table: TableMetadata, opener: TableFiles) -> Counts | No
         return Counts(0, 0 if span else None)
     groups: dict[object, _Group] = defaultdict(_Group)
     measure = _measure(table)
-    for partition, file in live_files(snapshot["manifest-list"], opener):
+    for partition, file in live_files(snapshot["manifest-list"], summary_of(snapshot), opener):
         if file.content.value == DATA:
             groups[partition].add(file.record_count, *measure(file))
         elif file.content.value == POSITIONS and file.file_format.value == VECTOR:
@@ -340,9 +341,17 @@ def _ids(table: TableMetadata) -> dict[str, int]:
     return ids | roles if table.shape.layout is Layout.VERSIONS else ids
 
 
-def live_files(manifest_list: str, opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
-    """Each live file of a snapshot, with its partition. Entries are released one by one, which is fast."""
+def live_files(
+    manifest_list: str, summary: Callable[[str], str | None], opener: TableFiles
+) -> "Iterator[tuple[object, DataFile]]":
+    """Each live file of a snapshot, with its partition. Entries are released one by one, which is fast.
+
+    `summary` returns a property in the snapshot's summary. Raises Failed for a manifest or list that was cut
+    after a whole block, because every other reader, including Spark, would take it for a shorter one.
+    """
     manifests = _manifests(manifest_list, opener)
+    if not manifests and (summary("total-data-files") or "0") != "0":
+        raise _file_cut(manifest_list)
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
         for status, file in _entries(manifest, opener):
@@ -358,6 +367,15 @@ def changed_files(manifest_list: str, snapshot: int, opener: TableFiles) -> "Ite
         for status, file in _entries(manifest, opener):
             if status != EXISTING:
                 yield "-" if status == DELETED else "+", file
+
+
+def summary_of(snapshot: Mapping[str, Any]) -> Callable[[str], str | None]:
+    """A function that returns a property in the summary of a snapshot's metadata."""
+    return (snapshot.get("summary") or {}).get
+
+
+def _file_cut(location: str) -> Failed:
+    return file_garbled("the table", location.rpartition("/")[2])
 
 
 def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
@@ -379,7 +397,10 @@ def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
 
 
 def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[int, DataFile]]":
-    """The files of a manifest with their status. Live data files get a first row id, if they have none."""
+    """The files of a manifest with their status. Live data files get a first row id, if they have none.
+
+    Raises Failed if there are fewer files than the manifest list records.
+    """
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         DATA_FILE_TYPE,
@@ -400,14 +421,23 @@ def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[in
     # pyiceberg's own reader ignores fields of format version 3: the place of a deletion vector.
     source = cast("InputFile", PyicebergFile(opener, manifest.manifest_path))
     row_id = next(at for at, field in enumerate(DATA_FILE_TYPE[3].fields) if field.name == "first_row_id")
-    next_row = manifest[-1]
+    next_row, count = manifest[-1], 0
     with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
         for entry in entries:
+            count += 1
             status, file = entry.status.value, entry.data_file
             if status != DELETED and (next_row is None or file[row_id] is None):
                 file[row_id] = next_row
                 next_row = None if next_row is None else next_row + file.record_count
             yield status, file
+    if count < _recorded_entries(manifest):
+        raise _file_cut(manifest.manifest_path)
+
+
+def _recorded_entries(manifest: "ManifestFile") -> int:
+    """The number of files in a manifest, which its list records. Format version 1 may leave it out."""
+    counts = (manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count)
+    return sum(number or 0 for number in counts)
 
 
 class IncompleteFile(OSError):

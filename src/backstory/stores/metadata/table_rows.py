@@ -36,6 +36,7 @@ from backstory.stores.metadata.table_metadata import (
     deleted_positions,
     live_files,
     may_delete_from,
+    summary_of,
     vector_of,
 )
 from backstory.stores.metadata.values import mask_of_visible
@@ -104,7 +105,7 @@ class TableReader:
         if search is not None:
             filtered = [by_name[name] for name in sought]
             wanted = replace(wanted, filter_fields=filtered, choose=search.choose, may_have=search.may_have)
-        live = live_files(snapshot["manifest-list"], self.opener)
+        live = live_files(snapshot["manifest-list"], summary_of(snapshot), self.opener)
         files = files_to_read(live, self.opener, [] if search is None else [search])
         return _Reading(self, wanted, most or MOST_ROWS).table(files)
 
@@ -163,8 +164,7 @@ def is_small(snapshot: Mapping[str, Any]) -> bool:
 
 def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
     """The number of rows in a snapshot's files, including deleted rows, or None if its summary lacks it."""
-    count: str | None = (snapshot.get("summary") or {}).get("total-records")
-    return count
+    return summary_of(snapshot)("total-records")
 
 
 def files_to_read(
@@ -290,7 +290,7 @@ def _files_with_bounds(
     files: TableReader, snapshot: Mapping[str, Any], field: Field
 ) -> "Iterator[tuple[Any, Any, DataFile]]":
     """The data files with their bounds, except files whose values are all NULL."""
-    for _, file in live_files(snapshot["manifest-list"], files.opener):
+    for _, file in live_files(snapshot["manifest-list"], summary_of(snapshot), files.opener):
         if file.content.value != DATA:
             continue
         bounds = bounds_of(file, field)
