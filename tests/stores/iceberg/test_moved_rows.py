@@ -8,12 +8,17 @@ from depth import deep
 from feeding import Fed, line
 from specification.change_feed import changes_of_commits, net
 
+from backstory.formats.memory import Memory
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
 from backstory.reading.commit_ranges import lineage_of
+from backstory.reading.feeds import read_changes
+from backstory.reading.options import ChangesRequest
 from backstory.stores.iceberg.positions import moved_rows, row_groups
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.catalogs import EmbeddedCatalog, metadata_of
+from backstory.stores.metadata.table_rows import TableReader
+from backstory.stores.table_files import local_path
 
 MERGE = """MERGE INTO {t} t USING (SELECT * FROM VALUES (5L, 'e2'), (60L, 'z') AS v(id, v)) s ON t.id = s.id
            WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"""
@@ -120,3 +125,18 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     assert whole.rows == 100_002
     assert size - len(b"PAR1") <= whole.bytes <= size
     whole.release(store)
+
+
+def test_delete_files_of_data_files_that_no_commit_touched_are_not_read(spark):
+    store = IcebergStore(spark, format_version=2)
+    fed = Fed(store, "untouched", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
+    for ids in ((1, 2), (3, 4)):
+        fed.change([{"id": number, "v": "a"} for number in ids])
+    fed.change(gone="id = 1")
+    (untouched,) = spark.sql(f"SELECT file_path FROM {fed.sql}.delete_files").collect()
+    fed.change(gone="id = 3")
+    local_path(untouched.file_path).unlink()
+    catalog = EmbeddedCatalog(store.folder)
+    with Memory(1 << 30).lease() as lease:
+        small = read_changes(TableReader(catalog.describe(fed.name), catalog, lease), ChangesRequest(since=3))
+    assert [(row["id"], row[CHANGE_TYPE]) for row in small.rows] == [(3, "delete")]

@@ -20,7 +20,7 @@ from backstory.model.instant import EPOCH
 from backstory.model.table import Column
 from backstory.stores.iceberg.schema import FIELD_ID, columns_of_fields, spark_type
 from backstory.stores.metadata.table_metadata import Unreadable
-from backstory.stores.metadata.values import booleans, integers, truths_of
+from backstory.stores.metadata.values import booleans, integers, scalar, truths_of
 
 Field = Mapping[str, Any]
 # A row group's statistics by a field's name, or None if they lack the least and the greatest value.
@@ -226,7 +226,7 @@ def _scalar(value: Any, stored_type: str | None, type_: pa.DataType) -> pa.Scala
     if value is None:
         return pa.scalar(None, type_)
     if pa.types.is_string(type_):
-        return pa.scalar(value.decode(), type_) if len(value) <= LONGEST else None
+        return scalar(value, type_) if len(value) <= LONGEST else None
     stored = KEPT_AS.get(stored_type or "")
     if stored == type_ or (stored and (pa.types.is_timestamp(type_) or pa.types.is_date32(type_))):
         return pa.array([value], stored).view(type_)[0]
