@@ -240,7 +240,7 @@ def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
         go.wait(SECONDS)
         raise UsageError("done", "Done.", "Nothing.")
 
-    monkeypatch.setitem(server.VIEWS, "tables", slow)
+    monkeypatch.setitem(server.OF_WAREHOUSE, "tables", slow)
     monkeypatch.setattr(server, "SECONDS", SECONDS)
     asking = [threading.Thread(target=asked.get, args=("/tables.json",)) for _ in range(server.WAITING)]
     for each in asking:
@@ -261,7 +261,7 @@ def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
 
 def test_what_takes_too_long_is_given_up(asked, monkeypatch):
     go = threading.Event()
-    monkeypatch.setitem(server.VIEWS, "tables", lambda *_: go.wait(SECONDS))
+    monkeypatch.setitem(server.OF_WAREHOUSE, "tables", lambda *_: go.wait(SECONDS))
     monkeypatch.setattr(server, "SECONDS", 0.2)
     told = asked.get("/tables.json")
     go.set()
@@ -272,7 +272,7 @@ def test_a_bug_is_told_by_its_kind_alone(asked, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setitem(server.VIEWS, "tables", broken)
+    monkeypatch.setitem(server.OF_WAREHOUSE, "tables", broken)
     told = asked.get("/tables.json")
     assert (told.status, told.document["error"]["code"]) == (500, "bug")
     assert "secret" not in told.text

@@ -80,17 +80,17 @@ def _require_token(host: str, token: str) -> None:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     """A listening socket. Raises Failed if it cannot be opened."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    places = [PORT, 0] if port is None else [port]
-    for place in places[:-1]:
+    family, bare = socket.AF_INET6 if ":" in host else socket.AF_INET, host.strip("[]")
+    if port is None:
         with suppress(OSError, TypeError, UnicodeError):
-            return socket.create_server((host.strip("[]"), place), family=family)
+            return socket.create_server((bare, PORT), family=family)
+        port = 0
     try:
-        return socket.create_server((host.strip("[]"), places[-1]), family=family)
+        return socket.create_server((bare, port), family=family)
     except (OSError, OverflowError, TypeError, UnicodeError) as stop:
         why = str(getattr(stop, "strerror", None) or stop).rstrip(".")
         raise Failed(
             "port-in-use",
-            f"The explorer cannot listen on {host}:{places[-1]}: {why}.",
+            f"The explorer cannot listen on {host}:{port}: {why}.",
             "Choose another port, or 0 for a free one.",
         ) from None

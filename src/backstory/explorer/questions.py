@@ -157,54 +157,48 @@ class Snippet:
         return cls("Command line", shlex.join(["backstory", *words]))
 
 
+def call_snippets(
+    table: TableMetadata,
+    call: str,
+    words: Sequence[str] = (),
+    arguments: Sequence[Any] | None = None,
+    more: Sequence[str] = (),
+    **options: str,
+) -> list[Snippet]:
+    """The command and the method of a table that make this call, with the options that are not empty.
+
+    `arguments` are the method's, by default `words`. `more` are words that only the command has.
+    """
+    name, options = str(table.shape.table), {key: value for key, value in options.items() if value}
+    flags = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
+    values = [repr(value) for value in (words if arguments is None else arguments)]
+    values += [f"{key}={value!r}" for key, value in options.items()]
+    return [
+        Snippet.command(call.replace("_", "-"), name, *words, *flags, *more),
+        Snippet("Python", f"warehouse.table({name!r}).{call}({', '.join(values)})"),
+    ]
+
+
 def rows_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
     """Snippets that read the same rows of a table, for a shell, Python and SQL."""
-    name = str(table.shape.table)
-    known = ["--known-at", question.known_at] if question.known_at else []
-    words = ["as-of", name, question.at] if question.at else ["current", name]
-    arguments = _arguments(known_at=question.known_at)
-    method, time = ("as_of", [repr(question.at)]) if question.at else ("current", [])
-    call = f"{method}({', '.join([*time, *arguments])})"
-    snippets = [
-        Snippet.command(*words, *known, "--limit", str(question.rows)),
-        Snippet("Python", f"warehouse.table({name!r}).{call}"),
-    ]
-    return snippets + _sql_of_rows(question, table)
+    call, words = ("as_of", [question.at]) if question.at else ("current", [])
+    limit = ["--limit", str(question.rows)]
+    calls = call_snippets(table, call, words, more=limit, known_at=question.known_at)
+    return calls + _sql_of_rows(question, table)
 
 
 def life_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
     """Snippets that read the same record's history, for a shell, Python and SQL."""
-    name = str(table.shape.table)
-    axis = ["--axis", question.axis] if question.axis else []
-    known = ["--known-at", question.known_at] if question.known_at else []
-    key = question.record(table.shape.source_key)
-    arguments = _arguments(axis=question.axis, known_at=question.known_at)
-    snippets = [
-        Snippet.command("timeline", name, *question.key, *axis, *known),
-        Snippet("Python", f"warehouse.table({name!r}).timeline({', '.join([repr(key), *arguments])})"),
-    ]
-    return snippets + _sql_of_life(question, table)
+    key, options = [question.record(table.shape.source_key)], {"axis": question.axis}
+    calls = call_snippets(table, "timeline", question.key, key, **options, known_at=question.known_at)
+    return calls + _sql_of_life(question, table)
 
 
 def diff_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
     """Snippets that read the same differences between two times, for a shell and Python."""
-    name = str(table.shape.table)
     axis = "" if table.shape.layout in HISTORIES else "recorded"
-    more = [
-        *(["--axis", axis] if axis else []),
-        *(["--known-at", question.known_at] if question.known_at else []),
-        *(["--change", question.change] if question.change else []),
-    ]
-    arguments = _arguments(axis=axis, known_at=question.known_at, change=question.change)
-    words = ", ".join([repr(question.first), repr(question.to), *arguments])
-    return [
-        Snippet.command("diff", name, question.first, question.to, *more),
-        Snippet("Python", f"warehouse.table({name!r}).diff({words})"),
-    ]
-
-
-def _arguments(**named: str) -> list[str]:
-    return [f"{name}={value!r}" for name, value in named.items() if value]
+    options = {"axis": axis, "known_at": question.known_at, "change": question.change}
+    return call_snippets(table, "diff", [question.first, question.to], **options)
 
 
 def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:

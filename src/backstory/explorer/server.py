@@ -19,12 +19,11 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
-from backstory.explorer import history_views, views
 from backstory.explorer.catalog_reader import CatalogReader, without_paths
 from backstory.explorer.guard import Guard, guard_application
 from backstory.explorer.pages import asset, error_page, evidence, page
 from backstory.explorer.questions import Question, question_of
-from backstory.explorer.views import View
+from backstory.explorer.views import OF_TABLE, OF_WAREHOUSE, now, take_step, view_of
 from backstory.model.values import as_json
 from backstory.stores.metadata.table_metadata import Unreadable
 
@@ -95,15 +94,7 @@ class BoundedConnection(H11Protocol):
 
 log = structlog.get_logger()
 
-VIEWS: Final[dict[str, Callable[[CatalogReader, Question], View]]] = {
-    "tables": views.tables_view,
-    "table": history_views.table_view,
-    "record": history_views.record_view,
-    "value": history_views.value_view,
-    "diff": history_views.diff_view,
-    "check": views.check_view,
-    "log": views.log_view,
-}
+
 # The limits of answers computed at once, of waiting requests, and of seconds for one answer.
 AT_ONCE, WAITING, SECONDS = 2, 16, 30
 _STATUS: Final = {UsageError: 400, Refused: 409, TryAgain: 503, Failed: 500}
@@ -113,7 +104,7 @@ def application(source: CatalogReader, guard: Guard) -> "ASGIApp":
     """The explorer of a warehouse, behind its guard."""
     limiter = _Limiter(CapacityLimiter(AT_ONCE))
     routes = [Route("/", partial(_answer, source, limiter, "tables", "html"))]
-    for view in VIEWS:
+    for view in (*OF_WAREHOUSE, *OF_TABLE):
         for ending, form in (("", "html"), (".json", "json"), (".html", "file")):
             if form != "file" or view == "record":
                 routes.append(Route(f"/{view}{ending}", partial(_answer, source, limiter, view, form)))
@@ -139,7 +130,7 @@ async def _answer(
     try:
         question = question_of(view, request.query_params.multi_items())
         if question.step:
-            moved = await _within_limits(limiter, partial(history_views.take_step, source, question))
+            moved = await _within_limits(limiter, partial(take_step, source, question))
             return RedirectResponse(moved.address(".json" if form == "json" else ""), 303)
         following, body = await _within_limits(limiter, partial(_render, source, question, form))
     except Exception as stop:  # noqa: BLE001 - every failure becomes an answer
@@ -156,10 +147,10 @@ async def _answer(
 
 def _render(source: CatalogReader, question: Question, form: str) -> tuple[Question | None, str]:
     """The question of the next page, and the answer as HTML, JSON or a file."""
-    view = VIEWS[question.view](source, question)
+    view = view_of(source, question)
     if form == "json":
         return view.following, as_json(view.document) + "\n"
-    return view.following, evidence(view, views.now()) if form == "file" else page(view)
+    return view.following, evidence(view, now()) if form == "file" else page(view)
 
 
 async def _within_limits(limiter: _Limiter, act: Callable[[], Any]) -> Any:
