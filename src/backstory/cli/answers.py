@@ -1,16 +1,22 @@
-"""Answers to a command's question, from metadata or files if these suffice, or else from Spark."""
+"""Answers to a command's question, from metadata or files if these suffice, or else from Spark.
+
+Standard error shows that Spark starts or computes. Moving lines appear only on terminals. `--quiet` and
+`--verbose` turn them off.
+"""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.console import Console
+
 from backstory.cli.options import Options
-from backstory.cli.output import print_line
-from backstory.cli.progress import show_activity, show_start
+from backstory.cli.output import errors, print_line
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName, possible_names, resolve_name, table_name
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 # Use only Java's fast compiler, because a short command ends before the slow one pays off.
 FAST_START = "-XX:TieredStopAtLevel=1"
+STARTING = "Starting Spark ..."
+MEGABYTE = 1_000_000
 
 
 def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
@@ -144,9 +152,9 @@ def log_for_options(options: Options) -> None:
 
 @contextmanager
 def open_warehouse(
-    options: Options, *tables: str, brief: bool = False, catalog: str = CATALOG
+    options: Options, *tables: str, brief: bool = False, catalog: str = CATALOG, activity: str = ""
 ) -> Iterator["Warehouse"]:
-    """The warehouse of the options, with Spark.
+    """The warehouse of the options, with Spark. While it is open, a spinner shows the `activity`.
 
     If `brief` is true, Spark starts faster but computes more slowly. Raises UsageError if one of `tables`
     does not exist, before Spark starts if the catalog opens without Spark.
@@ -164,7 +172,8 @@ def open_warehouse(
     with started as opened:
         if options.branch is not None:
             opened = replace(opened, store=replace(opened.store, branch=options.branch))  # noqa: PLW2901
-        yield opened
+        with show_activity(options, activity) if activity else nullcontext():
+            yield opened
         sys.stdout.flush()
 
 
@@ -178,6 +187,64 @@ def _require_tables(options: Options, tables: Sequence[str]) -> None:
     for name in tables:
         if resolve_name(name, existing.__contains__) is None:
             raise no_table(table_name(name), existing, catalog.description)
+
+
+@contextmanager
+def show_start(options: Options) -> Iterator[None]:
+    """Show that Spark is starting, and the progress of fetching its connectors the first time."""
+    from backstory.spark.jars import CONNECTOR_BYTES, must_fetch
+
+    properties = options.settings().spark
+    fetching = must_fetch(properties)
+    if fetching and not options.quiet:
+        size = f"{CONNECTOR_BYTES // MEGABYTE} MB"
+        line = f"Fetching Spark's connectors (Iceberg, SQLite), only this once: {size} from Maven Central ..."
+        errors.print(line, style="dim")
+    if options.quiet or options.verbose or not sys.stderr.isatty():
+        yield
+        return
+    # Spark's start redirects standard error to a file, so the terminal is kept.
+    terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8")
+    with terminal, _status_line(Console(file=terminal), properties, fetching=fetching):
+        yield
+
+
+@contextmanager
+def show_activity(options: Options, words: str) -> Iterator[None]:
+    """Show a spinner with these words until the block ends.
+
+    Standard output is not redirected, because another program may read it.
+    """
+    if options.quiet or options.verbose or not sys.stderr.isatty():
+        yield
+        return
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    console = Console(stderr=True)
+    with Live(Spinner("dots", words), console=console, transient=True, redirect_stdout=False):
+        yield
+
+
+@contextmanager
+def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
+    from backstory.spark.jars import CONNECTOR_BYTES, fetched_bytes
+
+    ended = threading.Event()
+    with terminal.status(STARTING) as line:
+
+        def follow_download() -> None:
+            while (so_far := fetched_bytes(properties)) < CONNECTOR_BYTES and not ended.wait(0.5):
+                line.update(f"Fetching: {so_far // MEGABYTE} of {CONNECTOR_BYTES // MEGABYTE} MB")
+            line.update(STARTING)
+
+        follower = threading.Thread(target=follow_download if fetching else ended.wait, daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            follower.join()
 
 
 def print_remark(options: Options, remark: str) -> None:

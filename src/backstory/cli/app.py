@@ -15,9 +15,7 @@ from backstory.cli import (
     check,
     datasets,
     demo,
-    explore,
     fivetran,
-    historize,
     projects,
     pull,
     read,
@@ -44,7 +42,7 @@ COMMANDS = {
         projects.run,
         snapshot.snapshot,
         snapshot.apply,
-        historize.historize,
+        snapshot.historize,
         fivetran.serve,
         fivetran.send,
         demo.demo,
@@ -56,7 +54,7 @@ COMMANDS = {
         changes.diff,
         read.timeline,
         changes.changes,
-        explore.explore,
+        read.explore,
         read.export,
         read.views,
         read.log,
@@ -86,23 +84,15 @@ def _usage_line(command: Callable[..., object]) -> str | None:
 
     Returns None for other commands.
     """
-    parameters = [
-        parameter
-        for parameter in signature(command).parameters.values()
-        if parameter.kind is not parameter.KEYWORD_ONLY
-    ]
-    if all(
-        parameter.kind is not parameter.VAR_POSITIONAL and parameter.default is parameter.empty
-        for parameter in parameters
-    ):
-        return None
-    words = []
-    for parameter in parameters:
-        several = parameter.kind is parameter.VAR_POSITIONAL
+    words, simple = [], True
+    for parameter in signature(command).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            continue
+        several, required = parameter.kind is parameter.VAR_POSITIONAL, parameter.default is parameter.empty
+        simple &= required and not several
         name = parameter.name.upper() + ("..." if several else "")
-        needed = parameter.default is parameter.empty and (not several or parameter.name == "key")
-        words.append(name if needed else f"[{name}]")
-    return f"Usage: backstory {command.__name__} [OPTIONS] {' '.join(words)}"
+        words.append(name if required and (not several or parameter.name == "key") else f"[{name}]")
+    return None if simple else f"Usage: backstory {command.__name__} [OPTIONS] {' '.join(words)}"
 
 
 for group, commands in COMMANDS.items():

@@ -15,7 +15,6 @@ from backstory.cli.options import (
     with_flags,
 )
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
-from backstory.cli.progress import show_activity
 from backstory.engine.run_context import Remark, RemarkOptions
 from backstory.errors import BackstoryError, Violated
 from backstory.model.receipt import attempt_each, exit_code
@@ -73,7 +72,7 @@ def _check_tables(names: Sequence[str], options: Options) -> "Records":
     results: Records = check_each(every or (), lambda name: answer_from_files(options, name, check_small))
     left = [name for name, records in results.items() if records is None]
     if every is None or left:
-        with open_warehouse(options, *names) as warehouse, show_activity(options, "Checking ..."):
+        with open_warehouse(options, *names, activity="Checking ...") as warehouse:
             store = warehouse.store
 
             def check_by_spark(name: "str | TableName") -> list[dict[str, Any]]:
@@ -121,7 +120,7 @@ def repair(
 
     fix = None if apply else answer_from_files(options, table, repair_small)
     if fix is None:
-        with open_warehouse(options, table) as warehouse, show_activity(options, "Checking ..."):
+        with open_warehouse(options, table, activity="Checking ...") as warehouse:
             fix = warehouse.table(table).repair(apply=apply, **remark)
     if options.output_format == "json":
         show_document(fix.to_dict())

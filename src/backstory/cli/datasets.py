@@ -87,14 +87,10 @@ def inspect(
         schema: Show only the columns.
         lints: Show only warnings about the manifest.
     """
-    from backstory.doors.odf import inspecting, registry
+    from backstory.doors.odf import inspecting
     from backstory.doors.odf.manifest.dataset import resolve_defaults
 
-    if registry.is_file(dataset):
-        inspected = inspecting.inspect_file(Path(dataset))
-    else:
-        linted = not (schema or resolved) or lints
-        inspected = [_inspect_dataset(dataset, namespace, options, linted=linted)]
+    inspected = _inspect(dataset, namespace, options, linted=lints or not (schema or resolved))
     if schema:
         columns = [
             {"dataset": document.dataset.name, "column": field["name"], "type": type_text(field["type"])}
@@ -102,34 +98,33 @@ def inspect(
             for field in (document.schema["fields"] if document.schema else ())
         ]
         show(columns, options.output_format, ("dataset", "column", "type"))
-    elif lints:
-        rows = [
-            {"dataset": document.dataset.name, **lint.to_dict()}
-            for document in inspected
-            for lint in document.lints
-        ]
+        return
+    if lints:
+        rows = [{"dataset": one.dataset.name, **lint.to_dict()} for one in inspected for lint in one.lints]
         if rows or options.output_format != "table":
             show(rows, options.output_format, LINTS)
         else:
             console.print("No warnings.")
+        return
+    documents = [resolve_defaults(one.dataset) if resolved else one.to_dict() for one in inspected]
+    if options.output_format == "json":
+        show(documents, "json")
     else:
-        documents = [
-            resolve_defaults(document.dataset) if resolved else document.to_dict() for document in inspected
-        ]
-        if options.output_format == "json":
-            show(documents, "json")
-        else:
-            sys.stdout.write("---\n".join(map(inspecting.as_yaml, documents)))
+        sys.stdout.write("---\n".join(map(inspecting.as_yaml, documents)))
 
 
-def _inspect_dataset(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
-    from backstory.doors.odf.inspecting import inspect_here
+def _inspect(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Sequence[Inspected]":
+    """The documents of a manifest, or the one of a stored dataset."""
+    from backstory.doors.odf import inspecting, registry
 
-    small = answer_from_dataset(options, namespace, dataset, partial(inspect_here, linted=linted))
+    if registry.is_file(dataset):
+        return inspecting.inspect_file(Path(dataset))
+    inspect_here = partial(inspecting.inspect_here, linted=linted)
+    small = answer_from_dataset(options, namespace, dataset, inspect_here)
     if small is not None:
-        return small
+        return [small]
     with open_warehouse(options) as warehouse:
-        return warehouse.inspect(dataset, namespace=namespace)
+        return [warehouse.inspect(dataset, namespace=namespace)]
 
 
 def tail(

@@ -114,35 +114,32 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         before = after
 
 
+def _print_heading(words: str) -> None:
+    console.print()
+    console.print(Rule(f"[bold]{words}[/bold]", align="left"))
+
+
 def _show_history(table: "Table") -> None:
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
-        console.print()
-        console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
+        _print_heading(f"The life of {code}")
         lanes = table.timeline(code).lanes
         for line in draw_lanes(lanes, columns, UNTIL):
             console.print(line, markup=False)
-
-    console.print()
-    console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
+    _print_heading("The world as of 2016-01-01")
     world = _rows_by_code(table.as_of(WORLD_AS_OF))
     console.print(f"{len(world)} countries and territories. In Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
         [{name: row[name] for name in ("code", "name", "capital", "currencies")} for row in southern], "table"
     )
-
-    console.print()
-    console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
+    _print_heading("The euro, then and now")
     then = _euro_users(_rows_by_code(table.as_of(EURO_THEN)))
     now = _euro_users(_rows_by_code(table.current()))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
     console.print(f"  left: {', '.join(sorted(then - now)) or 'none'}")
-
-    console.print()
-    console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
-    commits = table.log()
-    shown = ("snapshot_id", "operation", "door", "counts")
+    _print_heading("Commits, newest first")
+    commits, shown = table.log(), ("snapshot_id", "operation", "door", "counts")
     show([{name: commit[name] for name in shown} for commit in commits], "table")
     console.print(f"{len(commits)} commits: one for each batch, and none for copies without a change.")
 
@@ -150,8 +147,7 @@ def _show_history(table: "Table") -> None:
 def _run_project(warehouse: "Warehouse") -> None:
     """Deliver the copies of each January with a project file, twice. The second run has nothing to do."""
     project = PROJECT.format(folder=bundled_copies()[0].parent, table=PROJECT_TABLE)
-    console.print()
-    console.print(Rule("[bold]Every night, by one file[/bold]", align="left"))
+    _print_heading("Every night, by one file")
     console.print(project, markup=False)
     with tempfile.TemporaryDirectory(prefix="backstory-demo-") as folder:
         file = Path(folder) / "histories.yaml"
@@ -171,15 +167,13 @@ def _euro_users(rows: Sequence[dict[str, Any]]) -> set[str]:
 
 def _show_readers(store: "IcebergStore", options: Options) -> None:
     warehouse = options.settings().warehouse
-    console.print()
-    console.print(Rule("[bold]Read it without backstory[/bold]", align="left"))
+    _print_heading("Read it without backstory")
     console.print(f"The table stays in {warehouse}.")
     for reader, lines in reading_lines(store, f"sqlite:///{warehouse}/{CATALOG_FILE}").items():
         console.print(f"\n{reader}:\n")
         for line in lines:
             console.print(f"  {line}", markup=False)
-    console.print()
-    console.print(Rule("[bold]See it in a browser[/bold]", align="left"))
+    _print_heading("See it in a browser")
     console.print(f"{program()} explore --warehouse {warehouse}", markup=False)
 
 

@@ -170,18 +170,16 @@ def send(
     """
     from backstory.testing.sender import AS_FIVETRAN, CopyPair, Sender, rehearse_pair, send_pair
 
-    time = parse_instant(at) if at else None
+    time, name = parse_instant(at) if at else None, TableName(schema, table)
     names = tuple(name.strip() for name in key.split(","))
     pair = CopyPair(before, after, names, FileOptions(**words), history)
     if dry_run:
-        sent = rehearse_pair(pair, time)
-    else:
-        encoding = replace(AS_FIVETRAN, format=format, compression=compression, encrypted=encryption == "aes")
-        with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
-            sent = send_pair(
-                Sender.to(to, Path(folder), encoding=encoding), TableName(schema, table), pair, time
-            )
-    _show_sent(sent, f"{schema}.{table}", options, dry_run=dry_run)
+        _show_sent(rehearse_pair(pair, time), str(name), options, dry_run=True)
+        return
+    encoding = replace(AS_FIVETRAN, format=format, compression=compression, encrypted=encryption == "aes")
+    with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
+        sent = send_pair(Sender.to(to, Path(folder), encoding=encoding), name, pair, time)
+    _show_sent(sent, str(name), options, dry_run=False)
 
 
 def _show_sent(sent: "SentPair", table: str, options: Options, *, dry_run: bool) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from backstory.cli.answers import answer_from_metadata, open_warehouse, print_remark
@@ -19,6 +19,7 @@ from backstory.cli.output import (
     console,
     drop_idle_columns,
     error_in_fields,
+    errors,
     in_fields,
     in_flags,
     print_error,
@@ -27,14 +28,14 @@ from backstory.cli.output import (
     show,
     show_one,
 )
-from backstory.cli.progress import watch_run
 from backstory.errors import Violated
 from backstory.model.receipt import exit_code
-from backstory.projects.options import RunRequest
+from backstory.projects.options import RunRequest, RunWatcher
 from backstory.sources.databases.address import is_database, parse_server
 from backstory.sources.databases.copies import declared_keys
 
 if TYPE_CHECKING:
+    from backstory.projects.declarations import Declaration
     from backstory.projects.log import Rows, RunReceipt
     from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog
 
@@ -59,6 +60,7 @@ DECLARATIONS_OF_RUN: Final = (
     "counts",
     "error_code",
 )
+NAMES_SHOWN: Final = 4  # running declarations after the bar
 FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "due", "late")
 
 
@@ -106,6 +108,40 @@ def _stop_on_signals() -> Iterator[Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def watch_run(options: Options) -> Iterator[RunWatcher]:
+    """A watcher of a run. On a terminal, it draws how many declarations have ended, and which run."""
+    if options.quiet or options.verbose or not errors.is_terminal:
+        yield RunWatcher()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.fields[rows]:,} rows changed  {task.fields[names]}")
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
+    with Progress(*columns, console=errors, transient=True, redirect_stdout=False) as bar:
+        task, running, lock, rows = bar.add_task("", total=None, rows=0, names=""), list[str](), Lock(), [0]
+
+        def draw(advance: int = 0) -> None:
+            names = ", ".join(running[:NAMES_SHOWN]) + (" ..." if len(running) > NAMES_SHOWN else "")
+            bar.update(task, advance=advance, rows=rows[0], names=names)
+
+        def on_selection(declarations: "Sequence[Declaration]") -> None:
+            bar.update(task, total=len(declarations))
+
+        def on_begin(name: str) -> None:
+            with lock:
+                running.append(name)
+                draw()
+
+        def on_end(receipt: "RunReceipt") -> None:
+            with lock:
+                running[:] = [name for name in running if name != receipt.name]
+                rows[0] += sum(count for name, count in receipt.counts.items() if name != "unchanged")
+                draw(advance=1)
+
+        yield RunWatcher(on_selection, on_begin, on_end)
 
 
 def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool = False) -> None:

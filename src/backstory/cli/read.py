@@ -1,5 +1,11 @@
-"""The tables of a warehouse, and the rows, records and commits of one table."""
+"""The tables of a warehouse, the rows, records and commits of one table, and their explorer in a browser."""
 
+import gc
+import os
+import signal
+import sys
+import threading
+import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +19,7 @@ from backstory.cli.answers import (
     answer_from_files,
     answers_from_metadata,
     collect_rows,
+    log_for_options,
     open_warehouse,
     print_remark,
     rows_of_frame,
@@ -42,11 +49,12 @@ from backstory.cli.output import (
     in_flags,
     line_width,
     print_error,
+    print_line,
     short_time,
     show,
+    show_document,
     show_one,
 )
-from backstory.cli.progress import show_activity
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
 from backstory.model.table import resolve_name, table_name
@@ -63,6 +71,9 @@ if TYPE_CHECKING:
     from backstory.stores.metadata.table_rows import TableReader
     from backstory.table import Table
 
+TOKEN = "BACKSTORY_EXPLORE_TOKEN"  # noqa: S105 - the name of a variable
+# The explorer makes many short-lived objects. With Python's default, collecting them takes 1/3 of the time.
+COLLECT_AFTER = 200_000
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts", "note", "author"]
 LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
@@ -264,7 +275,7 @@ def _read_life(options: Options, table: str, key: tuple[str, ...], request: Time
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return small
-    with open_warehouse(options, table, brief=True) as warehouse, show_activity(options, "Reading ..."):
+    with open_warehouse(options, table, brief=True, activity="Reading ...") as warehouse:
         stored = warehouse.table(table)
         axis, known_at, columns = question
         return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
@@ -337,7 +348,7 @@ def export(table: NamedTable, file: Path, *, options: Options = DEFAULTS, **word
         options, table, lambda reader: exports.export(files.table_in_files(reader), request)
     )
     if done is None:
-        with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
+        with open_warehouse(options, table, activity="Writing ...") as warehouse:
             done = warehouse.table(table).export(file, **words)
     if options.output_format == "table":
         console.print(f"{done.table}: {done.rows} rows in {done.file}", markup=False)
@@ -430,3 +441,49 @@ def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
         frame = warehouse.sql(query)
         rows = rows_of_frame(frame, limit, options, "a table of the query")
         show(rows, options.output_format, frame.columns, wide=options.wide)
+
+
+def explore(
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    no_open: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Show histories in a browser: tables, records, differences, and the commit of each value.
+
+    The explorer is read-only, runs without Spark, and stops on Ctrl-C or SIGTERM. By default, it listens only
+    on this machine. Other addresses need a token, which the printed link contains.
+
+    Example: `backstory explore --port 8055`
+
+    Args:
+        port: Port to listen on, or 0 for a free one. Default: 8055, or a free one if it is taken.
+        host: Address to listen on. An address that other machines can reach needs a token.
+        token: Token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
+        no_open: Print the link, and open no browser.
+    """
+    from backstory.explorer.catalog_reader import table_reader
+    from backstory.explorer.opening import open_explorer
+
+    log_for_options(options)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    gc.set_threshold(COLLECT_AFTER)
+    token = token if token is not None else os.environ.get(TOKEN, "")
+    settings = options.settings()
+    if not settings.catalogs[CATALOG] and not settings.warehouse.exists() and not options.quiet:
+        print_line(in_flags(f"There is nothing yet in {settings.location}: it does not exist."))
+    running = open_explorer(table_reader(settings), host, port, token)
+    if options.output_format == "json":
+        show_document({"link": running.link})
+    else:
+        console.print(in_flags(f"Exploring {settings.location}"), markup=False)
+        console.print(f"  {running.link}    (Ctrl-C ends)", markup=False)
+    sys.stdout.flush()
+    if not no_open and sys.stdout.isatty():
+        threading.Thread(target=webbrowser.open, args=(running.link,), daemon=True).start()
+    ended.wait()
+    running.stop()

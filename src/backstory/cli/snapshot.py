@@ -1,13 +1,34 @@
-"""`backstory snapshot` and `apply`: keep the history of a source, from full copies or a feed of changes."""
+"""`snapshot`, `apply` and `historize`: keep the history of a source, a feed of changes, or a model."""
 
-from typing import Any
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from backstory.cli.answers import open_warehouse
-from backstory.cli.options import DEFAULTS, Options, with_flags
-from backstory.cli.output import NOTHING_WRITTEN, console, in_flags, show_one
-from backstory.cli.progress import show_activity
+from backstory.cli.answers import log_for_options, open_warehouse
+from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
+from backstory.cli.output import (
+    NOTHING_WRITTEN,
+    console,
+    in_flags,
+    print_changes,
+    print_error,
+    show,
+    show_one,
+)
+from backstory.doors.historize.receipts import HistorizeRequest
 from backstory.doors.native.options import ApplyRequest, SnapshotRequest, source_of
+from backstory.engine.run_context import collect_rehearsals
+from backstory.errors import UsageError
 from backstory.formats.source_files import SourceFiles
+from backstory.model.receipt import exit_code
+
+if TYPE_CHECKING:
+    from backstory.doors.historize.receipts import HistoryReceipt
+    from backstory.engine.run_context import Rehearsals
+
+COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
 
 
 @with_flags(SnapshotRequest)
@@ -23,40 +44,7 @@ def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> No
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
     """
-    request = SnapshotRequest(**words)
-    delivered = source_of(source, request)
-    if isinstance(delivered, SourceFiles):
-        from backstory.doors.native.refusals import refuse_files
-
-        refuse_files(delivered, request)
-    with open_warehouse(options) as warehouse:
-        from backstory.doors.native import door
-
-        with show_activity(options, "Comparing with the table ..."):
-            receipt = door.snapshot(warehouse.store, delivered, request)
-    show_receipt(receipt.to_dict(), options, dry_run=request.dry_run)
-
-
-def show_receipt(receipt: dict[str, Any], options: Options, *, dry_run: bool) -> None:
-    """Print the receipt of a native table, or the plan of a dry run."""
-    receipt = {
-        **receipt,
-        "schema_changes": [in_flags(change).replace("`", "") for change in receipt["schema_changes"]],
-    }
-    if options.output_format == "table":
-        receipt |= {name: _nonempty_lines(receipt[name]) for name in ("keys", "columns") if name in receipt}
-    show_one(receipt, options.output_format, wide=options.wide)
-    if dry_run and options.output_format == "table":
-        console.print(NOTHING_WRITTEN)
-
-
-def _nonempty_lines(values: dict[str, Any]) -> list[str]:
-    """A line for each outcome or column that has a value."""
-    return [
-        f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in values.items()
-        if value
-    ]
+    _deliver(source, SnapshotRequest(**words), options)
 
 
 @with_flags(ApplyRequest)
@@ -74,15 +62,127 @@ def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
     """
-    request = ApplyRequest(**words)
+    _deliver(source, ApplyRequest(**words), options)
+
+
+def _deliver(source: str, request: SnapshotRequest | ApplyRequest, options: Options) -> None:
+    """Deliver a source to a native table, and print the receipt, or the plan of a dry run."""
     delivered = source_of(source, request)
-    if isinstance(delivered, SourceFiles) and request.envelope is None:
+    in_envelope = isinstance(request, ApplyRequest) and request.envelope is not None
+    if isinstance(delivered, SourceFiles) and not in_envelope:
         from backstory.doors.native.refusals import refuse_files
 
         refuse_files(delivered, request)
-    with open_warehouse(options) as warehouse:
+    is_feed = isinstance(request, ApplyRequest)
+    activity = "Applying the changes to the table ..." if is_feed else "Comparing with the table ..."
+    with open_warehouse(options, activity=activity) as warehouse:
         from backstory.doors.native import door
 
-        with show_activity(options, "Applying the changes to the table ..."):
-            receipt = door.apply(warehouse.store, delivered, request)
-    show_receipt(receipt.to_dict(), options, dry_run=request.dry_run)
+        if isinstance(request, ApplyRequest):
+            receipt = door.apply(warehouse.store, delivered, request).to_dict()
+        else:
+            receipt = door.snapshot(warehouse.store, delivered, request).to_dict()
+    changes = [in_flags(change).replace("`", "") for change in receipt["schema_changes"]]
+    receipt = {**receipt, "schema_changes": changes}
+    if options.output_format == "table":
+        receipt |= {name: _nonempty_lines(receipt[name]) for name in ("keys", "columns") if name in receipt}
+    show_one(receipt, options.output_format, wide=options.wide)
+    if request.dry_run and options.output_format == "table":
+        console.print(NOTHING_WRITTEN)
+
+
+def _nonempty_lines(values: dict[str, Any]) -> list[str]:
+    """A line for each outcome or column that has a value."""
+    return [
+        f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if value
+    ]
+
+
+@with_flags(HistorizeRequest)
+def historize(
+    model: Path | None = None,
+    *,
+    options: Options = DEFAULTS,
+    resolved: Flag = False,
+    schema: Flag = False,
+    **words: Any,
+) -> int:
+    """Load base tables from their stage, and then their histories.
+
+    A second run with the same --run-id changes nothing. If the first run was interrupted, the second one
+    continues it.
+
+    Args:
+        model: The model, a YAML file of the format historize/1.
+        resolved: Print the model with every default and generated column, and change nothing.
+        schema: Print the JSON Schema of models, for editors.
+    """
+    request = HistorizeRequest(model or "", **words)
+    if schema or resolved or request.sql or model is None:
+        sys.stdout.write(_model_text(request, schema=schema, resolved=resolved))
+        return 0
+    log_for_options(options)
+    receipts, changes = _load(request, options)
+    _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=request.dry_run)
+    return exit_code(receipts)
+
+
+def _model_text(request: HistorizeRequest, *, schema: bool, resolved: bool) -> str:
+    """The JSON Schema of models, or the model with every default, or the statements that load it."""
+    from backstory.doors.historize import door, hist_state, model, model_load
+
+    if schema:
+        return json.dumps(model.Model.model_json_schema(), indent=2) + "\n"
+    if not request.model:
+        raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
+    if resolved:
+        return hist_state.as_yaml(model_load.open_model(request.model)[0])
+    return door.script(door.choose(request.model, request.dialect), request.dataset)
+
+
+def _load(request: HistorizeRequest, options: Options) -> "tuple[list[HistoryReceipt], Rehearsals]":
+    """Load a model into a database or the warehouse. Returns the receipts, and the changes of a dry run."""
+    from backstory.doors.historize import door
+
+    chosen = door.choose(request.model, request.dialect)
+    if not chosen.on_spark:
+        return door.historize_on_database(chosen, request.url, request), []
+    if request.url is not None:
+        raise UsageError(
+            "wrong-url",
+            "`--url` was given, but the model's dialect is Spark, whose tables are in the warehouse.",
+            "Use `--dialect duckdb` or `--dialect postgres` with `--url`, or leave out `--url`.",
+        )
+    if refusals := door.early_refusals(chosen, request):
+        return refusals, []
+    with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
+        return door.historize_on_spark(chosen, warehouse.store, request), changes
+
+
+def _show_receipts(
+    receipts: "Sequence[dict[str, Any]]", options: Options, changes: "Rehearsals", *, dry_run: bool
+) -> None:
+    if options.output_format == "json":
+        show(receipts, "json")
+        return
+    columns = (*COLUMNS, "keys") if dry_run else COLUMNS
+    show([_receipt_row(receipt, columns) for receipt in receipts], options.output_format, columns)
+    if options.output_format == "table":
+        print_changes(changes)
+    for receipt in receipts:
+        if receipt["error"]:
+            print_error(receipt["error"], f"{receipt['dataset']}: ")
+
+
+def _receipt_row(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:
+    """A receipt as a row, with nested values as strings."""
+    row = {name: receipt.get(name) for name in columns}
+    changes = row["schema_changes"]
+    row["schema_changes"] = ", ".join(changes) if isinstance(changes, list) and changes else None
+    keys = row.get("keys")
+    if isinstance(keys, dict):
+        lists = (f"{outcome}: {', '.join(sample)}" for outcome, sample in keys.items() if sample)
+        row["keys"] = "; ".join(lists) or None
+    return row

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
-from backstory.cli.answers import open_warehouse
+from backstory.cli.answers import open_warehouse, show_start
 from backstory.cli.options import DEFAULTS, Flag, NamedTable, Options, parse_key, require_key, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
@@ -17,7 +17,6 @@ from backstory.cli.output import (
     show_document,
     show_one,
 )
-from backstory.cli.progress import show_activity, show_start
 from backstory.engine.run_context import Remark, RemarkOptions
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import exit_code
@@ -67,10 +66,7 @@ def rewind(
         apply: Write the changes, instead of only showing them.
     """
     instant = parse_instant(time)
-    with (
-        open_warehouse(options, table) as warehouse,
-        show_activity(options, "Reading the table's commits ..."),
-    ):
+    with open_warehouse(options, table, activity="Reading the table's commits ...") as warehouse:
         rewound = warehouse.table(table).rewind(instant, apply=apply, **remark).to_dict()
     if options.output_format != "table":
         show_one(rewound, options.output_format, wide=options.wide)
@@ -122,10 +118,7 @@ def forget(
         apply: Erase the record, instead of only searching for it.
     """
     require_key(key)
-    with (
-        open_warehouse(options, table) as warehouse,
-        show_activity(options, "Searching the table's files ..."),
-    ):
+    with open_warehouse(options, table, activity="Searching the table's files ...") as warehouse:
         stored = warehouse.table(table)
         record = parse_key(stored, key)
         certificate = stored.forget(record, drop_cursors=drop_cursors, apply=apply, **remark).to_dict()
@@ -184,7 +177,7 @@ def maintain(
     require_some(tables, every=all)
     for time in ("settle_before", "known_from"):
         words[time] = optional_instant(words[time])
-    with open_warehouse(options, *tables) as warehouse, show_activity(options, "Maintaining tables ..."):
+    with open_warehouse(options, *tables, activity="Maintaining tables ...") as warehouse:
         receipts = warehouse.maintain(*tables, all=all, **words)
     documents = [receipt.to_dict() for receipt in receipts]
     if options.output_format != "table":
@@ -230,7 +223,7 @@ def drop(
         archive: Keep the history under this name, schema.table or a name in the same schema.
         apply: Delete or rename the table, instead of only showing it.
     """
-    with open_warehouse(options, table) as warehouse, show_activity(options, "Reading the table ..."):
+    with open_warehouse(options, table, activity="Reading the table ...") as warehouse:
         ended = warehouse.table(table).drop(archive=archive, apply=apply).to_dict()
     if options.output_format != "table":
         show_one(ended, options.output_format, wide=options.wide)
@@ -324,10 +317,7 @@ def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
     Args:
         catalog: Catalog of the configuration to examine.
     """
-    with (
-        open_warehouse(options, catalog=catalog) as warehouse,
-        show_activity(options, "Trying each ability ..."),
-    ):
+    with open_warehouse(options, catalog=catalog, activity="Trying each ability ...") as warehouse:
         diagnosis = warehouse.doctor()
     document = diagnosis.to_dict()
     if options.output_format == "json":

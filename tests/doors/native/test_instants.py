@@ -4,6 +4,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from serving import SECONDS, within
 
 from backstory.doors.native.instants import StoredInstants
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.snapshot import NativeSnapshot
+from backstory.doors.native.snapshot import open_copy
 from backstory.doors.native.sources import rows_of_arrow
 from backstory.engine.deliver import deliver_once
 from backstory.errors import Refused, UsageError
@@ -59,8 +60,8 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
         late = Blocked(warehouse, name, rows("old"))
         late.start()
         assert within(SECONDS, late.waits)
-        newer = NativeSnapshot(rows_of_arrow(store, rows("new", 3)), SnapshotRequest(into=name))
-        deliver_once(store, newer.open_plan)
+        newer = partial(open_copy, rows_of_arrow(store, rows("new", 3)), SnapshotRequest(into=name))
+        deliver_once(store, newer)
     late.join(SECONDS)
     assert late.told is not None, late.receipt
     assert late.told.code == "time-backwards"

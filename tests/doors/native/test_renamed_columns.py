@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from remembering import day, lives
 
-from backstory.doors.native.feeds.renames import rename_in_text
+from backstory.doors.native.feeds.agreement import rename_in_text
 from backstory.errors import Refused
 from backstory.formats.memory import Memory
 from backstory.settings import DRIVER_MEMORY

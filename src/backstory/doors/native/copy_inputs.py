@@ -5,7 +5,7 @@ V81).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.evolution import EvolvedShape, column_ids
+from backstory.doors.native.evolution import EvolvedShape, data_column_ids, delivered_ids
 from backstory.doors.native.feeds.logs import stored_log
-from backstory.doors.native.instants import CopyPlace, place_copy
+from backstory.doors.native.instants import CopyPlace, interval_micros, place_copy
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.retyping import retyped_rows
+from backstory.doors.native.retyping import cast_frame, retyped_rows
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.sources import ReadColumns, SourceRows
 from backstory.doors.native.stored_rows import (
@@ -32,7 +32,13 @@ from backstory.doors.native.stored_rows import (
     stored_marks,
     stored_truncates,
 )
-from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame, source_schema
+from backstory.doors.native.whole_rows import (
+    COPIES,
+    DERIVED_NAMES,
+    add_derived,
+    derived_frame,
+    source_schema,
+)
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.errors import bad_option
 from backstory.formats.batch_file import source_changed
@@ -42,10 +48,10 @@ from backstory.model.change import NOTHING
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column, Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind, added_fields
-from backstory.model.versions_layout import ROLE, SEQUENCE
+from backstory.model.versions_layout import KIND, ROLE, SCOPE, SEQUENCE, FactKind
 from backstory.reading.options import exact_value
 from backstory.spark.frame_files import FrameFiles, frame_files
-from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
+from backstory.stores.iceberg.frames import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows
@@ -61,7 +67,6 @@ from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 # The largest number of pairs of columns that are compared to find renames, over all records.
 SUCCESSIONS: Final = 64
@@ -98,58 +103,39 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
     return scope
 
 
-def scope_text(scope: Scope | None) -> str | None:
-    """The scope as stored in marks: JSON with sorted keys, and strings for values that JSON lacks (V2)."""
-    if scope is None:
-        return None
-    return json.dumps(dict(scope), ensure_ascii=False, sort_keys=True, default=str)
-
-
 def feed_copy_terms(
-    store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
+    store: IcebergStore, table: IcebergTable, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
     """The settings of a copy into a table of events: its own mark, and the marks from its instant on."""
-    assert table is not None
     shape, at = evolved.shape, micros_of(place.at)
-    data = [column.name for column in shape.user_columns if column.name not in shape.key]
-    ids = column_ids(store, table, evolved)
     sequence = dict(terms.memory.parts).get(SEQUENCE)
-    settled = tuple(None if instant is None else micros_of(instant) for instant in place.settled or ())
+    log = stored_log(table.properties)
     feed = FeedTerms(
         columns=shape.columns,
         key=shape.key,
         tracked=terms.tracked,
         recorded=terms.recorded,
-        numbers={name: ids[name] for name in data},
+        numbers=data_column_ids(store, table, evolved),
         overwritten=terms.overwritten,
         sequence=() if sequence is None else tuple(name for name, _ in sequence.parts),
-        settled=settled,  # type: ignore[arg-type]  # no or two
+        settled=interval_micros(place.settled or ()),
         ids=terms.ids,
-        log=(known := stored_log(table.properties)) is not None,
+        log=log is not None,
     )
     marks = stored_marks(store, table, shape.columns, at)
-    if known is not None and known.truncate is not None:
+    if log is not None and log.truncate is not None:
         # In a log, a truncate has a different instant for each record.
         before = stored_truncates(store, table, shape.columns)
         marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
-    memory = marks[MEMORY].combine_chunks()
-    same = pa.array(
-        [
-            (fields_of_mark["kind"], fields_of_mark["scope"]) == ("copy", place.scope) and instant == place.at
-            for fields_of_mark, instant in zip(memory.to_pylist(), marks[VALID_FROM].to_pylist(), strict=True)
-        ],
-        pa.bool_(),
-    )
-    columns = sorted(ids[column.name] for column in evolved.delivered)
-    own = copy_mark(at, terms.recorded, terms.memory, columns, place.scope)
-    others = marks.filter(pa.compute.invert(same))
-    own_marks = pa.concat_tables(
-        [
-            shape_rows(rows, shape.columns, ids=terms.ids)
-            for rows in (others.drop_columns(["_file", "_pos"]), own)
-        ]
-    )
-    return FeedCopyTerms(feed, at, own_marks, (*terms.compared, *terms.renewed), place.mark is not None)
+    others = [
+        (memory[KIND], memory[SCOPE]) != (FactKind.COPY.value, place.scope) or instant != place.at
+        for memory, instant in zip(marks[MEMORY].to_pylist(), marks[VALID_FROM].to_pylist(), strict=True)
+    ]
+    others_here = marks.filter(pa.array(others, pa.bool_())).drop_columns([FILE, POSITION])
+    own = copy_mark(at, terms.recorded, terms.memory, delivered_ids(store, table, evolved), place.scope)
+    joined = [shape_rows(rows, shape.columns, ids=terms.ids) for rows in (others_here, own)]
+    compared = (*terms.compared, *terms.renewed)
+    return FeedCopyTerms(feed, at, pa.concat_tables(joined), compared, place.mark is not None)
 
 
 @dataclass(frozen=True)
@@ -166,19 +152,25 @@ class CopyInputs:
     terms: CopyTerms
 
     @cached_property
-    def types(self) -> "StructType":
-        """The table's new columns, as a Spark schema."""
-        return spark_fields(arrow_schema({column.name: column.type for column in self.terms.columns}))
+    def schemas(self) -> Mapping[str, pa.Schema]:
+        """The schema of each side of the plan, in the types that the table will have."""
+        types = {column.name: column.type for column in self.evolved.shape.columns}
+        ids = [pa.field(ROW_ID, pa.int64())] if self.terms.ids else []
+        return {
+            DELIVERED: arrow_schema({name: types[name] for name in self.terms.delivered}),
+            SLICE: pa.schema([*arrow_schema(types), *PLACE_SCHEMA, *ids]),
+            ELSEWHERE: arrow_schema({name: types[name] for name in self.terms.key}),
+        }
 
     @cached_property
     def delivered_frame(self) -> "DataFrame":
         """The copy's rows, in the table's new columns."""
-        evolved = self.evolved
-        whole_rows = self.request.whole_rows
-        columns = [column for column in evolved.delivered if not whole_rows or column not in DERIVED]
-        casts = (_cast_column(evolved, column, column.name) for column in columns)
-        rows = self.source.frame().selectExpr(*casts)
-        return derived_frame(rows, side_schemas(self)[DELIVERED]) if whole_rows else rows
+        types = {column.name: column.type for column in self.evolved.shape.columns}
+        names = [column.name for column in self.evolved.delivered]
+        if not self.request.whole_rows:
+            return cast_frame(self.source.frame(), {name: types[name] for name in names})
+        own = {name: types[name] for name in names if name not in DERIVED_NAMES}
+        return derived_frame(cast_frame(self.source.frame(), own), self.schemas[DELIVERED])
 
     @cached_property
     def frame_files(self) -> FrameFiles | None:
@@ -197,8 +189,19 @@ class CopyInputs:
 
     @cached_property
     def stored_frame(self) -> "DataFrame":
-        """The stored rows, in the table's new columns, with their places and row ids."""
-        return _stored_frame(self.store, self.table, self.evolved)
+        """The stored rows in the table's new columns, with places and row ids. Empty if there is no table."""
+        store, table, evolved, shape = self.store, self.table, self.evolved, self.evolved.shape
+        if table is None or evolved.stored is None:
+            fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
+            return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
+        if evolved.retyped:
+            return retyped_rows(store, table, evolved)
+        columns = [
+            _stored_column(evolved.stored.column(column.name), column, evolved.former_name(column.name))
+            for column in shape.columns
+        ]
+        places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
+        return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
 
 
 def gather_inputs(
@@ -211,21 +214,23 @@ def gather_inputs(
     request: SnapshotRequest,
 ) -> CopyInputs:
     """The inputs of a copy's plan. Raises Refused if the copy's instant is not accepted."""
-    scope = typed_scope(request.scope, evolved.shape, settings)
-    place = place_copy(store, table, request, evolved, scope_text(scope))
-    ids = table is not None and keeps_row_ids(table)
+    scope, text = typed_scope(request.scope, evolved.shape, settings), None
+    if scope is not None:  # in marks: JSON with sorted keys, and strings for values that JSON lacks (V2)
+        text = json.dumps(dict(scope), ensure_ascii=False, sort_keys=True, default=str)
+    place = place_copy(store, table, request, evolved, text)
     terms = replace(
-        _copy_terms(evolved, settings, place, request, ids=ids),
+        _copy_terms(evolved, settings, place, request),
         scope=scope,
-        other_scopes=tuple(scope_of(scope) or () for scope in place.other_scopes),
+        ids=table is not None and keeps_row_ids(table),
     )
     if place.has_facts:
+        assert table is not None
         terms = replace(terms, feed=feed_copy_terms(store, table, evolved, place, terms))
     return CopyInputs(store, table, source, evolved, settings, request, place, terms)
 
 
 def _copy_terms(
-    evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, request: SnapshotRequest, *, ids: bool
+    evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, request: SnapshotRequest
 ) -> CopyTerms:
     """The terms for comparing the copy (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [column.name for column in evolved.delivered]
@@ -246,27 +251,10 @@ def _copy_terms(
         in_order=place.in_order,
         restated=request.restate and not place.in_order,
         closes=request.deletes == "close",
-        ids=ids,
+        other_scopes=tuple(scope_of(scope) or () for scope in place.other_scopes),
         successions=() if request.whole_rows else tuple(islice(evolved.successions, SUCCESSIONS)),
         copies=COPIES.name if request.whole_rows else None,
     )
-
-
-def _stored_frame(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> "DataFrame":
-    """All stored rows with new names and types, places and row ids, or no rows if there is no table."""
-    shape = evolved.shape
-    if table is None or evolved.stored is None:
-        fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
-        return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
-    if evolved.retyped:
-        return retyped_rows(store, table, evolved)
-    old = {new: name for name, new in evolved.renamed.items()}
-    columns = [
-        _stored_column(evolved.stored.column(column.name), column, old.get(column.name, column.name))
-        for column in shape.columns
-    ]
-    places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
-    return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
 
 
 def _stored_column(before: Column | None, now: Column, name: str) -> str:
@@ -297,28 +285,17 @@ def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0)
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 
-def _cast_column(evolved: EvolvedShape, delivered: Column, name: str) -> str:
-    """The column cast to the table's type, as SQL, so that Java parses all casts in one call."""
-    wanted = evolved.shape.column(delivered.name)
-    assert wanted is not None
-    return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(delivered.name)}"
-
-
 @dataclass(frozen=True, slots=True)
 class _VersionReader:
     """A reader of stored columns with the names and types that the table will have.
 
-    `stored` is the current schema with new names. `old` maps new names to stored names if they differ.
+    `stored` is the current schema with new names. `name` returns the stored name of a column.
     """
 
     here: LocalRows
     terms: CopyTerms
     stored: pa.Schema
-    old: Mapping[str, str]
-
-    def name(self, name: str) -> str:
-        """The stored name of a column."""
-        return self.old.get(name, name)
+    name: Callable[[str], str]
 
     def names(self, names: Iterable[str]) -> dict[str, str]:
         """The stored names of these columns, by new name. Columns that are not stored are omitted."""
@@ -340,16 +317,13 @@ class _VersionReader:
         if terms.feed is not None:
             scope = (self.name(name) for name, _ in terms.scope or ())
             own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
-        for rows in self.here.batches([*names.values()], own, chosen, [self._bounds(wanted), where]):
-            yield in_schema(rows.rename_columns([*names]), schema)
-
-    def _bounds(self, wanted: Mapping[str, pa.Array]) -> dict[str, OneOf]:
-        """Searches for the values of bounded columns, by stored name."""
-        return {
+        bounds = {
             self.name(name): OneOf(values)
             for name, values in wanted.items()
             if is_bounded(self.stored.field(name).type)
         }
+        for rows in self.here.batches([*names.values()], own, chosen, [bounds, where]):
+            yield in_schema(rows.rename_columns([*names]), schema)
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
         """The same rows with all columns of the schema. Missing columns are read at the rows' places."""
@@ -363,17 +337,16 @@ class _VersionReader:
 
 def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
     """These columns of the copy, read without Spark, or None if Spark must read them."""
-    whole = side_schemas(inputs)[DELIVERED]
+    whole, batches = inputs.schemas[DELIVERED], inputs.source.batches
     schema = pa.schema(field for field in whole if field.name in names)
-    batches = inputs.source.batches
     if batches is None:
         return None
-    if inputs.request.whole_rows:
-        own = source_schema(whole)
-        return SideRows(
-            schema, lambda: (add_derived(rows).select(schema.names) for rows in _cast_rows(batches, own))
-        )
-    return SideRows(schema, lambda: _cast_rows(batches, schema))
+    if not inputs.request.whole_rows:
+        return SideRows(schema, lambda: _cast_rows(batches, schema))
+    own = source_schema(whole)
+    return SideRows(
+        schema, lambda: (add_derived(rows).select(schema.names) for rows in _cast_rows(batches, own))
+    )
 
 
 def _cast_rows(batches: ReadColumns, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -389,7 +362,7 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     A scoped copy into a table of events reads only its own records, and the records in its scope at its
     instant. All columns have the types that the table will have.
     """
-    schema, terms = side_schemas(inputs)[SLICE], inputs.terms
+    schema, terms = inputs.schemas[SLICE], inputs.terms
     if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:
         return empty_side(schema)
     reader = _version_reader(inputs, lease)
@@ -433,7 +406,7 @@ def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> It
     if reader is None:
         return None
     wanted = {name: pc.unique(keys[name]) for name in terms.key}
-    schema = side_schemas(inputs)[ELSEWHERE]
+    schema = inputs.schemas[ELSEWHERE]
     return reader.read(schema, _is_closed if terms.in_order else are_versions, wanted=wanted)
 
 
@@ -446,8 +419,8 @@ def _version_reader(inputs: CopyInputs, lease: MemoryLease) -> _VersionReader | 
     stored = arrow_schema({column.name: column.type for column in before.columns})
     if not types_fit(stored, pa.schema([now.field(name) for name in stored.names])):
         return None
-    old = {new: name for name, new in inputs.evolved.renamed.items()}
-    return _VersionReader(LocalRows(inputs.store, table, lease), inputs.terms, stored, old)
+    former_name = inputs.evolved.former_name
+    return _VersionReader(LocalRows(inputs.store, table, lease), inputs.terms, stored, former_name)
 
 
 def _decisive_columns(terms: CopyTerms) -> set[str]:
@@ -500,14 +473,3 @@ def types_fit(came: pa.Schema, needed: pa.Schema) -> bool:
     """Whether every value of the first schema's types is also a value of the second schema's types."""
     pairs = zip(came, needed, strict=True)
     return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)
-
-
-def side_schemas(inputs: CopyInputs) -> dict[str, pa.Schema]:
-    """The schema of each side of the plan, in the types that the table will have."""
-    columns = {column.name: column.type for column in inputs.evolved.shape.columns}
-    ids = [pa.field(ROW_ID, pa.int64())] if inputs.terms.ids else []
-    return {
-        DELIVERED: arrow_schema({name: columns[name] for name in inputs.terms.delivered}),
-        SLICE: pa.schema([*arrow_schema(columns), *PLACE_SCHEMA, *ids]),
-        ELSEWHERE: arrow_schema({name: columns[name] for name in inputs.terms.key}),
-    }

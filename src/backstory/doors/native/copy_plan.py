@@ -18,12 +18,12 @@ from pyspark.sql import functions as sf
 
 from backstory.doors.native.copy_inputs import (
     DELIVERED,
+    ELSEWHERE,
     SLICE,
     CopyInputs,
     read_delivered,
     read_elsewhere,
     read_stored,
-    side_schemas,
 )
 from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
@@ -35,7 +35,7 @@ from backstory.engine.sides import LocalSide, Side, SideRows, parts_by_key
 from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import arrow_schema, shape_rows
+from backstory.formats.delivered import shape_rows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import digest
 from backstory.model.change import RowBatches
@@ -51,7 +51,6 @@ from backstory.strategies.copies.comparison import (
     CARRIED,
     CONTENT,
     ROWS_BEFORE,
-    ROWS_GONE,
     ROWS_NOW,
     VALUED,
     is_faultless,
@@ -65,7 +64,6 @@ from backstory.strategies.copies.plan import (
     DRIVES,
     HAD,
     LOSES,
-    TAKEN_BACK,
     UNCHANGED,
 )
 from backstory.strategies.copies.terms import CopyTerms
@@ -130,10 +128,8 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
         return None
     counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: content})
     appearing = delivered.select(*key)
-    types = {col.name: col.type for col in terms.columns}
-    schema = arrow_schema({name: types[name] for name in terms.key})
-    few = arrow_of(appearing.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)
-    sums = PlanSums(counts, {APPEARED: few} if number else {}, {}, Counter({ADDED: number, APPEARED: number}))
+    few = {APPEARED: _few_keys(inputs, appearing)} if number else {}
+    sums = PlanSums(counts, few, {}, Counter({ADDED: number, APPEARED: number}))
     return FirstRows(sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing})
 
 
@@ -189,25 +185,17 @@ class PlannedCopy:
     planned: PlanResult
     salt: int
 
-    @property
-    def row_count(self) -> int:
-        """The number of rows in the copy. Identical rows with the same key count once."""
-        return self._count(ROWS_DELIVERED)
+    def count(self, name: str) -> int:
+        """A sum of the plan by its name.
 
-    @property
-    def content(self) -> int:
-        """A digest of the copy's rows as a number.
-
-        For a first copy, it exists only after the rows are written.
+        For a first copy, the digest of the rows (`CONTENT`) exists only after they are written.
         """
-        return self._count(CONTENT)
+        return self.planned.sums.counts[name]
 
     @property
     def outcomes(self) -> dict[str, int]:
         """The number of records by outcome (V36)."""
-        appeared, changed, closed, same = (
-            self._count(name) for name in (APPEARED, CHANGED, CLOSED, UNCHANGED)
-        )
+        appeared, changed, closed, same = map(self.count, (APPEARED, CHANGED, CLOSED, UNCHANGED))
         numbers = (appeared - self.reopened_records, changed, closed, self.reopened_records, same)
         return dict(zip(COPY_COUNTS, numbers, strict=True))
 
@@ -219,33 +207,13 @@ class PlannedCopy:
     @property
     def records_before(self) -> int:
         """The number of records that existed at the copy's instant before the copy was delivered."""
-        return sum(self._count(name) for name in (CHANGED, CLOSED, UNCHANGED))
-
-    @property
-    def rows_now(self) -> int:
-        """The number of whole rows in the copy, including repeated rows."""
-        return self._count(ROWS_NOW)
-
-    @property
-    def rows_before(self) -> int:
-        """The number of whole rows at the copy's instant before the copy was delivered."""
-        return self._count(ROWS_BEFORE)
-
-    @property
-    def rows_gone(self) -> int:
-        """The number of whole rows that the copy no longer has."""
-        return self._count(ROWS_GONE)
-
-    @property
-    def withdrawn_statements(self) -> int:
-        """The number of statements that the copy withdraws."""
-        return self._count(TAKEN_BACK)
+        return sum(map(self.count, (CHANGED, CLOSED, UNCHANGED)))
 
     @property
     def losses(self) -> dict[str, tuple[int, int]]:
         """The number of lost values, and the number of values before, for each column that loses values."""
         names = self.inputs.terms.compared
-        pairs = {name: (self._count(f"{LOSES}{name}"), self._count(f"{HAD}{name}")) for name in names}
+        pairs = {name: (self.count(f"{LOSES}{name}"), self.count(f"{HAD}{name}")) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[0]}
 
     @property
@@ -254,8 +222,8 @@ class PlannedCopy:
         likely = sorted(
             (alike, pair)
             for number, pair in enumerate(self.inputs.terms.successions)
-            if (alike := self._count(f"{CARRIED}{number}"))
-            and 10 * alike >= 9 * self._count(f"{VALUED}{number}")
+            if (alike := self.count(f"{CARRIED}{number}"))
+            and 10 * alike >= 9 * self.count(f"{VALUED}{number}")
         )
         renames = dict[str, str]()
         for _, (old, new) in reversed(likely):
@@ -267,7 +235,7 @@ class PlannedCopy:
     def changes_by_column(self) -> dict[str, int]:
         """The number of changed records for each column that changes."""
         names = (*self.inputs.terms.compared, *self.inputs.terms.renewed)
-        return {name: count for name in names if (count := self._count(f"{DRIVES}{name}"))}
+        return {name: count for name in names if (count := self.count(f"{DRIVES}{name}"))}
 
     @property
     def rows_to_add(self) -> int:
@@ -296,61 +264,47 @@ class PlannedCopy:
     @cached_property
     def reopened_records(self) -> int:
         """The number of appearing records that existed at another time."""
-        reappearing = self._reopened_keys
-        if isinstance(reappearing, np.ndarray):
-            return int(reappearing.sum())
-        return 0 if reappearing is None else int(reappearing.count())
+        if self._appearing_keys is None:
+            return 0
+        _, reopened = self._appearing_keys
+        return int(reopened.sum() if isinstance(reopened, np.ndarray) else reopened.count())
 
     @cached_property
-    def _appeared_keys(self) -> pa.Table | DataFrame | None:
-        """The keys of appearing records, or None for a table without rows, in which all records are new."""
-        table = self.inputs.table
-        rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
-        return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows
+    def _appearing_keys(self) -> tuple[Any, Any] | None:
+        """The keys of appearing records, and a mask or a frame of the keys with versions at other times.
 
-    @cached_property
-    def _reopened_keys(self) -> np.ndarray | DataFrame | None:
-        """The appearing keys that have versions at other times, as a mask or a Spark frame."""
-        appearing, key = self._appeared_keys, list(self.inputs.terms.key)
-        if appearing is None:
+        None if no record appears, and for a table without rows, in which all records are new.
+        """
+        inputs, key = self.inputs, list(self.inputs.terms.key)
+        rows = self.planned.rows(APPEARED) if inputs.table is not None and inputs.table.rows else None
+        if rows is None:
             return None
-        if not isinstance(appearing, pa.Table):
-            named = _versions_elsewhere(self.inputs).select(*map(quote, key))
-            return named.join(appearing, key, "left_semi").distinct()
-        seen, keys = np.zeros(len(appearing), bool), keys_by_value(appearing, key)
-        for rows in _keys_elsewhere(self.inputs, appearing):
-            (appearing_codes, stored_codes), count = key_codes([keys, keys_by_value(rows, key)], key)
-            seen |= flags_of(stored_codes, count)[appearing_codes]
-        return seen
+        if isinstance(rows, RowBatches):
+            rows = pa.concat_tables(rows.tables())
+        if not isinstance(rows, pa.Table):
+            named = _versions_elsewhere(inputs).select(*map(quote, key))
+            return rows, named.join(rows, key, "left_semi").distinct()
+        seen, keys = np.zeros(len(rows), bool), keys_by_value(rows, key)
+        for elsewhere in _keys_elsewhere(inputs, rows):
+            (appearing, stored), count = key_codes([keys, keys_by_value(elsewhere, key)], key)
+            seen |= flags_of(stored, count)[appearing]
+        return rows, seen
 
     def _split_appeared_keys(self) -> dict[str, pa.Table]:
-        appearing, seen, key = self._appeared_keys, self._reopened_keys, list(self.inputs.terms.key)
-        if appearing is None:
+        if self._appearing_keys is None:
             few = self.planned.sums.samples.get(APPEARED)
             return {} if few is None else {NEW: few}
-        if isinstance(appearing, pa.Table):
-            mask = pa.array(seen)
-            return {REOPENED: appearing.filter(mask), NEW: appearing.filter(pa.array(~np.asarray(mask)))}
-        assert not isinstance(seen, np.ndarray)
-        assert seen is not None
-        new = appearing.join(seen, key, "left_anti")
-        few_of: Any = {REOPENED: seen, NEW: new}
-        schema = side_schemas(self.inputs)[DELIVERED]
-        keyed = pa.schema([schema.field(name) for name in key])
-        return {
-            kind: arrow_of(rows.limit(MAX_KEYS)).rename_columns(key).cast(keyed)
-            for kind, rows in few_of.items()
-        }
-
-    def _count(self, name: str) -> int:
-        return self.planned.sums.counts[name]
+        (rows, reopened), key = self._appearing_keys, list(self.inputs.terms.key)
+        if isinstance(reopened, np.ndarray):
+            return {REOPENED: rows.filter(pa.array(reopened)), NEW: rows.filter(pa.array(~reopened))}
+        frames = {REOPENED: reopened, NEW: rows.join(reopened, key, "left_anti")}
+        return {kind: _few_keys(self.inputs, frame) for kind, frame in frames.items()}
 
 
 @contextmanager
 def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
     """Plan a copy. The plan is valid until the context ends."""
-    terms, schemas = inputs.terms, side_schemas(inputs)
-    key = pa.schema([schemas[DELIVERED].field(name) for name in terms.key])
+    terms, schemas = inputs.terms, inputs.schemas
     added = pa.schema([field for field in schemas[SLICE] if field.name not in {FILE, POSITION}])
     first = inputs.table is None or not inputs.table.rows
     plan_terms = PlanTerms(
@@ -358,7 +312,7 @@ def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
         inputs.evolved.shape.table,
         {DELIVERED: _delivered_side(inputs), SLICE: _stored_side(inputs)},
         terms.key,
-        {REMOVED: PLACE, ADDED: added, APPEARED: key},
+        {REMOVED: PLACE, ADDED: added, APPEARED: schemas[ELSEWHERE]},
         partial(_plan_part, terms),
         first=partial(plan_first_here, inputs) if first else None,
         first_in_tasks=partial(plan_first_by_spark, inputs) if first and terms.feed is None else None,
@@ -408,7 +362,7 @@ def _delivered_side(inputs: CopyInputs) -> Side:
         return None if rows is None else LocalSide(rows, columns=partial(_columns_here, inputs))
 
     return Side(
-        side_schemas(inputs)[DELIVERED],
+        inputs.schemas[DELIVERED],
         lambda: inputs.delivered_frame,
         local,
         inputs.source.size,
@@ -423,7 +377,7 @@ def _columns_here(inputs: CopyInputs, names: Sequence[str]) -> SideRows:
 
 
 def _stored_side(inputs: CopyInputs) -> Side:
-    terms, table, schema = inputs.terms, inputs.table, side_schemas(inputs)[SLICE]
+    terms, table, schema = inputs.terms, inputs.table, inputs.schemas[SLICE]
 
     def frame() -> DataFrame:
         if terms.feed is None:
@@ -461,3 +415,8 @@ def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
             pass
     named = _versions_elsewhere(inputs).select(*map(quote, names))
     yield arrow_of(rows_of_keys(inputs.store, named, keys)).rename_columns(names).cast(keys.schema)
+
+
+def _few_keys(inputs: CopyInputs, keys: DataFrame) -> pa.Table:
+    schema = inputs.schemas[ELSEWHERE]
+    return arrow_of(keys.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)

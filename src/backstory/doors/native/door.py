@@ -13,13 +13,14 @@ from pyspark.sql import DataFrame
 
 from backstory.doors.native.databases import rows_of_database
 from backstory.doors.native.feeds.agreement import unmodified_text, with_stored_envelope
+from backstory.doors.native.feeds.expressions import read_feed_rows
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
-from backstory.doors.native.feeds.feed import NativeFeed, StreamBatch
-from backstory.doors.native.feeds.messages import FeedRows, messages_of_lines, messages_of_rows, unwrap_feed
+from backstory.doors.native.feeds.feed import StreamBatch, open_feed
+from backstory.doors.native.feeds.messages import FeedRows, messages_of_lines, unwrap_feed
 from backstory.doors.native.options import ApplyRequest, DeliveryRequest, SnapshotRequest, source_of
 from backstory.doors.native.receipts import answer_without_changes
 from backstory.doors.native.retyping import with_types
-from backstory.doors.native.snapshot import Answer, NativeSnapshot
+from backstory.doors.native.snapshot import Answer, open_copy
 from backstory.doors.native.sources import (
     LoadTable,
     SourceRows,
@@ -60,8 +61,8 @@ def snapshot(store: IcebergStore, source: Any, request: SnapshotRequest) -> Answ
         _rows(source, store, partial(load, place, request.into), request) as rows,
     ):
         request = evolve(request, begun=rows.instant or request.begun)
-        copy = NativeSnapshot(with_types(rows, request.new_types), request)
-        return deliver(place, [request.into], copy.open_plan)
+        typed = with_types(rows, request.new_types)
+        return deliver(place, [request.into], partial(open_copy, typed, request))
 
 
 def apply(
@@ -86,8 +87,7 @@ def apply(
         rows, row_request = messages
         # Times as strings are in UTC if they have no offset.
         zoned = isinstance(source, SourceFiles) and source.format != "parquet"
-        feed = NativeFeed(rows, row_request, zoned, batch)
-        return deliver(place, [request.into], feed.open_plan)
+        return deliver(place, [request.into], partial(open_feed, rows, row_request, batch, zoned=zoned))
 
 
 def _place(store: IcebergStore, request: DeliveryRequest) -> IcebergStore:
@@ -154,7 +154,7 @@ def _feed_rows(
             messages = messages_of_lines(store, source.files, request, resources)
         else:
             rows = resources.enter_context(_rows(source, store, lambda: table, request))
-            messages = messages_of_rows(store, rows)
+            messages = partial(read_feed_rows, store, rows, {}), rows.frame
         yield resources.enter_context(unwrap_feed(store, messages, request, key))
 
 

@@ -6,7 +6,6 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from backstory.doors.native.options import DeliveryRequest
-from backstory.doors.native.unknown_types import filled_type, has_known_part, nested_types
 from backstory.engine.staging import type_with_void
 from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.change import Change
@@ -46,7 +45,7 @@ def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mappin
     refuse_names([field.name for field in fields])
     types = {field.name: type_with_void(field) for field in fields}
     for name, type_ in types.items():
-        nested = nested_types(type_)
+        nested = _nested_types(type_)
         # Parquet has no struct without fields.
         if any(part.typeName() not in _TYPES or part.simpleString() == "struct<>" for part in nested):
             raise Refused(
@@ -58,7 +57,7 @@ def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mappin
     empty = {
         name: type_
         for name, type_ in types.items()
-        if any(part.typeName() == "void" for part in nested_types(type_))
+        if any(part.typeName() == "void" for part in _nested_types(type_))
     }
     comments = {field.name: field.metadata.get("comment", "") for field in fields}
     columns = tuple(
@@ -72,6 +71,47 @@ def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mappin
                 raise Refused("repeated-column", message, remedy, [column.name])
             raise _alike_error(f"Fields {' and '.join(alike)} of column {column.name}", [column.name])
     return columns, empty
+
+
+def _nested_types(type_: "DataType") -> "list[DataType]":
+    """The type, and all types within it."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    inner: list[DataType] = []
+    if isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    elif isinstance(type_, StructType):
+        inner = [field.dataType for field in type_]
+    return [type_, *(deep for part in inner for deep in _nested_types(part))]
+
+
+def _filled_type(type_: "DataType", stored: ColumnType | None) -> ColumnType:
+    """A type whose unknown parts have the stored column's types, or else STRING."""
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructType
+
+    parts = {} if stored is None else dict(stored.parts)
+    if isinstance(type_, NullType):
+        return stored or ColumnType(Kind.STRING)
+    if isinstance(type_, StructType):
+        fields = tuple((part.name, _filled_type(part.dataType, parts.get(part.name))) for part in type_)
+        return ColumnType(Kind.STRUCT, parts=fields)
+    if isinstance(type_, ArrayType):
+        element = _filled_type(type_.elementType, parts.get("element"))
+        return ColumnType(Kind.LIST, parts=(("element", element),))
+    if isinstance(type_, MapType):
+        key, value = (
+            _filled_type(part, parts.get(name))
+            for name, part in (("key", type_.keyType), ("value", type_.valueType))
+        )
+        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
+    return column_type(type_)
+
+
+def _has_known_part(type_: "DataType") -> bool:
+    """Whether the type has a known part, other than lists, structs and maps."""
+    return any(part.typeName() not in {"void", "array", "struct", "map"} for part in _nested_types(type_))
 
 
 def refuse_names(names: Sequence[str]) -> None:
@@ -142,6 +182,10 @@ class EvolvedShape:
         """Whether the table's columns change."""
         return bool(self.changes)
 
+    def former_name(self, name: str) -> str:
+        """The name that a column has had so far."""
+        return next((old for old, new in self.renamed.items() if new == name), name)
+
     @property
     def missing(self) -> list[Column]:
         """The table's columns that the delivery lacks."""
@@ -205,7 +249,8 @@ def evolve_shape(
         key=tuple(renamed.get(name, name) for name in before.key),
     )
     _refuse_other_case(stored, columns)
-    _refuse_other_key(stored, request.key)
+    if request.key is not None and set(request.key) != set(stored.key):
+        refuse_other_key(stored.table, f"({', '.join(stored.key)})", request.key)
     retype = request.new_types
     columns, left_out = _assign_types(
         columns, empty, {column.name: column for column in stored.columns}, retype
@@ -241,11 +286,16 @@ def _columns_without_values(
 ) -> set[str]:
     """The columns that can take any type, because all their stored values are NULL."""
     former = {new: old for old, new in renamed.items()}
-    return {
-        column.name
-        for column in stored.user_columns
-        if _needs_values(column, delivered, retype) and is_valueless(former.get(column.name, column.name))
-    }
+    came = {column.name: column.type for column in delivered}
+    valueless = set()
+    for column in stored.user_columns:
+        name, old = column.name, column.type
+        new = retype.get(name, came.get(name, old))
+        # If the new type is not wider, the column's values decide whether it gets the type.
+        decides = not _grows(old, new) and (name in retype or not widens(new, old))
+        if decides and is_valueless(former.get(name, name)):
+            valueless.add(name)
+    return valueless
 
 
 def _old_types(
@@ -259,13 +309,13 @@ def _old_types(
     }
 
 
-def _refuse_other_key(stored: Shape, key: Sequence[str] | None) -> None:
-    if key is not None and set(key) != set(stored.key):
-        raise Refused(
-            "key-changed",
-            f"The key of {stored.table} is ({', '.join(stored.key)}), but ({', '.join(key)}) is given.",
-            "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
-        )
+def refuse_other_key(table: TableName, words: str, key: Sequence[str]) -> None:
+    """Raise Refused because the table's key, in these words, is not this one."""
+    raise Refused(
+        "key-changed",
+        f"The key of {table} is {words}, but ({', '.join(key)}) is given.",
+        "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
+    )
 
 
 def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], table: TableName) -> None:
@@ -319,22 +369,12 @@ def _assign_types(
         elif column.name in retype:
             typed.append(replace(column, type=retype[column.name]))
         elif (known := stored.get(column.name)) is not None:
-            typed.append(replace(known, type=filled_type(empty[column.name], known.type)))
-        elif column.type.flat or has_known_part(empty[column.name]):
+            typed.append(replace(known, type=_filled_type(empty[column.name], known.type)))
+        elif column.type.flat or _has_known_part(empty[column.name]):
             typed.append(column)
         else:
             left_out.append(column.name)
     return tuple(typed), left_out
-
-
-def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
-    """Whether the column's values decide if it gets its new type.
-
-    The new type is then not wider than the column's own type.
-    """
-    came = next((column.type for column in delivered if column.name == stored.name), stored.type)
-    wanted = retype.get(stored.name, came)
-    return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
 
 
 def _grows(old: ColumnType, new: ColumnType) -> bool:
@@ -436,39 +476,21 @@ def _widen_columns(
 
     Raises Refused for columns without such a type.
     """
-    came = {column.name: column for column in delivered}
+    came = {column.name: column.type for column in delivered}
     users, others = [], []
     for column in stored.user_columns:
-        name, keeps = column.name, column.name in stored.key or not may_retype
-        wider = _widen_column(
-            column, came.get(name), retype.get(name), keeps=keeps, valueless=name in valueless
-        )
-        if wider is not None:
-            users.append(wider)
-        elif name in came:
-            type_, other = retype.get(name, column.type), came[name].type
-            others.append(TypeChange(name, type_, other, None if keeps else common_type(type_, other)))
+        name, keeps = column.name, column.name in stored.key or not may_retype  # its rows stay as they are
+        type_ = retype.get(name, column.type)
+        new = came.get(name, type_)
+        if not widens(new, type_) and not _shows_same_numbers(new, type_):
+            anew = not keeps and _shows_same_numbers(type_, new)  # rewrites all rows
+            if name in retype or not (name in valueless or _grows(type_, new) or anew):
+                others.append(TypeChange(name, type_, new, None if keeps else common_type(type_, new)))
+            type_ = new
+        users.append(replace(column, type=type_))
     if others:
         raise type_change_error(others)
     return users
-
-
-def _widen_column(
-    stored: Column, delivered: Column | None, wanted: ColumnType | None, *, keeps: bool, valueless: bool
-) -> Column | None:
-    """The column in a type that holds stored and delivered values, or None if no type holds both.
-
-    If `keeps` is true, the column's rows cannot be rewritten.
-    """
-    type_ = wanted or stored.type
-    if delivered is not None and not (
-        widens(delivered.type, type_) or _shows_same_numbers(delivered.type, type_)
-    ):
-        anew = not keeps and _shows_same_numbers(type_, delivered.type)  # rewrites all rows
-        if wanted is not None or not (valueless or _grows(type_, delivered.type) or anew):
-            return None
-        type_ = delivered.type
-    return replace(stored, type=type_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,6 +570,18 @@ def column_ids(store: IcebergStore, table: IcebergTable | None, evolved: Evolved
             ids[column.name] = last + 1
             last += 1 + _count_parts(column.type)
     return ids
+
+
+def delivered_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> tuple[int, ...]:
+    """The field ids of the delivered columns, written in full, so that they exclude later columns (V138)."""
+    ids = column_ids(store, table, evolved)
+    return tuple(sorted(ids[column.name] for column in evolved.delivered))
+
+
+def data_column_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> dict[str, int]:
+    """The field ids of the user's columns outside the key."""
+    ids, shape = column_ids(store, table, evolved), evolved.shape
+    return {column.name: ids[column.name] for column in shape.user_columns if column.name not in shape.key}
 
 
 def moved_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[int, int]:

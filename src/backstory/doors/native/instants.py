@@ -50,6 +50,9 @@ from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
 
 MICROSECOND = timedelta(microseconds=1)
+# A settled interval: empty, or its first and last instant. The first may be None.
+Interval = tuple[datetime | None, datetime] | tuple[()]
+Micros = tuple[int | None, int] | tuple[()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +124,6 @@ class StoredInstants:
         except Unreadable:
             rows = self._marks_by_spark(at)
         return sorted(map(_mark, rows), key=lambda mark: mark.at)
-
-    def field_ids(self) -> dict[str, int]:
-        """The field ids of the user's columns."""
-        fields = fields_of(self.store.jvm, self.table.iceberg.schema())
-        users = {col.name for col in self.table.shape.user_columns}
-        return {field["name"]: field["id"] for field in fields if field["name"] in users}
 
     def has_values_before(self, at: datetime, names: Collection[str]) -> bool:
         """Whether a version that begins before an instant has a value in one of these columns."""
@@ -225,7 +222,7 @@ class CopyPlace:
     is_stored: bool = False
     following: datetime | None = None
     in_order: bool = True
-    settled: tuple[datetime | None, datetime] | tuple[()] | None = None
+    settled: Interval | None = None
     begins: bool = False
     mark: Mark | None = None
     scope: str | None = None
@@ -236,6 +233,10 @@ class CopyPlace:
     def remembers(self) -> bool:
         """Whether the table remembers copies after this one (V28)."""
         return self.settled is not None
+
+    def properties(self) -> dict[str, str]:
+        """The table properties that begin a memory, or no properties if none begins."""
+        return memory_properties(self.settled or (), self.recorded) if self.begins else {}
 
 
 def place_copy(
@@ -251,54 +252,49 @@ def place_copy(
     `deletes='ignore'` if the table remembers its copies.
     """
     now, at = datetime.now(UTC), request.instant
-    settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
-    _refuse_partial(request, remembers=settled_property is not None)
-    if table is None:
-        begins = request.begins_memory
-        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
-    stored = StoredInstants(store, table)
-    recorded = max(now, newest_recorded(stored) + MICROSECOND)
-    if settled_property is None and not request.backfill:
-        newest = newest_instant(stored)
-        _refuse_backwards(newest, request)
-        if not request.begins_memory:
-            is_stored = at == newest
-            return CopyPlace(at, recorded, is_stored, in_order=not (is_stored and request.restate))
-    settled = parse_interval(settled_property) if settled_property is not None else stored.ends() or ()
-    _refuse_settled(at, settled)
-    marks = [] if settled_property is None else stored.marks_since(at)
-    copies = [mark for mark in marks if mark.at == at and not mark.truncate]
-    own = next((mark for mark in copies if mark.scope == scope), None)
-    other_scopes = tuple(mark.scope for mark in copies if mark is not own)
-    _refuse_overlap(at, scope, other_scopes)
-    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
-    place = CopyPlace(
-        at,
-        recorded,
-        is_stored=own is not None,
-        settled=settled,
-        begins=settled_property is None,
-        mark=own,
-        scope=scope,
-        other_scopes=other_scopes,
-    )
-    if scoped or (ORDERED_BY in table.properties and stored.has_facts_since(at)):
-        return replace(place, in_order=False, has_facts=True)
-    later = [mark.at for mark in marks if mark.at > at]
-    if settled and settled[0] is not None and settled[0] > at:
-        later.append(settled[0])
-    following = min(later, default=None)
-    _refuse_narrow(stored, marks, following, evolved)
-    return replace(place, following=following, in_order=following is None and own is None)
-
-
-def _refuse_partial(request: SnapshotRequest, *, remembers: bool) -> None:
-    if request.deletes == "ignore" and (remembers or request.begins_memory):
+    memory = None if table is None else table.iceberg.properties().get(SETTLED)
+    if request.deletes == "ignore" and (memory is not None or request.begins_memory):
         raise UsageError(
             "partial-copy",
             "The table stores the time of every copy, so each copy must be complete.",
             "Omit `deletes='ignore'`, and send complete copies.",
         )
+    if table is None:
+        begins = request.begins_memory
+        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
+    stored = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored) + MICROSECOND)
+    if memory is None and not request.backfill:
+        newest = newest_instant(stored)
+        _refuse_backwards(newest, request)
+        if not request.begins_memory:
+            is_stored = at == newest
+            return CopyPlace(at, recorded, is_stored, in_order=not (is_stored and request.restate))
+    settled = parse_interval(memory) if memory is not None else stored.ends() or ()
+    _refuse_settled(at, settled)
+    place = CopyPlace(at, recorded, settled=settled, begins=memory is None, scope=scope)
+    return _place_among_marks(place, stored, [] if memory is None else stored.marks_since(at), evolved)
+
+
+def _place_among_marks(
+    place: CopyPlace, stored: StoredInstants, marks: Sequence[Mark], evolved: EvolvedShape
+) -> CopyPlace:
+    """The place in a table that remembers its copies, with the marks for its instant and the next one."""
+    at, scope = place.at, place.scope
+    copies = [mark for mark in marks if mark.at == at and not mark.truncate]
+    own = next((mark for mark in copies if mark.scope == scope), None)
+    others = tuple(mark.scope for mark in copies if mark is not own)
+    _refuse_overlap(at, scope, others)
+    place = replace(place, is_stored=own is not None, mark=own, other_scopes=others)
+    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
+    if scoped or (ORDERED_BY in stored.table.properties and stored.has_facts_since(at)):
+        return replace(place, in_order=False, has_facts=True)
+    later = [mark.at for mark in marks if mark.at > at]
+    if place.settled and place.settled[0] is not None and place.settled[0] > at:
+        later.append(place.settled[0])
+    following = min(later, default=None)
+    _refuse_narrow(stored, marks, following, evolved)
+    return replace(place, following=following, in_order=following is None and own is None)
 
 
 def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:
@@ -372,7 +368,7 @@ def newest_recorded(stored: StoredInstants) -> datetime:
     return max([*recorded_times, stored.newest_recorded() or EPOCH])
 
 
-def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
+def parse_interval(text: str) -> Interval:
     """Parse the settled interval in a table's property."""
     bounds = json.loads(text)
     if not bounds:
@@ -384,6 +380,19 @@ def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
 def interval_text(settled: Sequence[datetime | None]) -> str:
     """A settled interval as JSON, for the table's property."""
     return json.dumps([instant and iso(instant) for instant in settled])
+
+
+def interval_micros(settled: Interval) -> Micros:
+    """A settled interval in microseconds."""
+    if not settled:
+        return ()
+    first, last = settled
+    return None if first is None else micros_of(first), micros_of(last)
+
+
+def memory_properties(settled: Sequence[datetime | None], recorded: datetime) -> dict[str, str]:
+    """The table properties with which a memory begins (V28)."""
+    return {SETTLED: interval_text(settled), MEMORY_SINCE: iso(recorded)}
 
 
 def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
@@ -407,9 +416,8 @@ def refuse_changed_scopes(store: IcebergStore, table: IcebergTable, evolved: Evo
     Marks store their scope as text, with the name and the value that the column had (V2).
     """
     changed = set(evolved.renamed)
-    old = {new: name for name, new in evolved.renamed.items()}
     for col in evolved.shape.user_columns:
-        before = table.shape.column(name := old.get(col.name, col.name))
+        before = table.shape.column(name := evolved.former_name(col.name))
         if before is not None and not widens(before.type, col.type):
             changed.add(name)
     if not changed or SETTLED not in table.properties:
@@ -434,9 +442,10 @@ def _refuse_narrow(
     """
     if following is None:
         return
-    ids = stored.field_ids()
-    renamed = {new: old for old, new in evolved.renamed.items()}
-    delivered = {renamed.get(column.name, column.name) for column in evolved.delivered}
+    users = {col.name for col in stored.table.shape.user_columns}
+    fields = fields_of(stored.store.jvm, stored.table.iceberg.schema())
+    ids = {field["name"]: field["id"] for field in fields if field["name"] in users}
+    delivered = {evolved.former_name(column.name) for column in evolved.delivered}
     for mark in marks:
         if mark.at != following or mark.columns is None:
             continue
@@ -455,14 +464,12 @@ class FeedMemory:
     """The recorded time of a feed, the settled interval after it, and whether memory begins with it (V28)."""
 
     recorded: datetime
-    settled: tuple[datetime | None, datetime] | tuple[()]
+    settled: Interval
     begins: bool
 
     def properties(self) -> dict[str, str]:
         """The table properties that begin a memory, or no properties if it exists."""
-        if not self.begins:
-            return {}
-        return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}
+        return memory_properties(self.settled, self.recorded) if self.begins else {}
 
 
 def feed_memory(store: IcebergStore, table: IcebergTable | None) -> FeedMemory:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from backstory.doors.native.evolution import refuse_lacking_key, refuse_names
 from backstory.doors.native.feeds.events import Ordering
+from backstory.doors.native.instants import Interval
 from backstory.doors.native.options import ApplyRequest, DeliveryRequest, SnapshotRequest
 from backstory.doors.native.sources import SourceRows
 from backstory.doors.native.whole_rows import names_whole_row
@@ -343,7 +344,7 @@ def refuse_feed_faults(
     keys: Callable[[str], list[str]],
     terms: FeedTerms,
     ordering: Ordering,
-    settled: tuple[datetime | None, datetime] | tuple[()],
+    settled: Interval,
 ) -> None:
     """Raise Refused for the first fault of a delivery. `keys` returns the keys of a fault."""
     faults = {name: count for name, count in counts.items() if count}
@@ -408,6 +409,6 @@ def _changes(number: int) -> str:
     return "1 change has" if number == 1 else f"{number} changes have"
 
 
-def _span(settled: tuple[datetime | None, datetime] | tuple[()]) -> str:
+def _span(settled: Interval) -> str:
     first, last = settled or (None, None)
     return f"{'the beginning' if first is None else iso(first)} and {'' if last is None else iso(last)}"

@@ -48,8 +48,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
     changes = [(column_, stored[column_.name]) for column_ in typed if column_.name in wanted]
 
     def frame() -> DataFrame:
-        casts = (f"CAST({quote(col.name)} AS {spark_type(col.type)}) AS {quote(col.name)}" for col in columns)
-        return retype_rows(source.frame().selectExpr(*casts), typed, stored, exactly=True)
+        return retype_rows(cast_frame(source.frame(), stored), typed, stored, exactly=True)
 
     reading = source.batches and partial(_read_retyped, source.batches, changes)
     types_of_spark = spark_fields(arrow_schema(wanted))
@@ -60,6 +59,12 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
         for field in source.fields
     ]
     return replace(source, fields=StructType(fields), frame=frame, batches=reading)
+
+
+def cast_frame(rows: DataFrame, types: Mapping[str, ColumnType]) -> DataFrame:
+    """These columns in these types. Casts are SQL, so that Java parses all of them in one call."""
+    casts = (f"CAST({quote(name)} AS {spark_type(type_)}) AS {quote(name)}" for name, type_ in types.items())
+    return rows.selectExpr(*casts)
 
 
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
@@ -99,7 +104,7 @@ def refuse_misfits(store: IcebergStore, table: IcebergTable, evolved: EvolvedSha
     """Raise Refused, with up to ten keys, for stored values that do not fit their column's new type."""
     if not evolved.retyped:
         return
-    former = {new: old for old, new in evolved.renamed.items()}
+    former_name = evolved.former_name
     parted = {
         str(table.iceberg.schema().findColumnName(part.sourceId())) for part in table.iceberg.spec().fields()
     }
@@ -107,7 +112,7 @@ def refuse_misfits(store: IcebergStore, table: IcebergTable, evolved: EvolvedSha
         (col, evolved.retyped[col.name]) for col in evolved.shape.columns if col.name in evolved.retyped
     ]
     for column_, _ in changes:
-        if former.get(column_.name, column_.name) in parted:
+        if former_name(column_.name) in parted:
             raise Refused(
                 "type-changed",
                 f"Column {column_.name} cannot change its type: the table is partitioned by it.",
@@ -119,12 +124,9 @@ def refuse_misfits(store: IcebergStore, table: IcebergTable, evolved: EvolvedSha
         return
     rows = store.spark.table(store.sql_name(table.shape.table))
     key = evolved.shape.key
-    values = (
-        column(former.get(column_.name, column_.name)).alias(f"value {column_.name}")
-        for column_, _ in changes
-    )
-    texts = texts_of(rows, [former.get(name, name) for name in key], *values).toDF(
-        *key, *(f"value {column_.name}" for column_, _ in changes)
+    values = [column(former_name(col.name)).alias(f"value {col.name}") for col, _ in changes]
+    texts = texts_of(rows, [*map(former_name, key)], *values).toDF(
+        *key, *(f"value {col.name}" for col, _ in changes)
     )
     schema = ", ".join(f"{quote(name)} string" for name in (*key, NAME))
     misfits_ = map_batches(texts, partial(_misfits_of_batches, changes, len(key)), schema)
@@ -159,10 +161,7 @@ def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape
     Marks of copies list columns by field id, so the ids of retyped columns are replaced in them.
     """
     assert evolved.stored is not None
-    former = {new: old for old, new in evolved.renamed.items()}
-    names = [
-        f"{quote(former.get(col.name, col.name))} AS {quote(col.name)}" for col in evolved.stored.columns
-    ]
+    names = [f"{quote(evolved.former_name(name))} AS {quote(name)}" for name in evolved.stored.names]
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
     rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *places)
     stored = {col.name: col.type for col in (*evolved.stored.columns, *PLACES)}

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,13 @@ from backstory.doors.native.copy_inputs import CopyInputs, gather_inputs
 from backstory.doors.native.copy_plan import PlannedCopy, open_copy_plan
 from backstory.doors.native.evolution import (
     EvolvedShape,
-    column_ids,
     delivered_columns,
+    delivered_ids,
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.feeds.renames import refuse_retyped_order, renamed_options
-from backstory.doors.native.instants import interval_text, refuse_changed_scopes
+from backstory.doors.native.feeds.agreement import refuse_retyped_order, renamed_options
+from backstory.doors.native.instants import MICROSECOND, refuse_changed_scopes
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
@@ -60,7 +59,7 @@ from backstory.formats.delivered import shape_rows
 from backstory.model.change import TOKEN, Change, Commit, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM, Layout
-from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED, WHOLE_ROWS
+from backstory.model.versions_layout import COPIED_AT, RECORDED, SCOPE, WHOLE_ROWS
 from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import has_no_values, is_withdrawn
@@ -70,12 +69,129 @@ from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.positions import FEW, file_code
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
+from backstory.strategies.copies.comparison import CONTENT, ROWS_BEFORE, ROWS_GONE, ROWS_NOW
+from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES, TAKEN_BACK
 from backstory.strategies.copies.version_rows import copy_mark, withdraw_facts
 from backstory.strategies.part_plan import ADDED, REMOVED
 
 DOOR = "native"
 Answer = SnapshotReceipt | SnapshotPlan
+
+
+@contextmanager
+def open_copy(source: SourceRows, request: SnapshotRequest, store: IcebergStore) -> Iterator[Plan[Answer]]:
+    """The plan of a full copy against the table's current state.
+
+    Raises Refused for a copy that would corrupt the history.
+    """
+    with hold_settings(store.session), translate_faults(request.into):
+        table = load(store, request.into)
+        if table is not None:
+            require_layout(table, Layout.VERSIONS)
+        request = with_row_key(table, source.fields.names, request)
+        rows, shape, settings = _agree(store, table, source, request)
+        if table is not None:
+            refuse_misfits(store, table, shape)
+        inputs = gather_inputs(store, table, rows, evolved=shape, settings=settings, request=request)
+        absences = find_absences(table, shape, "copy")
+        with open_copy_plan(inputs) as copy:
+            _refuse(inputs, copy, absences)
+            change = copy_change(inputs, copy, records_copy=_records_absences(inputs, absences))
+            receipt = _report(inputs, copy, absences, source.with_commas)
+            inputs.require_unchanged()
+            if change is not None:
+                change = replace(change, late_properties=lambda _: _token(inputs, copy))
+            at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
+            note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
+            yield Plan(table, change, note, receipt, request.dry_run)
+
+
+def _agree(
+    store: IcebergStore, table: IcebergTable | None, source: SourceRows, request: SnapshotRequest
+) -> tuple[SourceRows, EvolvedShape, TableSettings]:
+    """The source, with the shape and settings that the table and the copy agree on."""
+    rows = source if table is None else with_floats_as_stored(source, table.shape, request.rename)
+    try:
+        return rows, *_agree_on_rows(store, table, rows, request)
+    except BackstoryError as stop:
+        commas = source.with_commas & set(stop.keys)
+        if stop.code == "type-changed" and commas:
+            raise decimal_comma_error(stop, sorted(commas)) from None
+        # A source without rows has no meaningful types.
+        may_lack_rows = table is not None and stop.code in {"type-changed", "missing-column"}
+        if not may_lack_rows or not is_empty(source, store.memory):
+            raise
+    refuse_empty(0, allowed=request.allow_empty)
+    rows = without_types(source)
+    return rows, *_agree_on_rows(store, table, rows, request)
+
+
+def _agree_on_rows(
+    store: IcebergStore, table: IcebergTable | None, source: SourceRows, request: SnapshotRequest
+) -> tuple[EvolvedShape, TableSettings]:
+    columns, empty = delivered_columns(source.fields)
+    key = request.key or ()
+    if request.whole_rows:
+        if all(column.name in empty for column in columns) and is_empty(source, store.memory):
+            key = tuple(empty)
+        columns = (*columns, *DERIVED)
+    if table is None:
+        refuse_untyped_key(source, key, empty)
+        shape, stored = new_table(request.into, columns, empty, request), None
+    else:
+        valueless, withdrawn = partial(has_no_values, store, table), partial(is_withdrawn, store, table)
+        shape = evolve_shape(table.shape, columns, empty, request, valueless, withdrawn)
+        refuse_changed_scopes(store, table, shape)
+        refuse_retyped_order(table.properties, shape)
+        stored = stored_settings(table.properties).rename_columns(shape.renamed)
+    settings = agree_settings(stored, request)
+    refuse_unknown(settings, [col.name for col in shape.shape.user_columns], shape.shape.key)
+    return shape, settings
+
+
+def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
+    """Raise Refused for faulty rows and records, and for a copy that changes too much."""
+    request, sums = inputs.request, copy.planned.sums
+    refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
+    if inputs.place.is_stored and not request.restate and copy.differing_records:
+        refuse_other_content(inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
+    refuse_empty(copy.count(ROWS_DELIVERED), allowed=request.allow_empty)
+    refuses = refuses_absences({} if inputs.table is None else inputs.table.properties, request)
+    if request.whole_rows:
+        _refuse_lost_rows(inputs, copy, absences, refuses_columns=refuses)
+        return
+    if refuses:
+        refuse_absences(absences.new, copy.likely_renames, absences.kind)
+    refuse_mass_delete(copy.outcomes["closed"], copy.records_before, request, lambda: copy.keys(CLOSED))
+    refuse_mass_null(copy.losses, request, lambda name: copy.keys(f"{LOSES}{name}"))
+
+
+def _refuse_lost_rows(
+    inputs: CopyInputs, copy: PlannedCopy, absences: Absences, *, refuses_columns: bool
+) -> None:
+    """Raise Refused for a copy of whole rows that closes too many rows, or has other columns.
+
+    Equal rows are counted once for each occurrence. If the columns differ, every row differs. If different
+    columns are accepted, only the number of rows is checked.
+    """
+    request, before = inputs.request, copy.count(ROWS_BEFORE)
+    added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new
+    if refuses_columns:
+        refuse_other_columns(absences.new, added)
+    changes = bool(added or absences.new or returned)
+    accepted = changes and request.on_schema_change == "accept"
+    lost = max(0, before - copy.count(ROWS_NOW)) if accepted else copy.count(ROWS_GONE)
+    refuse_mass_delete(lost, before, request, lambda: copy.keys(CLOSED, CHANGED), other_columns=changes)
+
+
+def _records_absences(inputs: CopyInputs, absences: Absences) -> bool:
+    """Whether a commit without rows must record missing columns, or the policy for such copies."""
+    if inputs.table is None:
+        return False
+    properties, request = inputs.table.properties, inputs.request
+    judged = request.on_schema_change == "accept" or refuses_absences(properties, request)
+    return (judged and absences.changed) or bool(policy_property(properties, request))
 
 
 def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
@@ -87,7 +203,7 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
         properties = {
             **inputs.settings.properties(),
             **policy_property({}, inputs.request),
-            **_memory(inputs),
+            **inputs.place.properties(),
             **({WHOLE_ROWS: "true"} if inputs.request.whole_rows else {}),
         }
         return Change(copy.outcomes, added=added, into=evolved.shape, properties=properties)
@@ -114,7 +230,7 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
     if not place.remembers:
         return none, nowhere
-    ids = field_ids(inputs)
+    ids = delivered_ids(inputs.store, inputs.table, inputs.evolved)
     restated = place.mark is not None and copy.differing_records > 0 and place.mark.columns != ids
     if place.mark is not None and not restated:
         return none, nowhere
@@ -145,15 +261,15 @@ def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, re
     rows: DataFrame = stay.drop(FILE, POSITION)
     if added is not None:
         rows = rows.unionByName(added)
-    change = Change(
+    return Change(
         copy.outcomes,
         added=in_few_files(join_rows(inputs.store, rows, marks), count, inputs.terms.key),
         into=inputs.evolved.shape,
         renamed=inputs.evolved.renamed,
         properties=_properties(inputs),
+        whole=True,
         expected=count,
     )
-    return replace(change, whole=True)
 
 
 def in_few_files(added: Any, count: int, key: Sequence[str]) -> Any:
@@ -171,202 +287,43 @@ def _properties(inputs: CopyInputs) -> Mapping[str, str]:
     settings = inputs.settings.properties() if evolved.renamed else {}
     feed = renamed_options(table.properties, evolved)
     policy = policy_property(table.properties, inputs.request)
-    return {**settings, **feed, **policy, **mistakes_property(table, evolved), **_memory(inputs)}
+    return {**settings, **feed, **policy, **mistakes_property(table, evolved), **inputs.place.properties()}
 
 
-def _memory(inputs: CopyInputs) -> Mapping[str, str]:
-    """The properties that begin the table's memory (V28)."""
-    place = inputs.place
-    if not place.begins:
-        return {}
-    return {SETTLED: interval_text(place.settled or ()), MEMORY_SINCE: iso(place.recorded)}
+def _token(inputs: CopyInputs, copy: PlannedCopy) -> dict[str, str]:
+    """The property with a digest of the copy and its instant (V14).
 
-
-def field_ids(inputs: CopyInputs) -> tuple[int, ...]:
-    """The field ids of the delivered columns, written in full, so that they exclude later columns (V138)."""
-    ids = column_ids(inputs.store, inputs.table, inputs.evolved)
-    return tuple(sorted(ids[column.name] for column in inputs.evolved.delivered))
-
-
-@dataclass(frozen=True, slots=True)
-class NativeSnapshot:
-    """A full copy as a delivery."""
-
-    source: SourceRows
-    request: SnapshotRequest
-
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
-        """The plan against the table's current state.
-
-        Raises Refused for a copy that would corrupt the history.
-        """
-        with hold_settings(store.session), translate_faults(self.request.into):
-            table = load(store, self.request.into)
-            if table is not None:
-                require_layout(table, Layout.VERSIONS)
-            request = with_row_key(table, self.source.fields.names, self.request)
-            with replace(self, request=request).open_keyed_plan(store, table) as plan:
-                yield plan
-
-    @contextmanager
-    def open_keyed_plan(self, store: IcebergStore, table: IcebergTable | None) -> Iterator[Plan[Answer]]:
-        """The plan against this state of the table, once the request has the columns of the key."""
-        source, shape, settings = self._agree(store, table)
-        if table is not None:
-            refuse_misfits(store, table, shape)
-        inputs = gather_inputs(store, table, source, evolved=shape, settings=settings, request=self.request)
-        absences = find_absences(table, shape, "copy")
-        with open_copy_plan(inputs) as copy:
-            _refuse(inputs, copy, absences)
-            change = copy_change(inputs, copy, records_copy=self._records_absences(table, absences))
-            receipt = self._receipt(inputs, copy, absences)
-            inputs.require_unchanged()
-            if change is not None:
-                change = replace(change, late_properties=lambda _: self._token(inputs, copy))
-            at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
-            note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
-            yield Plan(table, change, note, receipt, self.request.dry_run)
-
-    def _agree(
-        self, store: IcebergStore, table: IcebergTable | None
-    ) -> tuple[SourceRows, EvolvedShape, TableSettings]:
-        """The source, with the shape and settings that the table and the copy agree on."""
-        source = self.source
-        if table is not None:
-            source = with_floats_as_stored(source, table.shape, self.request.rename)
-        try:
-            return source, *self._agree_on_rows(store, table, source)
-        except BackstoryError as stop:
-            commas = self.source.with_commas & set(stop.keys)
-            if stop.code == "type-changed" and commas:
-                raise decimal_comma_error(stop, sorted(commas)) from None
-            # A source without rows has no meaningful types.
-            if (
-                table is None
-                or stop.code not in {"type-changed", "missing-column"}
-                or not is_empty(self.source, store.memory)
-            ):
-                raise
-        refuse_empty(0, allowed=self.request.allow_empty)
-        source = without_types(self.source)
-        return source, *self._agree_on_rows(store, table, source)
-
-    def _agree_on_rows(
-        self, store: IcebergStore, table: IcebergTable | None, source: SourceRows
-    ) -> tuple[EvolvedShape, TableSettings]:
-        columns, empty = delivered_columns(source.fields)
-        key = self.request.key or ()
-        if self.request.whole_rows:
-            if all(column.name in empty for column in columns) and is_empty(source, store.memory):
-                key = tuple(empty)
-            columns = (*columns, *DERIVED)
-        if table is None:
-            refuse_untyped_key(source, key, empty)
-            shape, settings = (
-                new_table(self.request.into, columns, empty, self.request),
-                agree_settings(None, self.request),
-            )
-        else:
-            shape = evolve_shape(
-                table.shape,
-                columns,
-                empty,
-                self.request,
-                partial(has_no_values, store, table),
-                partial(is_withdrawn, store, table),
-            )
-            refuse_changed_scopes(store, table, shape)
-            refuse_retyped_order(table.properties, shape)
-            settings = agree_settings(
-                stored_settings(table.properties).rename_columns(shape.renamed), self.request
-            )
-        refuse_unknown(settings, [col.name for col in shape.shape.user_columns], shape.shape.key)
-        return shape, settings
-
-    def _records_absences(self, table: IcebergTable | None, absences: Absences) -> bool:
-        """Whether a commit without rows must record missing columns, or the policy for such copies."""
-        if table is None:
-            return False
-        judged = self.request.on_schema_change == "accept" or refuses_absences(table.properties, self.request)
-        return (judged and absences.changed) or bool(policy_property(table.properties, self.request))
-
-    def _token(self, inputs: CopyInputs, copy: PlannedCopy) -> dict[str, str]:
-        """The property with a digest of the copy and its instant (V14).
-
-        For a first copy, it is computed once the rows are written.
-        """
-        inputs.require_unchanged()
-        at, names = iso(inputs.place.at), sorted(inputs.terms.delivered)
-        content = [str(self.request.into), at, names, copy.row_count, copy.content]
-        return {TOKEN: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
-
-    def _receipt(
-        self, inputs: CopyInputs, copy: PlannedCopy, absences: Absences
-    ) -> Callable[[Commit | None], Answer]:
-        table = str(self.request.into)
-        foreign = () if inputs.table is None else inputs.table.foreign_writes
-        evolved = inputs.evolved
-        absence_lines = absences.as_lines(all_of_them=bool(evolved.added))
-        in_words = partial(
-            schema_changes, evolved, copy.likely_renames, self.source.with_commas, absence_lines
-        )
-        if self.request.dry_run:
-            keys = copy.keys_of_outcomes() if copy.differing_records else {}
-            warnings = [*foreign, *warnings_of(copy.losses)]
-            plan = SnapshotPlan(
-                table,
-                copy.outcomes,
-                keys,
-                copy.changes_by_column,
-                in_words(),
-                copy.withdrawn_statements,
-                warnings,
-            )
-            return lambda _committed: plan
-
-        def receipt(committed: Commit | None) -> SnapshotReceipt:
-            snapshot = None if committed is None else committed.snapshot_id
-            recorded = None if snapshot is None else iso(inputs.place.recorded)
-            before = iso(inputs.place.recorded - timedelta(microseconds=1))
-            undo = "" if snapshot is None else f"backstory rewind {table} {before}"
-            return SnapshotReceipt(table, copy.outcomes, in_words(undo), recorded, snapshot, foreign)
-
-        return receipt
-
-
-def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
-    """Raise Refused for faulty rows and records, and for a copy that changes too much."""
-    request, sums = inputs.request, copy.planned.sums
-    refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
-    if inputs.place.is_stored and not request.restate and copy.differing_records:
-        refuse_other_content(inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
-    refuse_empty(copy.row_count, allowed=request.allow_empty)
-    refuses = refuses_absences({} if inputs.table is None else inputs.table.properties, request)
-    if request.whole_rows:
-        _refuse_lost_rows(inputs, copy, absences, refuses_columns=refuses)
-        return
-    if refuses:
-        refuse_absences(absences.new, copy.likely_renames, absences.kind)
-    refuse_mass_delete(copy.outcomes["closed"], copy.records_before, request, lambda: copy.keys(CLOSED))
-    refuse_mass_null(copy.losses, request, lambda name: copy.keys(f"{LOSES}{name}"))
-
-
-def _refuse_lost_rows(
-    inputs: CopyInputs, copy: PlannedCopy, absences: Absences, *, refuses_columns: bool
-) -> None:
-    """Raise Refused for a copy of whole rows that closes too many rows, or has other columns.
-
-    Equal rows are counted once for each occurrence. If the columns differ, every row differs. If different
-    columns are accepted, only the number of rows is checked.
+    For a first copy, it is computed once the rows are written.
     """
-    request, before = inputs.request, copy.rows_before
-    added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new
-    if refuses_columns:
-        refuse_other_columns(absences.new, added)
-    changes = bool(added or absences.new or returned)
-    if changes and request.on_schema_change == "accept":
-        lost = max(0, before - copy.rows_now)
-    else:
-        lost = copy.rows_gone
-    refuse_mass_delete(lost, before, request, lambda: copy.keys(CLOSED, CHANGED), other_columns=changes)
+    inputs.require_unchanged()
+    at, names = iso(inputs.place.at), sorted(inputs.terms.delivered)
+    content = [str(inputs.request.into), at, names, copy.count(ROWS_DELIVERED), copy.count(CONTENT)]
+    return {TOKEN: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
+
+
+def _report(
+    inputs: CopyInputs, copy: PlannedCopy, absences: Absences, with_commas: Collection[str]
+) -> Callable[[Commit | None], Answer]:
+    table, evolved, recorded = str(inputs.request.into), inputs.evolved, inputs.place.recorded
+    foreign = () if inputs.table is None else inputs.table.foreign_writes
+    lines = absences.as_lines(all_of_them=bool(evolved.added))
+    if inputs.request.dry_run:
+        plan = SnapshotPlan(
+            table,
+            copy.outcomes,
+            copy.keys_of_outcomes() if copy.differing_records else {},
+            copy.changes_by_column,
+            schema_changes(evolved, copy.likely_renames, with_commas, lines),
+            copy.count(TAKEN_BACK),
+            [*foreign, *warnings_of(copy.losses)],
+        )
+        return lambda _committed: plan
+
+    def receipt(commit: Commit | None) -> SnapshotReceipt:
+        snapshot = None if commit is None else commit.snapshot_id
+        undo = "" if snapshot is None else f"backstory rewind {table} {iso(recorded - MICROSECOND)}"
+        changes = schema_changes(evolved, copy.likely_renames, with_commas, lines, undo)
+        time = None if snapshot is None else iso(recorded)
+        return SnapshotReceipt(table, copy.outcomes, changes, time, snapshot, foreign)
+
+    return receipt

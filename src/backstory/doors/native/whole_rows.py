@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from attrs import evolve, fields
 
+from backstory.doors.native.evolution import refuse_other_key
 from backstory.doors.native.options import SnapshotRequest
 from backstory.errors import Refused, UsageError, bad_option
 from backstory.formats.delivered import in_schema
@@ -27,7 +28,7 @@ ROW: Final = "row"
 COPIES: Final = Column("copies", ColumnType(Kind.LONG))
 ROW_KEY: Final = Column("row_key", ColumnType(Kind.STRING))
 DERIVED: Final = (COPIES, ROW_KEY)
-_NAMES: Final = tuple(column.name for column in DERIVED)
+DERIVED_NAMES: Final = tuple(column.name for column in DERIVED)
 
 
 def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
@@ -55,26 +56,17 @@ def with_row_key(
     if not new and (table is None or not has_whole_rows(table.properties)):
         return request
     if table is not None and request.key is not None and request.key != (ROW,):
-        raise Refused(
-            "key-changed",
-            f"The key of {table.shape.table} is the whole row, but ({', '.join(request.key)}) is given.",
-            "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
-        )
-    refuse_taken_names(names)
-    _refuse_options(request)
-    return evolve(request, key=(ROW_KEY.name,), whole_rows=True)
-
-
-def refuse_taken_names(names: Sequence[str]) -> None:
-    """Raise Refused for a source with a column whose name these tables reserve."""
-    if taken := [name for name in names if is_reserved(name, _NAMES)]:
+        refuse_other_key(table.shape.table, "the whole row", request.key)
+    if taken := [name for name in names if is_reserved(name, DERIVED_NAMES)]:
         raise Refused(
             "reserved-column",
-            f"The key is the whole row, and the table's own columns are {' and '.join(_NAMES)}; "
+            f"The key is the whole row, and the table's own columns are {' and '.join(DERIVED_NAMES)}; "
             f"the source has {' and '.join(taken)}.",
             "Nothing was written; rename them at the source, or name key columns with `key=`.",
             taken,
         )
+    _refuse_options(request)
+    return evolve(request, key=(ROW_KEY.name,), whole_rows=True)
 
 
 def _refuse_options(request: SnapshotRequest) -> None:
@@ -114,13 +106,13 @@ def derived_frame(rows: "DataFrame", schema: pa.Schema) -> "DataFrame":
     `schema` has all columns of the result.
     """
     own = source_schema(schema)
-    derived = [schema.field(name) for name in _NAMES]
+    derived = [schema.field(name) for name in DERIVED_NAMES]
     return map_batches(rows, partial(_add_in_task, own), spark_fields(pa.schema([*own, *derived])))
 
 
 def source_schema(schema: pa.Schema) -> pa.Schema:
     """The schema without the table's own two columns."""
-    return pa.schema([field for field in schema if field.name not in _NAMES])
+    return pa.schema([field for field in schema if field.name not in DERIVED_NAMES])
 
 
 def _add_in_task(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,16 +2,15 @@
 
 The table stores the conditions for deletes, the marks of unmodified cells, and the columns that are not
 stored. Otherwise a later delivery without these options would store deletes as updates, and NULL for
-unmodified values (V13, V49, V60).
+unmodified values (V13, V49, V60). A copy that renames columns renames them in these options.
 """
 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
-from uuid import uuid4
 
 import pyarrow as pa
 from attrs import evolve
@@ -19,7 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructT
 
 from backstory.doors.native.evolution import (
     EvolvedShape,
-    column_ids,
+    data_column_ids,
     delivered_columns,
     evolve_shape,
     new_table,
@@ -38,6 +37,7 @@ from backstory.doors.native.feeds.events import (
     orders_alike,
     refuse_no_instant,
     refuse_other_types,
+    stored_expressions,
     stored_types,
 )
 from backstory.doors.native.feeds.expressions import (
@@ -47,18 +47,19 @@ from backstory.doors.native.feeds.expressions import (
     plain_column,
 )
 from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
-from backstory.doors.native.instants import FeedMemory
+from backstory.doors.native.instants import FeedMemory, interval_micros
 from backstory.doors.native.options import ApplyRequest, Expression
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.doors.native.sources import SourceRows
-from backstory.errors import bad_option
+from backstory.errors import Refused, bad_option
 from backstory.formats.rows import column_of_kept
 from backstory.model.layout import MEMORY
-from backstory.model.table import Shape, TableName, spelling_hint
+from backstory.model.table import Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import ORDERED_BY
 from backstory.stores.iceberg.conditions import has_no_values
 from backstory.stores.iceberg.frames import keeps_row_ids
-from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.iceberg.literals import micros_of, quote
 from backstory.stores.iceberg.schema import column_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.feeds.terms import FeedTerms
@@ -73,6 +74,11 @@ _OPTIONS: Final = {
 OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
 # A delivery has at most one of these (V50).
 _EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
+# A string, or a name that is no field of a struct, no function and no prefix of a literal: date '2026-01-01'.
+_NAMES: Final = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![\w.`])(?:`(?P<quoted>[^`]+)`|(?P<bare>[^\W\d]\w*)(?!\w|\s*[('"]))"""
+)
+_BARE: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 
@@ -93,7 +99,6 @@ class Agreement:
 def agree(
     store: IcebergStore,
     table: IcebergTable | None,
-    name: TableName,
     source: SourceRows,
     request: ApplyRequest,
     *,
@@ -117,7 +122,7 @@ def agree(
         if any(plain_column(one, [column.name]) for one in ordering.expressions) and column.name not in empty
     )
     if table is None:
-        shape = new_table(name, stored_columns, empty, request)
+        shape = new_table(request.into, stored_columns, empty, request)
         plain -= set(shape.shape.key)
         settings = _with_ignored(agree_settings(None, request), plain)
     else:
@@ -266,22 +271,11 @@ def _agree_table_settings(
 
 def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
     """The shape, with a field in which rows store the further values of the order."""
-    if not ordering.memory_part:
-        return shape
-    return replace(
-        shape,
-        columns=tuple(
-            replace(
-                column,
-                type=replace(
-                    column.type, parts=tuple(dict.fromkeys([*column.type.parts, *ordering.memory_part]))
-                ),
-            )
-            if column.name == MEMORY
-            else column
-            for column in shape.columns
-        ),
-    )
+    memory = shape.column(MEMORY)
+    assert memory is not None
+    parts = tuple(dict.fromkeys([*memory.type.parts, *ordering.memory_part]))
+    grown = replace(memory, type=replace(memory.type, parts=parts))
+    return replace(shape, columns=tuple(grown if col is memory else col for col in shape.columns))
 
 
 def with_stored_meaning(
@@ -381,10 +375,7 @@ def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class FeedInputs:
-    """A feed, its table, and their agreement.
-
-    The `salt` encodes the names of files in Spark's tasks.
-    """
+    """A feed, its table, and their agreement."""
 
     store: IcebergStore
     table: IcebergTable | None
@@ -392,7 +383,6 @@ class FeedInputs:
     request: ApplyRequest
     agreement: Agreement
     memory: FeedMemory
-    salt: int = field(default_factory=lambda: uuid4().time_low)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -402,11 +392,7 @@ class FeedInputs:
     @cached_property
     def numbers(self) -> Mapping[str, int]:
         """The field ids of the columns outside the key."""
-        shape = self.agreement.evolved.shape
-        ids = column_ids(self.store, self.table, self.agreement.evolved)
-        return {
-            column.name: ids[column.name] for column in shape.user_columns if column.name not in shape.key
-        }
+        return data_column_ids(self.store, self.table, self.agreement.evolved)
 
     def event_mapping(self, *, counted: bool) -> EventMapping:
         """The mapping of the source's rows to events.
@@ -441,12 +427,9 @@ class FeedInputs:
         """
         shape, settings = self.agreement.evolved.shape, self.agreement.settings
         users = list(self.numbers)
-        settled = tuple(None if instant is None else micros_of(instant) for instant in self.memory.settled)
+        settled = interval_micros(self.memory.settled)
         if log is not None and log.settles is not None:
-            settled = (
-                None,
-                max(log.settles, *(instant for instant in settled[1:] if instant is not None), log.settles),
-            )
+            settled = None, max([log.settles, *settled[1:]])
         return FeedTerms(
             columns=shape.columns,
             key=shape.key,
@@ -455,7 +438,7 @@ class FeedInputs:
             numbers=self.numbers,
             overwritten=tuple(name for name in users if settings.overwrites(name)),
             sequence=tuple(name for _, part in self.agreement.ordering.memory_part for name, _ in part.parts),
-            settled=settled,  # type: ignore[arg-type]  # no or two
+            settled=settled,
             drops=self.request.late == "drop",
             window=_window(self.request, last),
             all_keys=self.request.all_keys,
@@ -473,3 +456,66 @@ def _window(request: ApplyRequest, last: int | None) -> tuple[int, int] | None:
     if request.restate_until is not None:
         return start, micros_of(request.restate_until)
     return start, max(start, start if last is None else last) + 1
+
+
+def renamed_options(properties: Mapping[str, str], evolved: EvolvedShape) -> dict[str, str]:
+    """The properties with the options of feeds, if columns have new names.
+
+    A column that was added by mistake and set aside keeps its name in the options. Columns that feeds drop
+    are not columns of the table, so they keep their names too.
+    """
+    names = {old: new for old, new in evolved.renamed.items() if new not in evolved.mistakes}
+    if not names:
+        return {}
+    changed = {}
+    if (text := properties.get(FEED)) is not None:
+        options = {name: _renamed_option(name, value, names) for name, value in json.loads(text).items()}
+        changed[FEED] = json.dumps(options, ensure_ascii=False, sort_keys=True)
+    if (text := properties.get(ORDERED_BY)) is not None:
+        order = [
+            {**entry, "expression": rename_in_text(entry["expression"], names)} for entry in json.loads(text)
+        ]
+        changed[ORDERED_BY] = json.dumps(order, ensure_ascii=False)
+    return {name: text for name, text in changed.items() if text != properties[name]}
+
+
+def refuse_retyped_order(properties: Mapping[str, str], evolved: EvolvedShape) -> None:
+    """Raise Refused if a column that orders the changes of feeds gets a type with another order.
+
+    The types of an order never change (V13), so the table would refuse every later feed. The first expression
+    of an order is a time, for which the column may have other types.
+    """
+    types = {column.name: column.type for column in evolved.shape.user_columns}
+    further = zip((stored_expressions(properties) or ())[1:], stored_types(properties), strict=True)
+    for expression, old in further:
+        name = plain_column(rename_in_text(expression, evolved.renamed), [*types])
+        if name is not None and not orders_alike(old, types[name]):
+            raise Refused(
+                "type-changed",
+                f"Column {name} orders the changes of feeds as {old}, so it cannot become {types[name]}.",
+                f"Nothing was written; keep its type, and cast it to {old} at the source, or use another "
+                "table.",
+                [name],
+            )
+
+
+def _renamed_option(name: str, value: Any, names: Mapping[str, str]) -> Any:
+    if name in CONDITIONS:
+        return rename_in_text(value, names)
+    if name == "columns_to_update":
+        return names.get(value, value)
+    if name == "ignore_nulls" and isinstance(value, list):
+        return sorted(names.get(column, column) for column in value)
+    return value
+
+
+def rename_in_text(expression: str, names: Mapping[str, str]) -> str:
+    """A SQL expression with the new names of columns."""
+
+    def rename(match: re.Match[str]) -> str:
+        new = names.get(match["quoted"] or match["bare"] or "")
+        if new is None:
+            return match[0]
+        return new if _BARE.fullmatch(new) else quote(new)
+
+    return _NAMES.sub(rename, expression)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -48,10 +48,7 @@ from backstory.stores.iceberg.positions import add_places, positions_of
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.plan import DRIVES
-
-if TYPE_CHECKING:
-    pass
+from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 
 # Properties with the stream and the batch of a commit.
 STREAM: Final = "backstory.stream"
@@ -80,82 +77,77 @@ class StreamBatch:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFeed:
-    """A feed as a delivery, or a batch of a stream. If `zoned` is true, times without a zone are in UTC."""
+@contextmanager
+def open_feed(
+    source: SourceRows, request: ApplyRequest, batch: StreamBatch | None, store: IcebergStore, *, zoned: bool
+) -> Iterator[Plan[Answer]]:
+    """The plan of a feed, or of a batch of a stream, against the table's current state.
 
-    source: SourceRows
-    request: ApplyRequest
-    zoned: bool = False
-    batch: StreamBatch | None = None
+    If `zoned` is true, times without a zone are in UTC. Raises Refused for a feed that would corrupt the
+    history.
+    """
+    with hold_settings(store.session), translate_faults(request.into):
+        table = load(store, request.into)
+        if table is not None:
+            require_layout(table, Layout.VERSIONS)
+            refuse_feed(request.into, table.properties)
+        if not source.fields.names and not request.all_keys:  # JSON without a line
+            foreign = () if table is None else table.foreign_writes
+            answer = answer_without_changes(request, foreign)
+            yield Plan(table, None, Note(DOOR, ""), lambda _: answer, request.dry_run)
+            return
+        properties = {} if table is None else table.properties
+        rows = source if table is None else with_floats_as_stored(source, table.shape, {})
+        meant = with_stored_meaning(request, properties, source.fields.names)
+        if table is not None and meant.apply_as_truncates is not None:
+            rows = with_key(rows, table.shape.key)
+        agreement = agree(store, table, rows, meant, zoned=zoned)
+        feed = FeedInputs(store, table, rows, meant, agreement, feed_memory(store, table))
+        with open_feed_plan(feed) as planned:
+            absent = find_absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
+            if planned.new_row_count and refuses_absences(properties, request):
+                refuse_absences(absent.new, {}, absent.kind)
+            change = _change(feed, planned, meaning_property(request, properties))
+            note = Note(DOOR, "") if change is None else _note(feed, planned, absent, batch)
+            yield Plan(table, change, note, _report(feed, planned, absent), request.dry_run)
 
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
-        """The plan against the table's current state.
 
-        Raises Refused for a feed that would corrupt the history.
-        """
-        with hold_settings(store.session), translate_faults(self.request.into):
-            table = load(store, self.request.into)
-            if table is not None:
-                require_layout(table, Layout.VERSIONS)
-                refuse_feed(self.request.into, table.properties)
-            if not self.source.fields.names and not self.request.all_keys:  # JSON without a line
-                foreign = () if table is None else table.foreign_writes
-                answer = answer_without_changes(self.request, foreign)
-                yield Plan(table, None, Note(DOOR, ""), lambda _: answer, self.request.dry_run)
-                return
-            properties = {} if table is None else table.properties
-            source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
-            request = with_stored_meaning(self.request, properties, source.fields.names)
-            if table is not None and request.apply_as_truncates is not None:
-                source = with_key(source, table.shape.key)
-            agreement = agree(store, table, self.request.into, source, request, zoned=self.zoned)
-            remembered = feed_memory(store, table)
-            feed = FeedInputs(store, table, source, request, agreement, remembered)
-            with open_feed_plan(feed) as planned:
-                absent = find_absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
-                if planned.new_row_count and refuses_absences(properties, self.request):
-                    refuse_absences(absent.new, {}, absent.kind)
-                change = _change(feed, planned, meaning_property(self.request, properties))
-                note = Note(DOOR, "") if change is None else self._note(feed, planned, absent)
-                yield Plan(table, change, note, self._receipt(feed, planned, absent), self.request.dry_run)
+def _note(feed: FeedInputs, planned: PlannedFeed, absent: Absences, batch: StreamBatch | None) -> Note:
+    """The properties of the commit. Its token is a digest of the events (V14)."""
+    recorded = iso(feed.memory.recorded)
+    content = json.dumps([str(feed.request.into), recorded, planned.content])
+    token = hashlib.sha256(content.encode()).hexdigest()
+    stream = {} if batch is None else batch.properties()
+    return Note(DOOR, token, {RECORDED: recorded, **absent.properties, **stream})
 
-    def _note(self, feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Note:
-        """The properties of the commit. Its token is a digest of the events (V14)."""
-        content = json.dumps([str(self.request.into), iso(feed.memory.recorded), planned.content])
-        token = hashlib.sha256(content.encode()).hexdigest()
-        stream = {} if self.batch is None else self.batch.properties()
-        recorded = {RECORDED: iso(feed.memory.recorded)}
-        return Note(DOOR, token, {**recorded, **absent.properties, **stream})
 
-    def _receipt(
-        self, feed: FeedInputs, planned: PlannedFeed, absent: Absences
-    ) -> Callable[[Commit | None], Answer]:
-        table, counts = str(self.request.into), {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
-        evolved = feed.agreement.evolved
-        foreign = () if feed.table is None else feed.table.foreign_writes
-        absence_lines = absent.as_lines(all_of_them=bool(evolved.added))
-        changes = (
-            [*evolved.changes, *absence_lines, *columns_left_out(evolved)] if planned.new_row_count else []
-        )
-        if self.request.dry_run:
-            keys = {name: planned.keys(name) for name in FEED_COUNTS if counts[name]}
-            driving = {
-                name.removeprefix(DRIVES): count
-                for name, count in planned.counts.items()
-                if name.startswith(DRIVES)
-            }
-            plan = FeedPlan(table, counts, keys, driving, changes, planned.withdrawn_statements, foreign)
-            return lambda _committed: plan
+def _report(feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Callable[[Commit | None], Answer]:
+    table, counts = str(feed.request.into), _outcomes(planned)
+    evolved = feed.agreement.evolved
+    foreign = () if feed.table is None else feed.table.foreign_writes
+    lines = absent.as_lines(all_of_them=bool(evolved.added))
+    changes = [*evolved.changes, *lines, *columns_left_out(evolved)] if planned.new_row_count else []
+    if feed.request.dry_run:
+        keys = {name: planned.keys(name) for name in FEED_COUNTS if counts[name]}
+        driving = {
+            name.removeprefix(DRIVES): count
+            for name, count in planned.counts.items()
+            if name.startswith(DRIVES)
+        }
+        withdrawn = planned.counts.get(TAKEN_BACK, 0)
+        plan = FeedPlan(table, counts, keys, driving, changes, withdrawn, foreign)
+        return lambda _committed: plan
 
-        def receipt(committed: Commit | None) -> FeedReceipt:
-            if committed is None or committed.snapshot_id is None:
-                return FeedReceipt(table, counts, warnings=foreign)
-            recorded = iso(feed.memory.recorded)
-            return FeedReceipt(table, counts, changes, recorded, committed.snapshot_id, foreign)
+    def receipt(commit: Commit | None) -> FeedReceipt:
+        if commit is None or commit.snapshot_id is None:
+            return FeedReceipt(table, counts, warnings=foreign)
+        return FeedReceipt(table, counts, changes, iso(feed.memory.recorded), commit.snapshot_id, foreign)
 
-        return receipt
+    return receipt
+
+
+def _outcomes(planned: PlannedFeed) -> dict[str, int]:
+    return {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
 
 
 def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
@@ -174,19 +166,22 @@ def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) 
         **meaning,
         **_log_properties(feed, planned),
     }
-    counts = {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
     if table is None:
-        _refuse_untyped_key(feed)
-        return Change(counts, added=planned.new_rows, into=evolved.shape, properties=properties)
-    stored_properties = table.properties
+        key = evolved.shape.key
+        if untyped := [name for name in key if isinstance(feed.source.fields[name].dataType, NullType)]:
+            raise Refused(  # all changes are truncates
+                "untyped-key",
+                f"No row of the first delivery has a value in {untyped[0]}, so the key has no type.",
+                "Nothing was written; begin with a delivery that has rows with a key.",
+            )
+        return Change(_outcomes(planned), added=planned.new_rows, into=evolved.shape, properties=properties)
+    stored = table.properties
     return Change(
-        counts,
+        _outcomes(planned),
         _removed_places(feed, planned),
         planned.new_rows,
         evolved.shape if evolved.shape.columns != table.shape.columns else None,
-        properties={
-            name: value for name, value in properties.items() if stored_properties.get(name) != value
-        },
+        properties={name: value for name, value in properties.items() if stored.get(name) != value},
         expected=planned.new_row_count,
     )
 
@@ -220,14 +215,3 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
     return {
         file: places.get(file, BitMap64()) | removed.get(file, BitMap64()) for file in {*places, *removed}
     }
-
-
-def _refuse_untyped_key(feed: FeedInputs) -> None:
-    """Raise Refused if a first delivery has only truncates, because the table's key would have no type."""
-    key = feed.agreement.evolved.shape.key
-    if untyped := [name for name in key if isinstance(feed.source.fields[name].dataType, NullType)]:
-        raise Refused(
-            "untyped-key",
-            f"No row of the first delivery has a value in {untyped[0]}, so the key has no type.",
-            "Nothing was written; begin with a delivery that has rows with a key.",
-        )

@@ -1,6 +1,6 @@
 """The messages of an envelope as rows of a feed, unwrapped by the driver or in Spark's tasks (V61 to V65)."""
 
-import json
+import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve
 
-from backstory.doors.native.feeds.expressions import read_feed_rows
 from backstory.doors.native.options import ApplyRequest, EnvelopeName
 from backstory.doors.native.sources import SourceRows, rows_of_arrow
 from backstory.engine.runner import plan_here_or_in_tasks
@@ -39,21 +38,21 @@ from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import carry_errors, map_batches
 from backstory.strategies.feeds.terms import BEFORE_IMAGE
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 # Extra columns of unwrapped rows; no source has such names.
 TIME, OPERATION, ORDERED = "{}: time", "{}: operation", "{}: {}"
 # The columns of Kafka's messages.
 KEY: Final = "key"
 VALUE: Final = "value"
-# The rows of a feed and the request that reads them, or an empty tuple if no message is a change.
-FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-Batches = Iterator[pa.RecordBatch]
 LINES: Final = pa.schema([(VALUE, pa.string())])
 LINES_AT_ONCE: Final = 1 << 14
+# The rows of a feed and the request that reads them, or an empty tuple if no message is a change.
+FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
+# Reads all messages, or raises TooLarge; and reads them with Spark.
+Messages = tuple[Callable[[MemoryLease], pa.Table], Callable[[], "DataFrame"]]
+Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class MessageRows:
     """The rows of messages: the record's `own` columns, and extra columns with their meaning.
 
     `order` has the columns that order the rows: positions in the `log`, or requested paths. `images` are the
-    own columns with before-images.
+    own columns with before-images. Without rows, these are the columns and types of a whole feed.
     """
 
     rows: pa.Table
@@ -71,21 +70,10 @@ class MessageRows:
     log: LogSource | None = None
 
 
-def unwrap_here(
-    store: IcebergStore, messages: pa.Table, request: ApplyRequest, key: Sequence[str]
-) -> FeedRows:
-    """The rows of messages, and a request that reads them, or an empty tuple if no message is a change.
-
-    In that case, the columns of the order are unknown. Raises the errors of `unwrap_messages`.
-    """
-    rows = unwrap_messages(messages, request, key)
-    if not len(rows.rows):
-        return ()
-    source = replace(rows_of_arrow(store, rows.rows), images=rows.images)
-    return source, with_message_columns(request, rows.order, rows.rows.column_names, rows.log)
+Unwrap = Callable[[pa.Table], MessageRows]
 
 
-def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> MessageRows:
+def unwrap_messages(request: ApplyRequest, key: Sequence[str], messages: pa.Table) -> MessageRows:
     """The rows of messages: structs or strings of Debezium, or rows of a feed of changes.
 
     Strings are in a column `value`, with an optional `key`. Raises Refused for malformed messages, and
@@ -143,20 +131,18 @@ def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) 
     return MessageRows(rows, tuple(events.rows.column_names), tuple(order), frozenset(images), log)
 
 
-def with_message_columns(
-    request: ApplyRequest, order: Sequence[str], names: Collection[str], log: LogSource | None
-) -> ApplyRequest:
-    """The request that reads the meaning of rows from the extra columns."""
+def _request_of_rows(request: ApplyRequest, rows: MessageRows) -> ApplyRequest:
+    """The request that reads the meaning of rows from their extra columns."""
     operation = OPERATION.format(request.envelope)
-    own = {*order, operation, BEFORE_IMAGE}
+    own = {*rows.order, operation, BEFORE_IMAGE}
     return evolve(
         request,
-        sequence_by=tuple(f"`{name}`" for name in order),
+        sequence_by=tuple(f"`{name}`" for name in rows.order),
         apply_as_deletes=f"`{operation}` = 'delete'",
         apply_as_truncates=f"`{operation}` = 'truncate'",
-        drop=[*(request.drop or ()), *(own & set(names))],
+        drop=[*(request.drop or ()), *(own & set(rows.rows.column_names))],
         is_unwrapped=True,
-        log=log,
+        log=rows.log,
     )
 
 
@@ -173,17 +159,6 @@ def _at_path(messages: pa.Table, path: str) -> pa.Array:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class MessageTypes:
-    """The columns and types of all rows of messages. `own` are the record's columns."""
-
-    schema: pa.Schema
-    own: tuple[str, ...]
-    order: tuple[str, ...]
-    images: frozenset[str]
-    log: LogSource | None
-
-
 def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
     """The rows of messages unwrapped in Spark's tasks, and a request that reads them.
 
@@ -191,136 +166,107 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
     the errors of `unwrap_messages`. The message numbers in these errors count within a part of the feed.
     """
     assert request.envelope is not None
-    unwrapped = ENVELOPES[request.envelope].unwrap_in_tasks(messages, _for_workers(request), tuple(key))
+    order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
+    # The parts of the request that unwrapping needs. Workers cannot unpickle all of it.
+    own = ApplyRequest(
+        into=str(request.into), envelope=request.envelope, unmodified=request.unmodified, sequence_by=order
+    )
+    unwrap = partial(unwrap_messages, own, tuple(key))
+    unwrapped = ENVELOPES[request.envelope].unwrap_in_tasks(messages, unwrap, key)
     if unwrapped is None:
         return ()
     types, rows = unwrapped
-    rows = with_void_columns(rows, types.schema)
-    source = SourceRows(rows.schema, lambda: rows, images=types.images)
-    return source, with_message_columns(request, types.order, types.schema.names, types.log)
-
-
-def _for_workers(request: ApplyRequest) -> ApplyRequest:
-    """The parts of a request that unwrapping needs, in a form that workers can unpickle."""
-    order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
-    return ApplyRequest(
-        into=str(request.into), envelope=request.envelope, unmodified=request.unmodified, sequence_by=order
-    )
+    rows = with_void_columns(rows, types.rows.schema)
+    return SourceRows(rows.schema, lambda: rows, images=types.images), _request_of_rows(request, types)
 
 
 def _unwrap_debezium_in_tasks(
-    messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]
-) -> "tuple[MessageTypes, DataFrame] | None":
+    messages: "DataFrame", unwrap: Unwrap, _key: Sequence[str]
+) -> "tuple[MessageRows, DataFrame] | None":
     if are_texts(messages.columns):
         texts = [name for name in (KEY, VALUE) if name in messages.columns]
         messages = messages.select(*map(quote, texts))
-    types = _joint_types(messages, request, key)
-    if types is None:
-        return None
-    unwrap = partial(_unwrap_batches, request, key, types)
-    return types, map_batches(messages, unwrap, local_fields(types.schema))
-
-
-def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
-    describe = partial(_describe, request, key)
-    described = map_batches(messages, describe, "columns binary, also string").collect()
-    parts = [(pa.ipc.read_schema(pa.py_buffer(row["columns"])), json.loads(row["also"])) for row in described]
-    parts = [part for part in parts if part[1]["events"]]
+    described = map_batches(messages, partial(_describe_batches, unwrap), "part binary").collect()
+    # Tasks of ours wrote these.
+    parts: list[MessageRows] = [pickle.loads(row["part"]) for row in described]  # noqa: S301
     if not parts:
         return None
-    logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
+    types = _joint_types(parts)
+    return types, map_batches(
+        messages, partial(_unwrap_batches, unwrap, types), local_fields(types.rows.schema)
+    )
+
+
+def _describe_batches(unwrap: Unwrap, batches: Batches) -> Batches:
+    """The columns and types of each part that has changes, without its rows."""
+    for batch in batches:
+        with carry_errors():
+            part = unwrap(pa.Table.from_batches([batch]))
+        if len(part.rows):
+            empty = replace(part, rows=part.rows.schema.empty_table())
+            yield pa.record_batch([pa.array([pickle.dumps(empty)])], names=["part"])
+
+
+def _joint_types(parts: Sequence[MessageRows]) -> MessageRows:
+    logs = [part.log for part in parts if part.log is not None]
     log = reduce(LogSource.join, logs) if logs else None
     if log is not None:
         refuse_several(log)
-    names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
-    types_by_name = {
-        name: [schema.field(name).type for schema, _ in parts if name in schema.names] for name in names
-    }
-    own = tuple(dict.fromkeys(name for _, also in parts for name in also["own"]))
-    joint = {name: joint_column(name, types, FEED) for name, types in types_by_name.items()}
+    types: dict[str, list[pa.DataType]] = {}
+    for field in (field for part in parts for field in part.rows.schema):
+        types.setdefault(field.name, []).append(field.type)
+    own = tuple(dict.fromkeys(name for part in parts for name in part.own))
+    joint = {name: joint_column(name, of_parts, FEED) for name, of_parts in types.items()}
     # A column that a part lacks is unmodified in its rows.
-    joint |= {KEEPS.format(name): pa.bool_() for name in own if len(types_by_name[name]) < len(parts)}
-    images = frozenset(name for _, also in parts for name in also["images"])
-    return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
+    joint |= {KEEPS.format(name): pa.bool_() for name in own if len(types[name]) < len(parts)}
+    images = frozenset(name for part in parts for name in part.images)
+    return MessageRows(pa.schema(list(joint.items())).empty_table(), own, parts[0].order, images, log)
 
 
-def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> Batches:
-    """The schema of each part's rows, with their own columns, order, images and log as JSON."""
-    for batch in batches:
+def _unwrap_batches(unwrap: Unwrap, types: MessageRows, batches: Batches) -> Batches:
+    yield from _unwrap_parts(unwrap, types, (pa.Table.from_batches([batch]) for batch in batches))
+
+
+def _unwrap_buckets(unwrap: Unwrap, types: MessageRows, names: Sequence[str], batches: Batches) -> Batches:
+    yield from _unwrap_parts(unwrap, types, (messages.select(names) for messages in buckets_of(batches)))
+
+
+def _unwrap_parts(unwrap: Unwrap, types: MessageRows, parts: Iterator[pa.Table]) -> Batches:
+    """The rows of each part of the messages, with the columns of all parts."""
+    schema = storable_schema(types.rows.schema)
+    for messages in parts:
         with carry_errors():
-            rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
-        log = rows.log and [
-            sorted(names) for names in (rows.log.connectors, rows.log.servers, rows.log.tables)
-        ]
-        also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images), "log": log}
-        columns = rows.rows.schema.serialize().to_pybytes()
-        cells = [[columns], [json.dumps({**also, "events": len(rows.rows) > 0})]]
-        yield pa.record_batch([pa.array(cell) for cell in cells], names=["columns", "also"])
-
-
-def _unwrap_batches(
-    request: ApplyRequest, key: tuple[str, ...], types: MessageTypes, batches: Batches
-) -> Batches:
-    for batch in batches:
-        with carry_errors():
-            rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
-            typed = _in_types(rows, types)
-        yield from typed.to_batches()
-
-
-def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
-    """The rows of a part, with the columns of all parts."""
-    count, columns = len(rows.rows), []
-    lacking = {KEEPS.format(name): name not in rows.own for name in types.own}
-    for field in storable_schema(types.schema):
-        if field.name in rows.rows.column_names:
-            columns.append(as_type(rows.rows[field.name].combine_chunks(), field.type))
-        else:
-            columns.append(pa.repeat(pa.scalar(lacking.get(field.name), field.type), count))
-    return pa.table(columns, schema=storable_schema(types.schema))
+            part = unwrap(messages)
+            rows, columns = part.rows, []
+            lacking = {KEEPS.format(name): name not in part.own for name in types.own}
+            for field in schema:
+                if field.name in rows.column_names:
+                    columns.append(as_type(rows[field.name].combine_chunks(), field.type))
+                else:
+                    columns.append(pa.repeat(pa.scalar(lacking.get(field.name), field.type), len(rows)))
+        yield from pa.table(columns, schema=schema).to_batches()
 
 
 def _unwrap_change_feed(
-    messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]
-) -> "tuple[MessageTypes, DataFrame]":
+    messages: "DataFrame", unwrap: Unwrap, key: Sequence[str]
+) -> "tuple[MessageRows, DataFrame]":
     """The rows of a feed of changes. Rows of a record in one commit are unwrapped together."""
-    nothing = messages.limit(0)
-    rows = unwrap_messages(arrow_of(nothing), request, key)
-    images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
-    types = MessageTypes(
-        pa.schema([*rows.rows.schema, (BEFORE_IMAGE, images)]),
-        rows.own,
-        rows.order,
-        frozenset(rows.own),
-        rows.log,
-    )
+    part = unwrap(arrow_of(messages.limit(0)))
+    images = pa.struct([(name, part.rows[name].type) for name in part.own])
+    schema = pa.schema([*part.rows.schema, (BEFORE_IMAGE, images)])
+    types = replace(part, rows=schema.empty_table(), images=frozenset(part.own))
     by = [column(name) for name in (*key, COMMIT_VERSION)]
     buckets = buckets_for(messages.count(), bytes_of(messages))
     numbered = messages.select(bucket_of(by, buckets), *map(quote, messages.columns))
-    unwrapped = map_batches(
-        by_bucket(numbered, buckets),
-        partial(_unwrap_buckets, request, key, types, tuple(messages.columns)),
-        local_fields(types.schema),
-    )
-    return types, unwrapped
-
-
-def _unwrap_buckets(
-    request: ApplyRequest, key: tuple[str, ...], types: MessageTypes, names: tuple[str, ...], batches: Batches
-) -> Batches:
-    for messages in buckets_of(batches):
-        with carry_errors():
-            typed = _in_types(unwrap_messages(messages.select(names), request, key), types)
-        yield from typed.to_batches()
+    unwrap_buckets = partial(_unwrap_buckets, unwrap, types, messages.columns)
+    return types, map_batches(by_bucket(numbered, buckets), unwrap_buckets, local_fields(schema))
 
 
 class Envelope(NamedTuple):
     """How messages in an envelope become rows of a feed: on the driver, and in Spark's tasks."""
 
     unwrap: Callable[[pa.Table, ApplyRequest, Sequence[str]], MessageRows]
-    unwrap_in_tasks: Callable[
-        ["DataFrame", ApplyRequest, tuple[str, ...]], "tuple[MessageTypes, DataFrame] | None"
-    ]
+    unwrap_in_tasks: Callable[["DataFrame", Unwrap, Sequence[str]], "tuple[MessageRows, DataFrame] | None"]
 
 
 ENVELOPES: Final[Mapping[EnvelopeName, Envelope]] = {
@@ -328,22 +274,6 @@ ENVELOPES: Final[Mapping[EnvelopeName, Envelope]] = {
     "changes": Envelope(_unwrap_change_rows, _unwrap_change_feed),
 }
 assert ENVELOPES.keys() == {*get_args(EnvelopeName)}
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """Messages in an envelope.
-
-    `table` reads them all or raises TooLarge, and `frame` reads them with Spark.
-    """
-
-    table: Callable[[MemoryLease], pa.Table]
-    frame: "Callable[[], DataFrame]"
-
-
-def messages_of_rows(store: IcebergStore, rows: SourceRows) -> Messages:
-    """The rows of a source as messages."""
-    return Messages(partial(read_feed_rows, store, rows, {}), rows.frame)
 
 
 def messages_of_lines(
@@ -367,24 +297,30 @@ def messages_of_lines(
         require_unchanged(file.stamp for file in lines)
         return made()
 
-    return Messages(table, frame)
+    return table, frame
 
 
 def unwrap_feed(
     store: IcebergStore, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
-    """The rows of messages, and the request that reads them.
+    """The rows of messages, and the request that reads them, or an empty tuple if no message is a change.
 
-    The driver unwraps the messages if it can. Otherwise Spark's tasks unwrap them.
+    In that case, the columns of the order are unknown. The driver unwraps the messages if it can. Otherwise
+    Spark's tasks unwrap them. Raises the errors of `unwrap_messages`.
     """
+    table, frame = messages
 
     def here(resources: ExitStack) -> FeedRows:
         lease = resources.enter_context(store.memory.lease())
-        return unwrap_here(store, messages.table(lease), request, key)
+        unwrapped = unwrap_messages(request, key, table(lease))
+        if not len(unwrapped.rows):
+            return ()
+        source = replace(rows_of_arrow(store, unwrapped.rows), images=unwrapped.images)
+        return source, _request_of_rows(request, unwrapped)
 
     def tasks(_resources: ExitStack) -> FeedRows:
         with translate_faults(request.into):  # this reads the types of all messages, in tasks
-            return unwrap_in_tasks(messages.frame(), request, key)
+            return unwrap_in_tasks(frame(), request, key)
 
     return plan_here_or_in_tasks(store, request.into, here, tasks)
 

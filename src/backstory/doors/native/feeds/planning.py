@@ -42,7 +42,6 @@ from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.workers import carry_errors, map_batches
-from backstory.strategies.copies.plan import TAKEN_BACK
 from backstory.strategies.copies.version_rows import memory_field, micros
 from backstory.strategies.feeds.arrival import FAULTS, Arrival, are_of_former_logs, check_delivery, of_kind
 from backstory.strategies.feeds.facts import in_interval, move_past_settled
@@ -73,11 +72,6 @@ class PlannedFeed:
     content: int
     log: LogProgress | None = None
     sets_columns: bool = True
-
-    @property
-    def withdrawn_statements(self) -> int:
-        """The number of statements that the feed withdraws."""
-        return self.counts.get(TAKEN_BACK, 0)
 
     def keys(self, kind: str) -> list[str]:
         """Up to ten keys of an outcome."""
