@@ -20,7 +20,7 @@ from backstory.cli.options import (
     with_flags,
 )
 from backstory.cli.output import show, show_document
-from backstory.errors import UsageError
+from backstory.errors import bad_option
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
@@ -92,7 +92,7 @@ def _branch_after_main(words: str) -> str:
     """The branch in main..BRANCH. Raises UsageError for other words."""
     main, dots, branch = words.partition("..")
     if main != MAIN or not dots or not branch:
-        raise UsageError("bad-option", "The second time is missing.", f"Write two times, or {MAIN}..BRANCH.")
+        raise bad_option("The second time is missing.", f"Write two times, or {MAIN}..BRANCH.")
     return branch
 
 
@@ -120,7 +120,7 @@ def _read_differences_in_database(
     from backstory.reading.database_history import read_differences
 
     if url is None or not key:
-        raise UsageError("bad-option", "--url and --key must be used together.", "Write --url URL --key a,b.")
+        raise bad_option("--url and --key must be used together.", "Write --url URL --key a,b.")
     if not comparison.is_plain:
         raise no_known_times()
     return read_differences(url, table_name(table), between, key, comparison)

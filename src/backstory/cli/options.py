@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from backstory.cli.output import Output, choose_output, in_flags
 from backstory.engine.run_context import RemarkOptions
-from backstory.errors import UsageError
+from backstory.errors import UsageError, bad_option
 from backstory.formats.file_options import FILE_OPTIONS
 from backstory.model.options import CallOption, alternatives, declared_options
 from backstory.model.values import key_of_words, split_list
@@ -118,7 +118,7 @@ def parse_pairs(options: tuple[str, ...], form: str) -> dict[str, str]:
         if not (name and equals and word):
             lacks = "a name or a value" if equals else "'='"
             message = f"{form.partition(' ')[0]} {part} has no {lacks}."
-            raise UsageError("bad-option", message, f"Write {form}.")
+            raise bad_option(message, f"Write {form}.")
         pairs[name] = word
     return pairs
 
@@ -154,8 +154,8 @@ def describe_key(names: Sequence[str], words: tuple[str, ...]) -> str:
 
 def no_known_times() -> UsageError:
     """The error if a question about a history in a database names known times."""
-    return UsageError(
-        "bad-option", "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
+    return bad_option(
+        "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
     )
 
 

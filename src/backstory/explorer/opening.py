@@ -5,7 +5,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from backstory.errors import Failed, UsageError, option
+from backstory.errors import Failed, UsageError, bad_option, option
 from backstory.explorer.catalog_reader import CatalogReader
 from backstory.explorer.guard import Guard, is_loopback
 
@@ -71,8 +71,7 @@ def _require_token(host: str, token: str) -> None:
             f"Use {option('token', new_token())}, or listen on 127.0.0.1.",
         )
     if token and not is_loopback(host) and len(token) < _SHORTEST:
-        raise UsageError(
-            "bad-option",
+        raise bad_option(
             f"The token is too short: for other machines it needs at least {_SHORTEST} characters.",
             f"Use {option('token', new_token())}.",
         )

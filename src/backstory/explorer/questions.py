@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from backstory.errors import UsageError
+from backstory.errors import UsageError, bad_option
 from backstory.model.instant import iso, optional_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.values import cell_text, key_of_words
@@ -51,9 +51,7 @@ class Question:
         if not self.limit:
             return ROWS
         if not self.limit.isdecimal() or not 0 < int(self.limit[:9]) <= MOST_ROWS:
-            raise UsageError(
-                "bad-option", f"A page has 1 to {MOST_ROWS} rows.", "Change `limit` in the address."
-            )
+            raise bad_option(f"A page has 1 to {MOST_ROWS} rows.", "Change `limit` in the address.")
         return int(self.limit)
 
     @property
@@ -76,7 +74,7 @@ class Question:
         """The values to filter by, by column name."""
         pairs = [word.partition("=") for word in self.where]
         if wrong := [name for name, equals, _ in pairs if not equals]:
-            raise UsageError("bad-option", f"{wrong[0]!r} has no value.", "Write it as column=value.")
+            raise bad_option(f"{wrong[0]!r} has no value.", "Write it as column=value.")
         return {name: value for name, _, value in pairs}
 
     def record(self, names: Iterable[str]) -> Any:
@@ -112,7 +110,7 @@ def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:
         name = _CALLED.get(word, word)
         if name not in _WORDS or (name in options and name not in _MANY):
             problem = "is twice in the address" if name in options else "has no meaning here"
-            raise UsageError("bad-option", f"{word!r} {problem}.", "Follow a link of the page.")
+            raise bad_option(f"{word!r} {problem}.", "Follow a link of the page.")
         if value:
             options[name] = (*options.get(name, ()), value) if name in _MANY else value
     return Question(view, **options)

@@ -22,7 +22,7 @@ from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.refusals import keys_of, refuse_empty, refuse_null_keys
 from backstory.doors.native.snapshot import DOOR, in_few_files
 from backstory.engine.deliver import deliver_change
-from backstory.errors import MAX_KEYS, Refused, UsageError
+from backstory.errors import MAX_KEYS, Refused, bad_option
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.layout import (
@@ -278,8 +278,7 @@ def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, r
 def new_name(into: str | None) -> TableName:
     """The name of the new table. Raises UsageError if it is missing."""
     if not into:
-        raise UsageError(
-            "bad-option",
+        raise bad_option(
             f"Rows of layout {BITEMPORAL} are imported into a new table.",
             "Name it with `into=`.",
         )
@@ -290,8 +289,7 @@ def refuse_into(layout: str, into: object, note: str | None, author: str | None)
     """Raise UsageError for options of an import if the layout is not one that is imported."""
     values = {"into": into, "note": note, "author": author}
     if wrong := [name for name, value in values.items() if value]:
-        raise UsageError(
-            "bad-option",
+        raise bad_option(
             f"`{wrong[0]}=` is for layout {BITEMPORAL}, whose rows are imported.",
             f"Omit it: a table of layout {layout} stays as it is.",
         )

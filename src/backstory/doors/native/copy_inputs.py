@@ -29,6 +29,8 @@ from backstory.doors.native.stored_rows import (
     are_touched,
     choose_touched_of_keys,
     is_bounded,
+    place_names,
+    slice_schema,
     stored_marks,
     stored_truncates,
 )
@@ -39,7 +41,7 @@ from backstory.doors.native.whole_rows import (
     derived_frame,
     source_schema,
 )
-from backstory.engine.sides import LocalSide, SideRows, empty_side
+from backstory.engine.sides import LocalSide, SideRows, columnar_side, empty_side
 from backstory.errors import bad_option
 from backstory.formats.batch_file import source_changed
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
@@ -54,7 +56,7 @@ from backstory.spark.frame_files import FrameFiles, frame_files
 from backstory.stores.iceberg.frames import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows, widens
 from backstory.stores.metadata.searches import IsNull, OneOf, Searches
@@ -154,11 +156,11 @@ class CopyInputs:
     @cached_property
     def schemas(self) -> Mapping[str, pa.Schema]:
         """The schema of each side of the plan, in the types that the table will have."""
-        types = {column.name: column.type for column in self.evolved.shape.columns}
-        ids = [pa.field(ROW_ID, pa.int64())] if self.terms.ids else []
+        columns = self.evolved.shape.columns
+        types = {column.name: column.type for column in columns}
         return {
             DELIVERED: arrow_schema({name: types[name] for name in self.terms.delivered}),
-            SLICE: pa.schema([*arrow_schema(types), *PLACE_SCHEMA, *ids]),
+            SLICE: slice_schema(self.table, columns),
             ELSEWHERE: arrow_schema({name: types[name] for name in self.terms.key}),
         }
 
@@ -200,8 +202,7 @@ class CopyInputs:
             _stored_column(evolved.stored.column(column.name), column, evolved.former_name(column.name))
             for column in shape.columns
         ]
-        places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
-        return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
+        return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *place_names(table))
 
 
 def gather_inputs(
@@ -335,17 +336,16 @@ class _VersionReader:
         return in_schema(both, schema)
 
 
-def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
-    """These columns of the copy, read without Spark, or None if Spark must read them."""
+def read_delivered(inputs: CopyInputs) -> LocalSide | None:
+    """The copy's rows, read without Spark, or None if Spark must read them."""
     whole, batches = inputs.schemas[DELIVERED], inputs.source.batches
-    schema = pa.schema(field for field in whole if field.name in names)
     if batches is None:
         return None
     if not inputs.request.whole_rows:
-        return SideRows(schema, lambda: _cast_rows(batches, schema))
+        return columnar_side(whole, partial(_cast_rows, batches))
     own = source_schema(whole)
-    return SideRows(
-        schema, lambda: (add_derived(rows).select(schema.names) for rows in _cast_rows(batches, own))
+    return columnar_side(
+        whole, lambda schema: (add_derived(rows).select(schema.names) for rows in _cast_rows(batches, own))
     )
 
 
@@ -370,14 +370,14 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
         return None
     decisive = pa.schema(field for field in schema if field.name in _decisive_columns(terms))
     condition = {VALID_TO: IsNull()} if terms.in_order else NOTHING
-    keys = read_delivered(inputs, terms.key)
+    delivered = read_delivered(inputs)
 
     def slice_() -> Iterator[pa.Table]:
         chosen = partial(_is_touched, terms, reader.name(terms.key[0]))
-        if terms.feed is None or not terms.scope or keys is None:
+        if terms.feed is None or not terms.scope or delivered is None or delivered.columns is None:
             yield from reader.read(decisive, chosen, condition)
             return
-        of_scope = _keys_of_scope(reader, terms, keys)
+        of_scope = _keys_of_scope(reader, terms, delivered.columns(terms.key))
         lease.hold("keys of the scope", of_scope.nbytes)
         key = tuple(map(reader.name, terms.key))
         keyed = KeysSince(of_scope.rename_columns(key), np.full(len(of_scope), terms.at))

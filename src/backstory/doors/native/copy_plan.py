@@ -31,7 +31,7 @@ from backstory.doors.native.stored_rows import live_rows_of, touched_versions, v
 from backstory.engine.driver import DriverPlan
 from backstory.engine.plans import FirstRows, PlanResult, PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, SideRows, parts_by_key
+from backstory.engine.sides import LocalSide, Side, parts_by_key
 from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS
@@ -85,10 +85,10 @@ def plan_first_here(
     At first, only the columns of the key and the scope are read. Returns None if a row is faulty or a key
     repeats. The full plan then reads all values.
     """
-    terms = inputs.terms
-    keys = read_delivered(inputs, [*terms.key, *(name for name, _ in terms.scope or ())])
-    if keys is None or local[DELIVERED].columns is None:
+    terms, columns = inputs.terms, local[DELIVERED].columns
+    if columns is None:
         return None
+    keys = columns([*terms.key, *(name for name, _ in terms.scope or ())])
     sums = PlanSums()
     for part in parts_by_key({DELIVERED: keys}, terms.key, lease):
         alone = part[DELIVERED]
@@ -357,23 +357,13 @@ def _plan_part(terms: CopyTerms, sides: Mapping[str, pa.Table], whole: Whole) ->
 
 
 def _delivered_side(inputs: CopyInputs) -> Side:
-    def local(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        rows = read_delivered(inputs, inputs.terms.delivered)
-        return None if rows is None else LocalSide(rows, columns=partial(_columns_here, inputs))
-
     return Side(
         inputs.schemas[DELIVERED],
         lambda: inputs.delivered_frame,
-        local,
+        lambda _lease, _met: read_delivered(inputs),
         inputs.source.size,
         repeatable=inputs.is_repeatable,
     )
-
-
-def _columns_here(inputs: CopyInputs, names: Sequence[str]) -> SideRows:
-    rows = read_delivered(inputs, names)
-    assert rows is not None
-    return rows
 
 
 def _stored_side(inputs: CopyInputs) -> Side:

@@ -6,8 +6,8 @@ databases with one statement on one connection.
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,21 +62,10 @@ _ABSENT: Final = ("42S02", "42P01")
 _SYNTAX: Final = ("42", "37", "22")
 
 
-@dataclass(frozen=True, slots=True)
-class JdbcCopy:
-    """A frame that reads the rows each time it is computed.
-
-    `texts` are the types of values read as strings.
-    """
-
-    frame: DataFrame
-    instant: datetime
-    texts: Mapping[str, ColumnType]
-    password: str | None = field(default=None, repr=False)
-
-
-def read_by_jdbc(store: IcebergStore, database: Database) -> JdbcCopy:
-    """The rows of one statement, and their time.
+def _rows_by_jdbc(
+    store: IcebergStore, database: Database, folder: Path, of_parquet: Callable[[Path], SourceRows]
+) -> SourceRows:
+    """The rows of one statement, and their time. `of_parquet` reads a file in the folder.
 
     Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
     database does not respond.
@@ -89,14 +78,22 @@ def read_by_jdbc(store: IcebergStore, database: Database) -> JdbcCopy:
         refuse_repeats(database, [field.name for field in described])
         values = [_select_column(database, server, field) for field in described]
         frame = server.rows(spark, f"SELECT {', '.join(text for text, _ in values)} FROM {server.source}")
+        # Spark reads the rows once: into a local file, or else into a checkpoint on the workers.
+        if is_local(store):
+            target = folder / "copy"
+            frame.write.parquet(str(target))
+            (file,) = target.glob("part-*.parquet")
+            rows = of_parquet(file)
+        else:
+            rows = rows_of_frame(frame.localCheckpoint())
     texts = {field.name: type_ for field, (_, type_) in zip(described, values, strict=True) if type_}
-    return JdbcCopy(frame, instant, texts, server.password)
+    return replace(with_types(rows, texts), instant=instant)
 
 
 def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
     """The tables of a MySQL or MariaDB database, each with its primary-key columns.
 
-    Raises UsageError for other databases, and the errors of `read_by_jdbc`.
+    Raises UsageError for other databases and a missing table, and TryAgain if the database does not respond.
     """
     if not _OF_MYSQL.match(database.url):
         raise catalog_error(database)
@@ -107,14 +104,6 @@ def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
     for row in sorted(rows, key=lambda row: (row["name"], row["place"] or 0)):
         keys[row["name"]] = (*keys.get(row["name"], ()), *([row["key"]] if row["key"] else ()))
     return keys
-
-
-def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
-    """Write the rows into one Parquet file in the folder."""
-    target = folder / "copy"
-    copy.frame.write.parquet(str(target))
-    (file,) = target.glob("part-*.parquet")
-    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,26 +249,19 @@ def rows_of_database(
     Raises the errors of `copy_out`.
     """
     types = {**declared, **retype}
-
-    def of_parquet(path: Path) -> AbstractContextManager[SourceRows]:
-        files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
-        return rows_of_files(store, files, stored, rename, types)
-
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))
+
+        def of_parquet(path: Path) -> SourceRows:
+            files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
+            return resources.enter_context(rows_of_files(store, files, stored, rename, types))
+
         if database.kind == "jdbc":
-            read = read_by_jdbc(store, database)
-            with translate_jdbc(database, read.password):
-                # Spark reads the rows once: into a local file, or else into a checkpoint on the workers.
-                if is_local(store):
-                    rows = resources.enter_context(of_parquet(write_parquet(read, folder)))
-                else:
-                    rows = rows_of_frame(read.frame.localCheckpoint())
-            yield replace(with_types(with_types(rows, read.texts), declared), instant=read.instant)
+            yield with_types(_rows_by_jdbc(store, database, folder, of_parquet), declared)
             return
         copy = copy_out(database, types, folder)
         if copy.types is None:
-            rows = with_types(resources.enter_context(of_parquet(copy.path)), declared)
+            rows = with_types(of_parquet(copy.path), declared)
         else:
             schema = pa.schema([(name, arrow_type(type_)) for name, type_ in copy.types.items()])
             file = SourceFile(copy.path, database.what, stamp_of(copy.path))

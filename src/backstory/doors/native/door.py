@@ -104,7 +104,7 @@ def batch_writer(store: IcebergStore, request: ApplyRequest) -> Callable[[DataFr
     function, in a process and a session of its own.
     """
     if request.branch is not None:
-        raise UsageError("bad-option", "A stream has no preview.", "Omit `branch=`.")
+        raise bad_option("A stream has no preview.", "Omit `branch=`.")
     if not store.has_java:
         return partial(_write_on_server, (store.catalog, store.format_version, store.memory), request)
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 
 from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.stored_rows import MARKS, mark_condition, version_condition
+from backstory.doors.native.stored_rows import MARKS, fact_condition, mark_condition, version_condition
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
@@ -109,9 +109,7 @@ class StoredInstants:
             rows = self._read([VALID_FROM], [(MEMORY, ROLE, ENDED_AT)], are_live, {VALID_FROM: Between(at)})
             return any(len(part) for part in rows)
         except Unreadable:
-            memory = column(MEMORY)
-            fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
-            live = self._frame().where(memory.getField(ROLE).isNull() | fact)
+            live = self._frame().where(version_condition() | fact_condition())
             return bool(live.where(column(VALID_FROM) >= instant(micros_of(at))).take(1))
 
     def marks_since(self, at: datetime) -> list[Mark]:

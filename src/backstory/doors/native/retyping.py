@@ -14,15 +14,16 @@ from pyspark.sql.types import NullType, StructField, StructType
 from backstory.doors.native.evolution import EvolvedShape, delivered_columns, moved_ids
 from backstory.doors.native.refusals import keys_of, texts_of
 from backstory.doors.native.sources import ReadColumns, SourceRows
+from backstory.doors.native.stored_rows import place_names
 from backstory.errors import MAX_KEYS, Refused, option
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
 from backstory.formats.values.casts import misfits
-from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID
+from backstory.model.layout import FILE, MEMORY, POSITION
 from backstory.model.table import Column, Shape
 from backstory.model.types import ColumnType, Kind, fits
 from backstory.model.versions_layout import COLUMNS, SETTLED
-from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
+from backstory.stores.iceberg.frames import spark_fields
 from backstory.stores.iceberg.literals import Changes, cast_batch, column, quote, retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -162,8 +163,7 @@ def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape
     """
     assert evolved.stored is not None
     names = [f"{quote(evolved.former_name(name))} AS {quote(name)}" for name in evolved.stored.names]
-    places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
-    rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *places)
+    rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *place_names(table))
     stored = {col.name: col.type for col in (*evolved.stored.columns, *PLACES)}
     retyped = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exactly=True)
     if SETTLED not in table.properties:

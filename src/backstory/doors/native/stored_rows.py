@@ -85,10 +85,13 @@ def stored_slice(
     if table is None or not table.rows:
         return schema.empty_table()
     try:
-        rows = _read_here(store, table, schema, keys, since, lease, low=low)
+        return _read_here(store, table, schema, keys, since, lease, low=low)
     except Unreadable:
-        rows = _read_by_spark(store, table, schema, None if keys is None else keys.keys, since, low)
-    return rows
+        rows = live_frame(store, table, since, low)
+        if keys is not None:
+            marks = rows.where(column(table.shape.key[0]).isNull())
+            rows = rows_of_keys(store, rows, keys.keys).unionByName(marks)
+        return in_schema(arrow_of(rows), schema)
 
 
 def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> int:
@@ -130,9 +133,14 @@ def stored_marks(store: IcebergStore, table: IcebergTable, columns: Iterable[Col
     return in_schema(rows, schema)
 
 
+def place_names(table: IcebergTable | None) -> list[str]:
+    """The columns of a row's place, and of its id, if the table has row ids."""
+    return [FILE, POSITION, *([ROW_ID] if table is not None and keeps_row_ids(table) else [])]
+
+
 def slice_schema(table: IcebergTable | None, columns: Iterable[Column]) -> pa.Schema:
     """The schema of a slice: the table's columns, the places, and the row ids, if the table has row ids."""
-    ids = [pa.field(ROW_ID, pa.int64())] if table is not None and keeps_row_ids(table) else []
+    ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in place_names(table) else []
     return pa.schema([*arrow_schema({col.name: col.type for col in columns}), *PLACE_SCHEMA, *ids])
 
 
@@ -148,28 +156,25 @@ def _read_here(
 ) -> pa.Table:
     names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
     of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
-    chosen, wanted = partial(are_touched, since, low=low), {}
+    chosen: ChooseRows = partial(are_touched, since, low=low)
+    wanted = {}
     if keys is not None:
-        key = table.shape.key
-        of, chosen = (
-            (*of, *key),
-            partial(_touched_records_and_marks, since, choose_touched_of_keys(keys, key, low), key, low),
-        )
-        bounded = {name: keys.keys[name] for name in key if is_bounded(keys.keys[name].type)}
-        # Marks have NULL keys.
-        wanted = {
-            name: OneOf(pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)]))
-            for name, values in bounded.items()
-        }
-    here = LocalRows(store, table, lease)
-    ends = _ends_since(since)
-    where: Searches = {VALID_TO: ends}
+        key, of_records = table.shape.key, choose_touched_of_keys(keys, table.shape.key, low)
+        of = (*of, *key)
+
+        def chosen(rows: pa.Table) -> pa.ChunkedArray:
+            marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
+            return pc.or_(marks, of_records(rows))
+
+        for name in key:
+            if is_bounded((values := keys.keys[name]).type):  # marks have NULL keys
+                wanted[name] = OneOf(pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)]))
+    where: Searches = {VALID_TO: _ends_since(since)}
     if low is not None:  # bounds of files cover positions in the log, too
         # The first part of a position that differs within one log.
         part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
-        where = AnyOf({VALID_TO: ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
-    rows = here.read(names, of, chosen, [wanted, where])
-    return in_schema(rows, schema)
+        where = AnyOf({**where, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
+    return in_schema(LocalRows(store, table, lease).read(names, of, chosen, [wanted, where]), schema)
 
 
 def is_bounded(type_: pa.DataType) -> bool:
@@ -219,13 +224,6 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
     return choose
 
 
-def _touched_records_and_marks(
-    since: int, of_records: ChooseRows, key: tuple[str, ...], low: Position | None, rows: pa.Table
-) -> pa.ChunkedArray:
-    marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
-    return pc.or_(marks, of_records(rows))
-
-
 def _ends_since(since: int) -> Between:
     """A search for ends at or after an instant in microseconds, and for NULL."""
     return Between(EPOCH + timedelta(microseconds=since), null=True)
@@ -236,11 +234,15 @@ def version_condition() -> SparkColumn:
     return column(MEMORY).getField(ROLE).isNull()
 
 
+def fact_condition() -> SparkColumn:
+    """A Spark condition for stored rows that are facts, and are not withdrawn."""
+    memory = column(MEMORY)
+    return (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+
+
 def mark_condition() -> SparkColumn:
     """A Spark condition for stored rows that are marks of copies or truncates, and are not withdrawn."""
-    memory = column(MEMORY)
-    is_mark = memory.getField(KIND).isin(*MARKS)
-    return is_mark & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+    return column(MEMORY).getField(KIND).isin(*MARKS) & fact_condition()
 
 
 def touched_versions(rows: DataFrame, terms: CopyTerms) -> DataFrame:
@@ -260,18 +262,16 @@ def live_frame(
     If `low` is set, rows whose log position is at or after `low` are included (V134).
     """
     rows = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
-    ids = [ROW_ID] if keeps_row_ids(table) else []
-    return live_rows_of(rows, since, low).select(*map(quote, [*table.shape.names, FILE, POSITION, *ids]))
+    return live_rows_of(rows, since, low).select(*map(quote, [*table.shape.names, *place_names(table)]))
 
 
 def live_rows_of(rows: DataFrame, since: int, low: Position | None = None) -> DataFrame:
     """The live rows of a frame that are open, end at or after `since`, or are at or after `low`."""
-    memory, end = column(MEMORY), column(VALID_TO)
-    fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+    end = column(VALID_TO)
     touched = end.isNull() | (end >= instant(since))
     if low is not None:
         touched |= coalesce(behind_place(rows, low), lit(False))
-    return rows.where((memory.getField(ROLE).isNull() | fact) & touched)
+    return rows.where((version_condition() | fact_condition()) & touched)
 
 
 def behind_place(rows: DataFrame, low: Position) -> SparkColumn:
@@ -281,21 +281,6 @@ def behind_place(rows: DataFrame, low: Position) -> SparkColumn:
     parts = [lit(value).cast(field.dataType) for field, value in zip(fields, low, strict=True)]
     wanted = struct(*(part.alias(field.name) for field, part in zip(fields, parts, strict=True)))
     return column(MEMORY).getField(OWN_TIME).isNotNull() & (place >= wanted)
-
-
-def _read_by_spark(
-    store: IcebergStore,
-    table: IcebergTable,
-    schema: pa.Schema,
-    keys: pa.Table | None,
-    since: int,
-    low: Position | None,
-) -> pa.Table:
-    rows = live_frame(store, table, since, low)
-    if keys is not None:
-        marks = rows.where(column(table.shape.key[0]).isNull())
-        rows = rows_of_keys(store, rows, keys).unionByName(marks)
-    return in_schema(arrow_of(rows), schema)
 
 
 def join_places(places: Any, more: pa.Table) -> Any:

@@ -268,7 +268,7 @@ def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log:
     for expression, type_ in zip(expressions[1:], types, strict=True):
         if not type_.flat:
             nested = f"{expression} is nested, so it has no order."
-            raise UsageError("bad-option", nested, "Use its parts in `sequence_by=`.")
+            raise bad_option(nested, "Use its parts in `sequence_by=`.")
     return Ordering(tuple(expressions), tuple(types), log)
 
 

@@ -18,7 +18,7 @@ from backstory.doors.native.sources import SourceRows, rows_of_arrow
 from backstory.engine.runner import plan_here_or_in_tasks
 from backstory.engine.staging import local_fields, stage_rows, storable_schema, with_void_columns
 from backstory.engine.tasks import buckets_of, by_bucket
-from backstory.errors import UsageError, bad_option
+from backstory.errors import bad_option
 from backstory.formats.batch_file import require_unchanged
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
@@ -107,8 +107,7 @@ def _texts(values: pa.ChunkedArray) -> pa.Array:
 def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) -> MessageRows:
     name = str(request.envelope)
     if events.unordered and request.sequence_by is None:
-        raise UsageError(
-            "bad-option",
+        raise bad_option(
             f"The order of changes of the connector {events.unordered} is unknown.",
             "Name it with `sequence_by=`: paths into the message, such as source.ts_us,source.pos.",
         )
