@@ -24,14 +24,7 @@ from backstory.errors import bad_option
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
-from backstory.reading.options import (
-    ENDS,
-    ChangesRequest,
-    Comparison,
-    CursorRequest,
-    as_object,
-    side_values,
-)
+from backstory.reading.options import ENDS, ChangesRequest, Comparison, CursorRequest, as_object, side_values
 from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:
@@ -183,11 +176,7 @@ def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Differe
 
 @with_flags(ChangesRequest, CursorRequest)
 def changes(
-    table: NamedTable,
-    *,
-    options: BranchOptions = BRANCH_DEFAULTS,
-    limit: RowLimit = None,
-    **words: Any,
+    table: NamedTable, *, options: BranchOptions = BRANCH_DEFAULTS, limit: RowLimit = None, **words: Any
 ) -> None:
     """Show the rows that changed between two commits.
 

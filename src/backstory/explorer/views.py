@@ -325,10 +325,7 @@ def _bars(times: ChangeTimes) -> list[tuple[float, str]]:
     heights = np.sqrt(starts + ends)
     most = heights.max() or 1
     return [
-        (
-            float(height / most),
-            f"from {_day(edge)}: {int(one):,} versions begin, {int(other):,} end",
-        )
+        (float(height / most), f"from {_day(edge)}: {int(one):,} versions begin, {int(other):,} end")
         for height, edge, one, other in zip(heights, edges[:-1], starts, ends, strict=True)
     ]
 

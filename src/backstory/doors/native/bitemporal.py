@@ -279,8 +279,7 @@ def new_name(into: str | None) -> TableName:
     """The name of the new table. Raises UsageError if it is missing."""
     if not into:
         raise bad_option(
-            f"Rows of layout {BITEMPORAL} are imported into a new table.",
-            "Name it with `into=`.",
+            f"Rows of layout {BITEMPORAL} are imported into a new table.", "Name it with `into=`."
         )
     return table_name(into)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.native import stored_rows
 from backstory.doors.native.evolution import EvolvedShape, data_column_ids, delivered_ids
 from backstory.doors.native.feeds.logs import stored_log
 from backstory.doors.native.instants import CopyPlace, interval_micros, place_copy
@@ -23,24 +24,7 @@ from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.retyping import cast_frame, retyped_rows
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.sources import ReadColumns, SourceRows
-from backstory.doors.native.stored_rows import (
-    OF_TOUCHED,
-    KeysSince,
-    are_touched,
-    choose_touched_of_keys,
-    is_bounded,
-    place_names,
-    slice_schema,
-    stored_marks,
-    stored_truncates,
-)
-from backstory.doors.native.whole_rows import (
-    COPIES,
-    DERIVED_NAMES,
-    add_derived,
-    derived_frame,
-    source_schema,
-)
+from backstory.doors.native.whole_rows import COPIES, DERIVED_NAMES, add_derived, derived_frame, source_schema
 from backstory.engine.sides import LocalSide, SideRows, columnar_side, empty_side
 from backstory.errors import bad_option
 from backstory.formats.batch_file import source_changed
@@ -124,10 +108,10 @@ def feed_copy_terms(
         ids=terms.ids,
         log=log is not None,
     )
-    marks = stored_marks(store, table, shape.columns, at)
+    marks = stored_rows.stored_marks(store, table, shape.columns, at)
     if log is not None and log.truncate is not None:
         # In a log, a truncate has a different instant for each record.
-        before = stored_truncates(store, table, shape.columns)
+        before = stored_rows.stored_truncates(store, table, shape.columns)
         marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
     others = [
         (memory[KIND], memory[SCOPE]) != (FactKind.COPY.value, place.scope) or instant != place.at
@@ -160,7 +144,7 @@ class CopyInputs:
         types = {column.name: column.type for column in columns}
         return {
             DELIVERED: arrow_schema({name: types[name] for name in self.terms.delivered}),
-            SLICE: slice_schema(self.table, columns),
+            SLICE: stored_rows.slice_schema(self.table, columns),
             ELSEWHERE: arrow_schema({name: types[name] for name in self.terms.key}),
         }
 
@@ -202,7 +186,9 @@ class CopyInputs:
             _stored_column(evolved.stored.column(column.name), column, evolved.former_name(column.name))
             for column in shape.columns
         ]
-        return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *place_names(table))
+        return store.spark.table(store.sql_name(shape.table)).selectExpr(
+            *columns, *stored_rows.place_names(table)
+        )
 
 
 def gather_inputs(
@@ -317,11 +303,11 @@ class _VersionReader:
         own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
         if terms.feed is not None:
             scope = (self.name(name) for name, _ in terms.scope or ())
-            own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
+            own = [VALID_FROM, *stored_rows.OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
         bounds = {
             self.name(name): OneOf(values)
             for name, values in wanted.items()
-            if is_bounded(self.stored.field(name).type)
+            if stored_rows.is_bounded(self.stored.field(name).type)
         }
         for rows in self.here.batches([*names.values()], own, chosen, [bounds, where]):
             yield in_schema(rows.rename_columns([*names]), schema)
@@ -380,8 +366,8 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
         of_scope = _keys_of_scope(reader, terms, delivered.columns(terms.key))
         lease.hold("keys of the scope", of_scope.nbytes)
         key = tuple(map(reader.name, terms.key))
-        keyed = KeysSince(of_scope.rename_columns(key), np.full(len(of_scope), terms.at))
-        of_keys = choose_touched_of_keys(keyed, key)
+        keyed = stored_rows.KeysSince(of_scope.rename_columns(key), np.full(len(of_scope), terms.at))
+        of_keys = stored_rows.choose_touched_of_keys(keyed, key)
         yield from reader.read(
             decisive, of_keys, wanted={name: pc.unique(of_scope[name]) for name in terms.key}
         )
@@ -456,7 +442,7 @@ def _is_touched(terms: CopyTerms, key: str, rows: pa.Table) -> pa.Array:
     In a table of events, facts about records are included.
     """
     if terms.feed is not None:
-        return pc.and_(are_touched(terms.at, rows), pc.is_valid(rows[key]))
+        return pc.and_(stored_rows.are_touched(terms.at, rows), pc.is_valid(rows[key]))
     if terms.in_order:
         return pc.and_(are_versions(rows), pc.is_null(rows[VALID_TO]))
     reached = micros(rows[VALID_TO]) >= terms.at

@@ -57,15 +57,7 @@ from backstory.strategies.copies.comparison import (
     plan_rows,
 )
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
-from backstory.strategies.copies.plan import (
-    APPEARED,
-    CHANGED,
-    CLOSED,
-    DRIVES,
-    HAD,
-    LOSES,
-    UNCHANGED,
-)
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, DRIVES, HAD, LOSES, UNCHANGED
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, begin_versions
 from backstory.strategies.frames import fingerprint

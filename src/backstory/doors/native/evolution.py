@@ -204,10 +204,7 @@ class EvolvedShape:
 
 
 def new_table(
-    table: TableName,
-    columns: tuple[Column, ...],
-    empty: "Mapping[str, DataType]",
-    request: DeliveryRequest,
+    table: TableName, columns: tuple[Column, ...], empty: "Mapping[str, DataType]", request: DeliveryRequest
 ) -> EvolvedShape:
     """The shape of the table that a first delivery creates. Raises UsageError for missing key columns."""
     key = request.key

@@ -26,11 +26,7 @@ from backstory.errors import MAX_KEYS, BackstoryError, Refused, bad_option, opti
 from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.table import csv_table
 from backstory.formats.file_options import FileOptions
-from backstory.formats.reading import (
-    as_files_of_a_user,
-    open_files,
-    refuse_whole_headers,
-)
+from backstory.formats.reading import as_files_of_a_user, open_files, refuse_whole_headers
 from backstory.formats.source_files import SourceFiles
 from backstory.model.change import exceeds
 from backstory.model.instant import iso

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
 
+from backstory.doors.native import refusals
 from backstory.doors.native.copy_inputs import CopyInputs, gather_inputs
 from backstory.doors.native.copy_plan import PlannedCopy, open_copy_plan
 from backstory.doors.native.evolution import (
@@ -25,18 +26,6 @@ from backstory.doors.native.feeds.agreement import refuse_retyped_order, renamed
 from backstory.doors.native.instants import MICROSECOND, refuse_changed_scopes
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
-from backstory.doors.native.refusals import (
-    decimal_comma_error,
-    refuse_absences,
-    refuse_copy_faults,
-    refuse_empty,
-    refuse_mass_delete,
-    refuse_mass_null,
-    refuse_other_columns,
-    refuse_other_content,
-    refuse_untyped_key,
-    warnings_of,
-)
 from backstory.doors.native.retyping import is_empty, refuse_misfits, with_floats_as_stored, without_types
 from backstory.doors.native.settings import (
     Absences,
@@ -117,12 +106,12 @@ def _agree(
     except BackstoryError as stop:
         commas = source.with_commas & set(stop.keys)
         if stop.code == "type-changed" and commas:
-            raise decimal_comma_error(stop, sorted(commas)) from None
+            raise refusals.decimal_comma_error(stop, sorted(commas)) from None
         # A source without rows has no meaningful types.
         may_lack_rows = table is not None and stop.code in {"type-changed", "missing-column"}
         if not may_lack_rows or not is_empty(source, store.memory):
             raise
-    refuse_empty(0, allowed=request.allow_empty)
+    refusals.refuse_empty(0, allowed=request.allow_empty)
     rows = without_types(source)
     return rows, *_agree_on_rows(store, table, rows, request)
 
@@ -137,7 +126,7 @@ def _agree_on_rows(
             key = tuple(empty)
         columns = (*columns, *DERIVED)
     if table is None:
-        refuse_untyped_key(source, key, empty)
+        refusals.refuse_untyped_key(source, key, empty)
         shape, stored = new_table(request.into, columns, empty, request), None
     else:
         valueless, withdrawn = partial(has_no_values, store, table), partial(is_withdrawn, store, table)
@@ -153,18 +142,22 @@ def _agree_on_rows(
 def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
     """Raise Refused for faulty rows and records, and for a copy that changes too much."""
     request, sums = inputs.request, copy.planned.sums
-    refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
+    refusals.refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
     if inputs.place.is_stored and not request.restate and copy.differing_records:
-        refuse_other_content(inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
-    refuse_empty(copy.count(ROWS_DELIVERED), allowed=request.allow_empty)
+        refusals.refuse_other_content(
+            inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records
+        )
+    refusals.refuse_empty(copy.count(ROWS_DELIVERED), allowed=request.allow_empty)
     refuses = refuses_absences({} if inputs.table is None else inputs.table.properties, request)
     if request.whole_rows:
         _refuse_lost_rows(inputs, copy, absences, refuses_columns=refuses)
         return
     if refuses:
-        refuse_absences(absences.new, copy.likely_renames, absences.kind)
-    refuse_mass_delete(copy.outcomes["closed"], copy.records_before, request, lambda: copy.keys(CLOSED))
-    refuse_mass_null(copy.losses, request, lambda name: copy.keys(f"{LOSES}{name}"))
+        refusals.refuse_absences(absences.new, copy.likely_renames, absences.kind)
+    refusals.refuse_mass_delete(
+        copy.outcomes["closed"], copy.records_before, request, lambda: copy.keys(CLOSED)
+    )
+    refusals.refuse_mass_null(copy.losses, request, lambda name: copy.keys(f"{LOSES}{name}"))
 
 
 def _refuse_lost_rows(
@@ -178,11 +171,13 @@ def _refuse_lost_rows(
     request, before = inputs.request, copy.count(ROWS_BEFORE)
     added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new
     if refuses_columns:
-        refuse_other_columns(absences.new, added)
+        refusals.refuse_other_columns(absences.new, added)
     changes = bool(added or absences.new or returned)
     accepted = changes and request.on_schema_change == "accept"
     lost = max(0, before - copy.count(ROWS_NOW)) if accepted else copy.count(ROWS_GONE)
-    refuse_mass_delete(lost, before, request, lambda: copy.keys(CLOSED, CHANGED), other_columns=changes)
+    refusals.refuse_mass_delete(
+        lost, before, request, lambda: copy.keys(CLOSED, CHANGED), other_columns=changes
+    )
 
 
 def _records_absences(inputs: CopyInputs, absences: Absences) -> bool:
@@ -315,7 +310,7 @@ def _report(
             copy.changes_by_column,
             schema_changes(evolved, copy.likely_renames, with_commas, lines),
             copy.count(TAKEN_BACK),
-            [*foreign, *warnings_of(copy.losses)],
+            [*foreign, *refusals.warnings_of(copy.losses)],
         )
         return lambda _committed: plan
 

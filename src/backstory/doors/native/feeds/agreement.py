@@ -23,23 +23,7 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.feeds.events import (
-    DELETES,
-    INSTANT,
-    ORDER,
-    TRUNCATES,
-    EventMapping,
-    Ordering,
-    UnmodifiedCells,
-    agree_expressions,
-    local_times,
-    ordering_of,
-    orders_alike,
-    refuse_no_instant,
-    refuse_other_types,
-    stored_expressions,
-    stored_types,
-)
+from backstory.doors.native.feeds import events
 from backstory.doors.native.feeds.expressions import (
     compute_by_spark,
     lacking_column,
@@ -92,17 +76,12 @@ class Agreement:
 
     evolved: EvolvedShape
     settings: TableSettings
-    ordering: Ordering
+    ordering: events.Ordering
     computed: Mapping[str, Expression]
 
 
 def agree(
-    store: IcebergStore,
-    table: IcebergTable | None,
-    source: SourceRows,
-    request: ApplyRequest,
-    *,
-    zoned: bool,
+    store: IcebergStore, table: IcebergTable | None, source: SourceRows, request: ApplyRequest, *, zoned: bool
 ) -> Agreement:
     """Agree on the table's columns, settings and order. Raises Refused and UsageError for contradictions.
 
@@ -111,10 +90,10 @@ def agree(
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
     refuse_another_log(properties, request)
-    texts = agree_expressions(properties, request)
+    texts = events.agree_expressions(properties, request)
     expressions = texts if request.sequence_by is None else request.sequence_by
     ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
-    refuse_other_types(properties, ordering)
+    events.refuse_other_types(properties, ordering)
     stored_columns, empty = delivered_columns(_kept_fields(source, request))
     plain = frozenset(
         column.name
@@ -133,9 +112,10 @@ def agree(
     refuse_unknown(settings, [column.name for column in shape.shape.user_columns], shape.shape.key)
     shape = replace(shape, shape=_with_sequence_memory(shape.shape, ordering))
     computed = {
-        ORDER.format(number): _row_expression(expression) for number, expression in enumerate(expressions)
+        events.ORDER.format(number): _row_expression(expression)
+        for number, expression in enumerate(expressions)
     }
-    conditions = {DELETES: request.apply_as_deletes, TRUNCATES: request.apply_as_truncates}
+    conditions = {events.DELETES: request.apply_as_deletes, events.TRUNCATES: request.apply_as_truncates}
     computed |= {
         name: _condition(source, condition) for name, condition in conditions.items() if condition is not None
     }
@@ -184,7 +164,7 @@ def _ordering(
     *,
     zoned: bool,
     log: bool,
-) -> Ordering:
+) -> events.Ordering:
     """The order of the changes.
 
     An expression gets the table's type if it is NULL in all rows, or if one of the two types widens to the
@@ -192,18 +172,18 @@ def _ordering(
     """
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
-        local = local_times(expressions[0]) is not None
-        refuse_no_instant(types[0], expressions[0], zoned=zoned or local)
-    known = stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
+        local = events.local_times(expressions[0]) is not None
+        events.refuse_no_instant(types[0], expressions[0], zoned=zoned or local)
+    known = events.stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
     types = [
-        type_ and (INSTANT if local_times(text) else type_)
+        type_ and (events.INSTANT if events.local_times(text) else type_)
         for type_, text in zip(types, expressions, strict=True)
     ]
     further = [
-        stored_type if type_ is None or (properties and orders_alike(type_, stored_type)) else type_
+        stored_type if type_ is None or (properties and events.orders_alike(type_, stored_type)) else type_
         for type_, stored_type in zip(types[1:], known, strict=False)
     ]
-    return ordering_of(tuple(map(str, expressions)), further, log=log)
+    return events.ordering_of(tuple(map(str, expressions)), further, log=log)
 
 
 def _row_expression(expression: Expression) -> Expression:
@@ -211,7 +191,7 @@ def _row_expression(expression: Expression) -> Expression:
 
     For local times, this is the clock time, which later becomes an instant.
     """
-    local = local_times(expression)
+    local = events.local_times(expression)
     return expression if local is None else local.time
 
 
@@ -243,8 +223,8 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
     texts = [field.name for field in source.fields if isinstance(field.dataType, StringType)]
     if local_computation(expression, pa.schema([(name, pa.string()) for name in texts])) is not None:
         return ColumnType(Kind.BOOLEAN)
-    rows = compute_by_spark(source.frame(), {ORDER.format(0): expression})
-    type_ = rows.schema[ORDER.format(0)].dataType
+    rows = compute_by_spark(source.frame(), {events.ORDER.format(0): expression})
+    type_ = rows.schema[events.ORDER.format(0)].dataType
     return None if isinstance(type_, NullType) else column_type(type_)
 
 
@@ -269,7 +249,7 @@ def _agree_table_settings(
     return _with_ignored(agree_settings(stored, request), ignored)
 
 
-def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
+def _with_sequence_memory(shape: Shape, ordering: events.Ordering) -> Shape:
     """The shape, with a field in which rows store the further values of the order."""
     memory = shape.column(MEMORY)
     assert memory is not None
@@ -303,10 +283,7 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
         return request
     drop = stored.get("drop") or None if request.drop is None else [*request.drop]
     return evolve(
-        request,
-        envelope=envelope,
-        unmodified=request.unmodified or stored.get("unmodified"),
-        drop=drop,
+        request, envelope=envelope, unmodified=request.unmodified or stored.get("unmodified"), drop=drop
     )
 
 
@@ -394,7 +371,7 @@ class FeedInputs:
         """The field ids of the columns outside the key."""
         return data_column_ids(self.store, self.table, self.agreement.evolved)
 
-    def event_mapping(self, *, counted: bool) -> EventMapping:
+    def event_mapping(self, *, counted: bool) -> events.EventMapping:
         """The mapping of the source's rows to events.
 
         If `counted` is true, rows have a number in their source.
@@ -403,12 +380,12 @@ class FeedInputs:
         names = {column.name for column in evolved.delivered}
         delivered = tuple(column for column in evolved.shape.user_columns if column.name in names)
         images = self.source.images
-        return EventMapping(
+        return events.EventMapping(
             delivered,
             self.key,
             self.numbers,
             self.agreement.ordering,
-            UnmodifiedCells(
+            events.UnmodifiedCells(
                 request.ignore_null_updates or False, request.unmodified, request.columns_to_update
             ),
             counted,
@@ -486,10 +463,12 @@ def refuse_retyped_order(properties: Mapping[str, str], evolved: EvolvedShape) -
     of an order is a time, for which the column may have other types.
     """
     types = {column.name: column.type for column in evolved.shape.user_columns}
-    further = zip((stored_expressions(properties) or ())[1:], stored_types(properties), strict=True)
+    further = zip(
+        (events.stored_expressions(properties) or ())[1:], events.stored_types(properties), strict=True
+    )
     for expression, old in further:
         name = plain_column(rename_in_text(expression, evolved.renamed), [*types])
-        if name is not None and not orders_alike(old, types[name]):
+        if name is not None and not events.orders_alike(old, types[name]):
             raise Refused(
                 "type-changed",
                 f"Column {name} orders the changes of feeds as {old}, so it cannot become {types[name]}.",
