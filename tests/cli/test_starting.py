@@ -5,8 +5,8 @@ from io import StringIO
 
 import pytest
 
+from backstory.cli.answers import show_activity
 from backstory.cli.options import Options
-from backstory.cli.progress import show_activity
 
 
 class Terminal(StringIO):

@@ -157,12 +157,12 @@ def _row_differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any
     same = [(" ", row) for row in before if row in after]
     removed = [("-", row) for row in before if row not in after]
     added = [("+", row) for row in after if row not in before]
-    return sorted([*same, *removed, *added], key=_by_start)
 
+    def by_start(signed_row: tuple[str, Any]) -> tuple[str, int]:
+        sign, row = signed_row
+        return str(next(iter(row.values()), "")), "-+".find(sign)
 
-def _by_start(signed_row: tuple[str, Any]) -> tuple[str, int]:
-    sign, row = signed_row
-    return str(next(iter(row.values()), "")), "-+".find(sign)
+    return sorted([*same, *removed, *added], key=by_start)
 
 
 @with_flags(Remark)

@@ -17,7 +17,7 @@ from backstory.cli.answers import (
     rows_of_frame,
 )
 from backstory.cli.options import DEFAULTS, NOT_NEGATIVE, Flag, Namespace, Options
-from backstory.cli.output import add_error_column, console, print_error, print_line, short_time, show
+from backstory.cli.output import add_error_column, console, print_error, print_line, show, with_short_times
 from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.model.receipt import attempt_each, exit_code
 
@@ -43,7 +43,10 @@ def list_(*, namespace: Namespace = "odf", options: Options = DEFAULTS) -> None:
         with open_warehouse(options, brief=True) as warehouse:
             rows = warehouse.datasets(namespace=namespace)
     if options.output_format == "table":
-        rows = [_list_row(row) for row in rows]
+        rows = [
+            {**with_short_times(row, "pulled", "watermark"), "merge": ", ".join(row["merge"]) or None}
+            for row in rows
+        ]
     show(rows, options.output_format, LIST_COLUMNS, wide=options.wide)
 
 
@@ -61,12 +64,6 @@ def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]
         for name, dataset in (datasets or {}).items()
     ]
     return None if datasets is None or None in rows else [row for row in rows if row is not None]
-
-
-def _list_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the list, with its times shortened to the second."""
-    times = {name: row[name] and short_time(row[name]) for name in ("pulled", "watermark")}
-    return {**row, **times, "merge": ", ".join(row["merge"]) or None}
 
 
 def inspect(

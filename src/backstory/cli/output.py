@@ -290,6 +290,11 @@ def short_time(instant: datetime | str | None) -> str:
     return f"{(instant if isinstance(instant, str) else iso(instant))[:19]}Z"
 
 
+def with_short_times(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The row with these times to the second, or None."""
+    return {**row, **{name: row[name] and short_time(row[name]) for name in names}}
+
+
 def _cell_in_lines(name: str, value: object) -> str:
     """A cell of a record that is printed separately. A list of strings has one line per string."""
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):

@@ -37,7 +37,7 @@ from backstory.sources.databases.copies import declared_keys
 if TYPE_CHECKING:
     from backstory.projects.declarations import Declaration
     from backstory.projects.log import Rows, RunReceipt
-    from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog
+    from backstory.stores.metadata.table_metadata import Catalog
 
 RUNS: Final = (
     "run_id",
@@ -326,10 +326,9 @@ def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
 
     memory = options.settings().driver_memory
 
-    def question_without_spark(catalog: "ReadableCatalog") -> list[dict[str, Any]]:
-        return list(question(catalog, rows_without_spark(catalog, memory)))
-
-    rows = answer_from_metadata(options, question_without_spark)
+    rows = answer_from_metadata(
+        options, lambda catalog: list(question(catalog, rows_without_spark(catalog, memory)))
+    )
     if rows is not None:
         return rows
     with open_warehouse(options, brief=True) as warehouse:

@@ -279,7 +279,9 @@ def _watch_datasets(options: Options, line: "ProgressLine") -> Iterator["Watcher
     def on_end(receipt: "DatasetReceipt") -> None:
         line.end()
         if options.output_format == "table":
-            print_receipt(receipt)
+            console.print(receipt_line(receipt), markup=False)
+            if receipt.error is not None:
+                print_error(receipt.error.to_dict(), f"{receipt.dataset}: ")
 
     try:
         with raise_interrupts():
@@ -316,13 +318,6 @@ def print_lints(manifests: Iterable["Added"]) -> None:
             print_line(f"{lint.level} {lint.code}: {lint.place}: {lint.message}. {lint.remedy}".rstrip())
 
 
-def print_receipt(receipt: "DatasetReceipt") -> None:
-    """Print the outcome of a dataset, and its error."""
-    console.print(receipt_line(receipt), markup=False)
-    if receipt.error is not None:
-        print_error(receipt.error.to_dict(), f"{receipt.dataset}: ")
-
-
 def receipt_line(receipt: "DatasetReceipt") -> str:
     """A line such as `cities: updated  +A 3  -C/+C 1  (2 unchanged)  offsets 4 to 8  watermark ...`."""
     counts = receipt.counts
@@ -352,7 +347,14 @@ def _show_receipts(
     if options.output_format == "table":
         if dry_run:  # a pull that writes also rehearses `add` for its manifests
             print_changes(changes)
-        print_summary(receipts, dry_run=dry_run)
+        counts: Counter[str] = Counter(receipt.status for receipt in receipts)
+        for status, text in SUMMARY.items():
+            if counts[status]:
+                console.print(text.format(counts[status]))
+        if not receipts:
+            console.print("There are no datasets. Add one with `backstory add MANIFEST`.")
+        if dry_run:
+            console.print(NOTHING_WRITTEN)
         return
     documents = [receipt.to_dict() for receipt in receipts]
     if options.output_format == "json":
@@ -362,18 +364,6 @@ def _show_receipts(
     for document in documents:
         if document["error"]:
             print_error(document["error"], f"{document['dataset']}: ")
-
-
-def print_summary(receipts: Sequence["DatasetReceipt"], *, dry_run: bool) -> None:
-    """Print the number of datasets by status."""
-    counts: Counter[str] = Counter(receipt.status for receipt in receipts)
-    for status, text in SUMMARY.items():
-        if counts[status]:
-            console.print(text.format(counts[status]))
-    if not receipts:
-        console.print("There are no datasets. Add one with `backstory add MANIFEST`.")
-    if dry_run:
-        console.print(NOTHING_WRITTEN)
 
 
 def _receipt_row(receipt: dict[str, Any]) -> dict[str, Any]:

@@ -50,10 +50,10 @@ from backstory.cli.output import (
     line_width,
     print_error,
     print_line,
-    short_time,
     show,
     show_document,
     show_one,
+    with_short_times,
 )
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
@@ -310,10 +310,7 @@ def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFA
     columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
     if options.output_format == "table":
         rows = [_block_row(commit) for commit in rows] if of_dataset else rows
-        rows = [
-            {**commit, "committed_at": commit["committed_at"] and short_time(commit["committed_at"])}
-            for commit in rows
-        ]
+        rows = [with_short_times(commit, "committed_at") for commit in rows]
         for_programs = {"token", "operation", "committed_at" if of_versions else ""}
         columns = [name for name in columns if options.wide or name not in for_programs]
         columns = drop_idle_columns(columns, rows, ("note", "author"))
@@ -322,10 +319,10 @@ def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFA
 
 def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
     """A dataset's commit with short times, offsets as a string, and the beginning of the block's hash."""
-    times = {name: commit[name] and short_time(commit[name]) for name in ("system_time", "watermark")}
     offsets, block = commit["offsets"], commit["block"]
     text = "{} to {}".format(*offsets) if offsets else None
-    return {**commit, **times, "offsets": text, "block": block and block[:16]}
+    short = with_short_times(commit, "system_time", "watermark")
+    return {**short, "offsets": text, "block": block and block[:16]}
 
 
 @with_flags(ExportRequest)
@@ -382,7 +379,7 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     rows = rows[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in rows) else TABLES
     if options.output_format == "table":
-        rows = [{**row, "last_commit": row["last_commit"] and short_time(row["last_commit"])} for row in rows]
+        rows = [with_short_times(row, "last_commit") for row in rows]
         columns = columns if options.wide else drop_idle_columns(columns, rows, ("memory_rows", "settled"))
         for error in moved:
             print_error(error)

@@ -93,21 +93,24 @@ def is_loopback(host: str) -> bool:
 
 def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
     """The application behind the guard. It only answers authorized reads, with a strict security policy."""
+    from starlette.responses import PlainTextResponse, Response
 
     async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        responding = app
         if not guard.admits_host(headers.get("host", "")):
-            await _refuse(send, 421, "This host name is not one of the explorer's.")
+            responding = PlainTextResponse("This host name is not one of the explorer's.", 421)
         elif scope["method"] not in {"GET", "HEAD"}:
-            await _refuse(send, 405, "The explorer only reads.")
+            responding = PlainTextResponse("The explorer only reads.", 405)
         elif (place := _with_token(scope, guard)) is not None:
-            await _remember(send, place, guard.cookie)
+            cookie = f"{COOKIE}={guard.cookie}; HttpOnly; SameSite=Strict; Path=/"
+            responding = Response(status_code=303, headers={"location": place, "set-cookie": cookie})
         elif not guard.admits_headers(headers):
-            await _refuse(send, 401, "Open the link that the command printed; it contains the token.")
-        else:
-            await app(scope, receive, _with_headers(send))
+            words = "Open the link that the command printed; it contains the token."
+            responding = PlainTextResponse(words, 401)
+        await responding(scope, receive, _with_headers(send))
 
     return answer
 
@@ -132,19 +135,3 @@ def _with_headers(send: "Send") -> "Send":
         await send(message)
 
     return sending
-
-
-async def _refuse(send: "Send", status: int, words: str) -> None:
-    await _respond(send, status, words, {"content-type": "text/plain; charset=utf-8"})
-
-
-async def _remember(send: "Send", place: str, value: str) -> None:
-    cookie = f"{COOKIE}={value}; HttpOnly; SameSite=Strict; Path=/"
-    await _respond(send, 303, "", {"location": place, "set-cookie": cookie})
-
-
-async def _respond(send: "Send", status: int, words: str, headers: Mapping[str, str]) -> None:
-    encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    start = {"type": "http.response.start", "status": status, "headers": encoded}
-    await _with_headers(send)(start)
-    await send({"type": "http.response.body", "body": words.encode()})

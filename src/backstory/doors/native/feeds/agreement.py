@@ -31,7 +31,7 @@ from backstory.doors.native.feeds.expressions import (
     plain_column,
 )
 from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
-from backstory.doors.native.instants import FeedMemory, interval_micros
+from backstory.doors.native.instants import FeedMemory, feed_memory, interval_micros
 from backstory.doors.native.options import ApplyRequest, Expression
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.doors.native.sources import SourceRows
@@ -67,23 +67,12 @@ _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """The table's shape with the feed's columns, its settings, its order, and the expressions of each row.
-
-    `computed` maps names of extra columns to expressions. The expressions of the order are first.
-    """
-
-    evolved: EvolvedShape
-    settings: TableSettings
-    ordering: events.Ordering
-    computed: Mapping[str, Expression]
-
-
-def agree(
+def gather_feed(
     store: IcebergStore, table: IcebergTable | None, source: SourceRows, request: ApplyRequest, *, zoned: bool
-) -> Agreement:
-    """Agree on the table's columns, settings and order. Raises Refused and UsageError for contradictions.
+) -> "FeedInputs":
+    """A feed with the columns, settings and order on which it and its table agree.
+
+    Raises Refused and UsageError for contradictions.
 
     If `zoned` is true, the source's times without a zone are in UTC.
     """
@@ -119,7 +108,8 @@ def agree(
     computed |= {
         name: _condition(source, condition) for name, condition in conditions.items() if condition is not None
     }
-    return Agreement(shape, settings, ordering, computed)
+    memory = feed_memory(store, table)
+    return FeedInputs(store, table, source, request, shape, settings, ordering, computed, memory)
 
 
 def _kept_fields(source: SourceRows, request: ApplyRequest) -> StructType:
@@ -352,31 +342,38 @@ def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class FeedInputs:
-    """A feed, its table, and their agreement."""
+    """A feed and its table, with the shape and settings on which they agree.
+
+    `evolved` is the table's shape with the feed's columns. `computed` maps names of extra columns to
+    expressions. The expressions of the order are first.
+    """
 
     store: IcebergStore
     table: IcebergTable | None
     source: SourceRows
     request: ApplyRequest
-    agreement: Agreement
+    evolved: EvolvedShape
+    settings: TableSettings
+    ordering: events.Ordering
+    computed: Mapping[str, Expression]
     memory: FeedMemory
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key columns."""
-        return self.agreement.evolved.shape.key
+        return self.evolved.shape.key
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
         """The field ids of the columns outside the key."""
-        return data_column_ids(self.store, self.table, self.agreement.evolved)
+        return data_column_ids(self.store, self.table, self.evolved)
 
     def event_mapping(self, *, counted: bool) -> events.EventMapping:
         """The mapping of the source's rows to events.
 
         If `counted` is true, rows have a number in their source.
         """
-        request, evolved = self.request, self.agreement.evolved
+        request, evolved = self.request, self.evolved
         names = {column.name for column in evolved.delivered}
         delivered = tuple(column for column in evolved.shape.user_columns if column.name in names)
         images = self.source.images
@@ -384,7 +381,7 @@ class FeedInputs:
             delivered,
             self.key,
             self.numbers,
-            self.agreement.ordering,
+            self.ordering,
             events.UnmodifiedCells(
                 request.ignore_null_updates or False, request.unmodified, request.columns_to_update
             ),
@@ -402,7 +399,7 @@ class FeedInputs:
 
         `last` is the time of the last event, and `log` is the progress after the feed.
         """
-        shape, settings = self.agreement.evolved.shape, self.agreement.settings
+        shape, settings = self.evolved.shape, self.settings
         users = list(self.numbers)
         settled = interval_micros(self.memory.settled)
         if log is not None and log.settles is not None:
@@ -414,13 +411,13 @@ class FeedInputs:
             recorded=micros_of(self.memory.recorded),
             numbers=self.numbers,
             overwritten=tuple(name for name in users if settings.overwrites(name)),
-            sequence=tuple(name for _, part in self.agreement.ordering.memory_part for name, _ in part.parts),
+            sequence=tuple(name for _, part in self.ordering.memory_part for name, _ in part.parts),
             settled=settled,
             drops=self.request.late == "drop",
             window=_window(self.request, last),
             all_keys=self.request.all_keys,
             ids=self.table is not None and keeps_row_ids(self.table),
-            log=self.agreement.ordering.log,
+            log=self.ordering.log,
             former=None if log is None else log.former_logs,
         )
 

@@ -12,10 +12,15 @@ import pyarrow as pa
 from pyroaring import BitMap64
 from pyspark.sql.types import NullType
 
-from backstory.doors.native.feeds.agreement import FeedInputs, agree, meaning_property, with_stored_meaning
+from backstory.doors.native.feeds.agreement import (
+    FeedInputs,
+    gather_feed,
+    meaning_property,
+    with_stored_meaning,
+)
 from backstory.doors.native.feeds.expressions import with_key
 from backstory.doors.native.feeds.planning import PlannedFeed, open_feed_plan
-from backstory.doors.native.instants import feed_memory, interval_text
+from backstory.doors.native.instants import interval_text
 from backstory.doors.native.options import ApplyRequest
 from backstory.doors.native.receipts import (
     FEED_COUNTS,
@@ -101,10 +106,9 @@ def open_feed(
         meant = with_stored_meaning(request, properties, source.fields.names)
         if table is not None and meant.apply_as_truncates is not None:
             rows = with_key(rows, table.shape.key)
-        agreement = agree(store, table, rows, meant, zoned=zoned)
-        feed = FeedInputs(store, table, rows, meant, agreement, feed_memory(store, table))
+        feed = gather_feed(store, table, rows, meant, zoned=zoned)
         with open_feed_plan(feed) as planned:
-            absent = find_absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
+            absent = find_absences(table, feed.evolved, "feed", sets_columns=planned.sets_columns)
             if planned.new_row_count and refuses_absences(properties, request):
                 refuse_absences(absent.new, {}, absent.kind)
             change = _change(feed, planned, meaning_property(request, properties))
@@ -123,7 +127,7 @@ def _note(feed: FeedInputs, planned: PlannedFeed, absent: Absences, batch: Strea
 
 def _report(feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Callable[[Commit | None], Answer]:
     table, counts = str(feed.request.into), _outcomes(planned)
-    evolved = feed.agreement.evolved
+    evolved = feed.evolved
     foreign = () if feed.table is None else feed.table.foreign_writes
     lines = absent.as_lines(all_of_them=bool(evolved.added))
     changes = [*evolved.changes, *lines, *columns_left_out(evolved)] if planned.new_row_count else []
@@ -152,15 +156,14 @@ def _outcomes(planned: PlannedFeed) -> dict[str, int]:
 
 def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
     """The Change of a feed, with the meaning of its rows, or None if nothing changes (V59)."""
-    agreement, table = feed.agreement, feed.table
+    table, evolved = feed.table, feed.evolved
     policy = policy_property({} if table is None else table.properties, feed.request)
     if not planned.new_row_count:
         return Change(properties=policy, snapshot=True) if table is not None and policy else None
-    evolved, settings = agreement.evolved, agreement.settings
     properties = {
-        ORDERED_BY: agreement.ordering.as_property(),
+        ORDERED_BY: feed.ordering.as_property(),
         **feed.memory.properties(),
-        **settings.properties(),
+        **feed.settings.properties(),
         **policy,
         **mistakes_property(table, evolved),
         **meaning,

@@ -169,7 +169,7 @@ def _plan_terms(
     added = pa.schema([field for field in slice_ if field.name not in {FILE, POSITION}])
     plan = partial(_plan_part, own, terms, arrival, number)
     kinds = {REMOVED: PLACE, ADDED: added}
-    return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
+    return PlanTerms(feed.store, feed.evolved.shape.table, sides, terms.key, kinds, plan)
 
 
 def _held_side(
@@ -209,7 +209,7 @@ def _events_here(feed: FeedInputs) -> _Events | None:
     if not store.memory.most:
         return None
     with suppress(TooLarge), store.memory.lease() as lease:
-        rows = read_feed_rows(store, feed.source, feed.agreement.computed, lease)
+        rows = read_feed_rows(store, feed.source, feed.computed, lease)
         events = events_of(rows, feed.event_mapping(counted=True))
         at = micros(events[AT].drop_null())
         return _Events(
@@ -220,7 +220,7 @@ def _events_here(feed: FeedInputs) -> _Events | None:
             at,
             int(at.max()) if len(at) else None,
             events.filter(pc.equal(events[KIND], FactKind.TRUNCATE.value)),
-            span_of(_events_of_present_log(feed, events)) if feed.agreement.ordering.log else None,
+            span_of(_events_of_present_log(feed, events)) if feed.ordering.log else None,
         )
     return None
 
@@ -234,7 +234,7 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
     # Settled events touch no stored rows. In a log, the rest of the log decides which events are settled.
     settled = feed.terms(None).settled
     timely = at
-    if settled and not feed.agreement.ordering.log:
+    if settled and not feed.ordering.log:
         inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
         timely = sf.when(~inside, at)
     hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
@@ -273,7 +273,7 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFr
 
 def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSpan | None:
     """The events' span in their log, or None if no event has a position."""
-    if not feed.agreement.ordering.log:
+    if not feed.ordering.log:
         return None
     names = _numbered_columns(feed)
     at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
@@ -310,7 +310,7 @@ def _frame_of_events(feed: FeedInputs) -> DataFrame:
     """The source's rows as events, in numbered columns."""
     terms = feed.event_mapping(counted=False)
     types = event_columns(terms)
-    rows = compute_by_spark(feed.source.frame(), feed.agreement.computed)
+    rows = compute_by_spark(feed.source.frame(), feed.computed)
     declared = ", ".join(f"e{number} {spark_type(type_)}" for number, type_ in enumerate(types.values()))
     return map_batches(rows, partial(_event_batches, terms, tuple(types)), declared)
 
@@ -429,7 +429,7 @@ def _refuse(
     """Raise Refused for counted faults, with their keys."""
     if any(counts.get(name) for name in FAULTS):
         keys = {name: keys_of_rows(feed.store, rows, terms.key) for name, rows in samples.items()}
-        ordering, settled = feed.agreement.ordering, feed.memory.settled
+        ordering, settled = feed.ordering, feed.memory.settled
         refuse_feed_faults(counts, lambda name: keys.get(name, []), terms, ordering, settled)
 
 
