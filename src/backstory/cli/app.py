@@ -127,24 +127,17 @@ def run(arguments: list[str]) -> int:
         return usage_error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BackstoryError as error:
+    except Exception as stop:
+        # A reader that closed the pipe, such as `head`, is not a bug.
+        if isinstance(stop, BrokenPipeError) and _is_closed(sys.stdout.fileno()):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        error = stop if isinstance(stop, BackstoryError) else internal_error(stop)
         show_error(error, _output(arguments))
-        _print_trace(arguments)
+        if {"--verbose", "-v"} & set(arguments):
+            traceback.print_exc()
         return error.exit_code
-    except Exception as bug:
-        return _report_bug(bug, arguments)
     return code if isinstance(code, int) else 0
-
-
-def _report_bug(bug: Exception, arguments: list[str]) -> int:
-    """Print a bug and return its exit code. A reader that closed the pipe, such as `head`, is not a bug."""
-    if isinstance(bug, BrokenPipeError) and _is_closed(sys.stdout.fileno()):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    error = internal_error(bug)
-    show_error(error, _output(arguments))
-    _print_trace(arguments)
-    return error.exit_code
 
 
 def _is_closed(descriptor: int) -> bool:
@@ -169,8 +162,3 @@ def _help_command(arguments: Sequence[str]) -> str:
     """The command that prints help for these arguments."""
     known = arguments[:1] and arguments[0] in set(app) and not arguments[0].startswith("-")
     return f"backstory {arguments[0]} --help" if known else "backstory --help"
-
-
-def _print_trace(arguments: Sequence[str]) -> None:
-    if {"--verbose", "-v"} & set(arguments):
-        traceback.print_exc()

@@ -112,15 +112,13 @@ def run(command: Callable[[], None]) -> int:
     log_for_fivetran()
     try:
         command()
-    except BackstoryError as error:
+    except Exception as stop:
+        error = stop if isinstance(stop, BackstoryError) else missing_part(stop)
+        if error is None:
+            log.critical(f"the server stopped on a bug: {type(stop).__name__}")
+            return 1
         log.critical(in_flags(str(error)), code=error.code)
         return error.exit_code
-    except Exception as bug:
-        if (part := missing_part(bug)) is not None:
-            log.critical(in_flags(str(part)), code=part.code)
-            return part.exit_code
-        log.critical(f"the server stopped on a bug: {type(bug).__name__}")
-        return 1
     return 0
 
 

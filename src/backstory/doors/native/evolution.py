@@ -117,11 +117,8 @@ def _has_known_part(type_: "DataType") -> bool:
 def refuse_names(names: Sequence[str]) -> None:
     """Raise Refused for names that are reserved or repeated, ignoring case."""
     if reserved := [name for name in names if is_reserved(name, RESERVED)]:
-        subject = (
-            f"Column name {reserved[0]} is"
-            if len(reserved) == 1
-            else f"Column names {', '.join(reserved)} are"
-        )
+        many = len(reserved) > 1
+        subject = f"Column name{'s' if many else ''} {', '.join(reserved)} {'are' if many else 'is'}"
         remedy = "Nothing was written; rename them at the source."
         raise Refused("reserved-column", f"{subject} reserved.", remedy, reserved)
     if len(set(names)) < len(names):
@@ -261,6 +258,11 @@ def evolve_shape(
     own = tuple(column for column in stored.columns if column not in stored.user_columns)
     shape = replace(stored, columns=(*users, *added, *own))
     there = tuple(column for column in stored.columns if column.name not in valueless)
+    retyped = {
+        column.name: column.type
+        for column, wider in zip(stored.user_columns, users, strict=True)
+        if column.name not in valueless and not _grows(column.type, wider.type)
+    }
     return EvolvedShape(
         shape,
         replace(stored, columns=there),
@@ -269,7 +271,7 @@ def evolve_shape(
         frozenset(column.name for column in added),
         Change(into=shape, renamed=renamed).lines(before),
         left_out,
-        _old_types(stored, users, valueless),
+        retyped,
         frozenset(new for old, new in renamed.items() if old not in request.rename),
     )
 
@@ -293,17 +295,6 @@ def _columns_without_values(
         if decides and is_valueless(former.get(name, name)):
             valueless.add(name)
     return valueless
-
-
-def _old_types(
-    stored: Shape, users: Sequence[Column], valueless: Collection[str]
-) -> Mapping[str, ColumnType]:
-    """The stored types of the columns whose stored values change their type."""
-    return {
-        column.name: column.type
-        for column, wider in zip(stored.user_columns, users, strict=True)
-        if column.name not in valueless and not _grows(column.type, wider.type)
-    }
 
 
 def refuse_other_key(table: TableName, words: str, key: Sequence[str]) -> None:
@@ -523,9 +514,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     types = {change.name: change.both for change in changes if change.both is not None}
     if types:
         retype = option("retype", {name: str(both) for name, both in types.items()})
-        holds = (
-            f"{'a type' if len(types) == 1 else 'types'} that {'holds' if len(types) == 1 else 'hold'} both"
-        )
+        holds = "a type that holds both" if len(types) == 1 else "types that hold both"
         if not all(map(_holds_all, changes)):
             # Only the values show whether all numbers fit.
             texts = option("retype", dict.fromkeys(types, str(Kind.STRING)))

@@ -301,17 +301,13 @@ def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str 
     for other in other_scopes:
         other_values = json.loads(other or "{}")
         if not any(name in wanted and wanted[name] != value for name, value in other_values.items()):
+            words = " ".join(f"{name}={value}" for name, value in other_values.items())
             raise Refused(
                 "same-instant",
-                f"A copy for {iso(at)} with scope {_scope_words(other)} is stored, and both scopes "
+                f"A copy for {iso(at)} with scope {words or '(all records)'} is stored, and both scopes "
                 "can contain the same records.",
                 "Nothing was written; give the copies different times, or scopes that differ in one column.",
             )
-
-
-def _scope_words(scope: str | None) -> str:
-    """A scope in words."""
-    return " ".join(f"{name}={value}" for name, value in json.loads(scope or "{}").items()) or "(all records)"
 
 
 def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None:

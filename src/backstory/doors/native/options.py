@@ -220,8 +220,7 @@ class SnapshotRequest(DeliveryRequest):
                 message = f"`{name}=` must be between 0 and 1, not {ratio}."
                 raise bad_option(message, "Give a share, such as 0.8.")
         self._refuse_columns()
-        both = (self.track or frozenset()) & (self.overwrite or frozenset())
-        both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
+        both = ((self.track or frozenset()) | (self.ignore or frozenset())) & (self.overwrite or frozenset())
         if both:
             message = ", ".join(sorted(both))
             raise bad_option(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from attrs import evolve
-from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
+from pyspark.sql.types import ArrayType, NullType, StringType, StructType
 
 from backstory.doors.native.evolution import (
     EvolvedShape,
@@ -72,9 +72,8 @@ def gather_feed(
 ) -> "FeedInputs":
     """A feed with the columns, settings and order on which it and its table agree.
 
-    Raises Refused and UsageError for contradictions.
-
-    If `zoned` is true, the source's times without a zone are in UTC.
+    If `zoned` is true, the source's times without a zone are in UTC. Raises Refused and UsageError for
+    contradictions.
     """
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
@@ -83,7 +82,11 @@ def gather_feed(
     expressions = texts if request.sequence_by is None else request.sequence_by
     ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
     events.refuse_other_types(properties, ordering)
-    stored_columns, empty = delivered_columns(_kept_fields(source, request))
+    dropped = request.drop or ()
+    stored_fields = [  # the columns of the source that are stored in records (V49)
+        field for field in source.fields if field.name not in dropped and column_of_kept(field.name) is None
+    ]
+    stored_columns, empty = delivered_columns(StructType(stored_fields))
     plain = frozenset(
         column.name
         for column in stored_columns
@@ -112,39 +115,29 @@ def gather_feed(
     return FeedInputs(store, table, source, request, shape, settings, ordering, computed, memory)
 
 
-def _kept_fields(source: SourceRows, request: ApplyRequest) -> StructType:
-    """The columns of the source that are stored in records (V49)."""
-    dropped = request.drop or ()
-    return StructType(
-        [field for field in source.fields if field.name not in dropped and column_of_kept(field.name) is None]
-    )
-
-
 def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
     names = fields.names
-    columns_by_option = {
+    nulls, update = request.ignore_null_updates, request.columns_to_update
+    columns_by_option: Mapping[str, Collection[str]] = {
         "drop": request.drop or (),
-        "columns_to_update": {request.columns_to_update} - {None},
+        "columns_to_update": () if update is None else (update,),
+        "ignore_null_updates": nulls if isinstance(nulls, frozenset) else (),
     }
-    if isinstance(request.ignore_null_updates, frozenset):
-        columns_by_option["ignore_null_updates"] = request.ignore_null_updates
-    for option, names_asked in columns_by_option.items():
-        if lacking := sorted(set(map(str, names_asked)) - set(names)):
+    for option, columns in columns_by_option.items():
+        if lacking := sorted(set(columns) - set(names)):
             raise bad_option(
                 f"`{option}=` names no column of the source: {', '.join(lacking)}.",
                 f"{spelling_hint(lacking, names)}Its columns are {', '.join(names)}.",
             )
-    if (name := request.columns_to_update) is not None and not _is_list_of_names(fields[name].dataType):
+    if update is None:
+        return
+    type_ = fields[update].dataType
+    element = type_.elementType if isinstance(type_, ArrayType) else None
+    if not isinstance(type_, NullType) and not isinstance(element, StringType | NullType):
         raise bad_option(
-            f"`columns_to_update=` names {name}, which is not an array of strings.",
+            f"`columns_to_update=` names {update}, which is not an array of strings.",
             "Name the column that has the names of the columns that each row sets.",
         )
-
-
-def _is_list_of_names(type_: DataType) -> bool:
-    return isinstance(type_, NullType) or (
-        isinstance(type_, ArrayType) and isinstance(type_.elementType, StringType | NullType)
-    )
 
 
 def _ordering(
@@ -292,30 +285,22 @@ def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> di
 
     Expressions given as Spark columns have no text form, so they are not stored.
     """
-    if request.is_unwrapped:
-        return _envelope_property(request)
-    options = _request_options(request)
-    texts = {
-        name: sorted(value) if isinstance(value, frozenset) else value
-        for name, value in options.items()
-        if name not in CONDITIONS or isinstance(value, str)
-    }
-    if not texts:
-        return {}
-    return {
-        FEED: json.dumps(
-            {**_stored_options(properties, options), **texts}, ensure_ascii=False, sort_keys=True
-        )
-    }
-
-
-def _envelope_property(request: ApplyRequest) -> dict[str, str]:
-    """The table property for messages: their envelope, its placeholder, and columns that are not stored."""
-    own = f"{request.envelope}: "
-    drop = sorted(name for name in request.drop or () if not name.startswith((own, OWN_PREFIX)))
-    values = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
-    options = {name: value for name, value in values.items() if value is not None}
-    return {FEED: json.dumps(options, ensure_ascii=False, sort_keys=True)}
+    if request.is_unwrapped:  # the envelope, its placeholder, and columns that are not stored
+        own = f"{request.envelope}: "
+        drop = sorted(name for name in request.drop or () if not name.startswith((own, OWN_PREFIX)))
+        values = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
+        texts = {name: value for name, value in values.items() if value is not None}
+    else:
+        options = _request_options(request)
+        texts = {
+            name: sorted(value) if isinstance(value, frozenset) else value
+            for name, value in options.items()
+            if name not in CONDITIONS or isinstance(value, str)
+        }
+        if not texts:
+            return {}
+        texts = {**_stored_options(properties, options), **texts}
+    return {FEED: json.dumps(texts, ensure_ascii=False, sort_keys=True)}
 
 
 def _request_options(request: ApplyRequest) -> dict[str, Any]:
