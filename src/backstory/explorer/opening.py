@@ -83,7 +83,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
     if port is None:
         with suppress(OSError, TypeError, UnicodeError):
             return socket.create_server((bare, PORT), family=family)
-        port = 0
+    port = port or 0
     try:
         return socket.create_server((bare, port), family=family)
     except (OSError, OverflowError, TypeError, UnicodeError) as stop:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
 _TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "void"])
 _DIGITS_OF_DOUBLE: Final = 15
+KEEPS_KEY: Final = "Nothing was written; omit `key=`, because the table keeps its key, or use another table."
 # The ending of a mistaken column's name, after it is set aside for another column.
 _ASIDE: Final = "_taken_back"
 
@@ -244,7 +245,12 @@ def evolve_shape(
     )
     _refuse_other_case(stored, columns)
     if request.key is not None and set(request.key) != set(stored.key):
-        refuse_other_key(stored.table, f"({', '.join(stored.key)})", request.key)
+        raise Refused(
+            "key-changed",
+            f"The key of {stored.table} is ({', '.join(stored.key)}), "
+            f"but ({', '.join(request.key)}) is given.",
+            KEEPS_KEY,
+        )
     retype = request.new_types
     columns, left_out = _assign_types(
         columns, empty, {column.name: column for column in stored.columns}, retype
@@ -295,15 +301,6 @@ def _columns_without_values(
         if decides and is_valueless(former.get(name, name)):
             valueless.add(name)
     return valueless
-
-
-def refuse_other_key(table: TableName, words: str, key: Sequence[str]) -> None:
-    """Raise Refused because the table's key, in these words, is not this one."""
-    raise Refused(
-        "key-changed",
-        f"The key of {table} is {words}, but ({', '.join(key)}) is given.",
-        "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
-    )
 
 
 def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], table: TableName) -> None:

@@ -5,7 +5,7 @@ Otherwise Spark reads them (V10, V28).
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -301,13 +301,16 @@ def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str 
     for other in other_scopes:
         other_values = json.loads(other or "{}")
         if not any(name in wanted and wanted[name] != value for name, value in other_values.items()):
-            words = " ".join(f"{name}={value}" for name, value in other_values.items())
             raise Refused(
                 "same-instant",
-                f"A copy for {iso(at)} with scope {words or '(all records)'} is stored, and both scopes "
+                f"A copy for {iso(at)} with scope {_scope_words(other_values)} is stored, and both scopes "
                 "can contain the same records.",
                 "Nothing was written; give the copies different times, or scopes that differ in one column.",
             )
+
+
+def _scope_words(scope: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in scope.items()) or "(all records)"
 
 
 def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None:

@@ -169,11 +169,12 @@ def _read_here(
         for name in key:
             if is_bounded((values := keys.keys[name]).type):  # marks have NULL keys
                 wanted[name] = OneOf(pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)]))
-    where: Searches = {VALID_TO: _ends_since(since)}
+    ends = {VALID_TO: _ends_since(since)}
+    where: Searches = ends
     if low is not None:  # bounds of files cover positions in the log, too
         # The first part of a position that differs within one log.
         part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
-        where = AnyOf({**where, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
+        where = AnyOf({**ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
     return in_schema(LocalRows(store, table, lease).read(names, of, chosen, [wanted, where]), schema)
 
 

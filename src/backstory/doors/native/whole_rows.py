@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from attrs import evolve, fields
 
-from backstory.doors.native.evolution import refuse_other_key
+from backstory.doors.native.evolution import KEEPS_KEY
 from backstory.doors.native.options import SnapshotRequest
 from backstory.errors import Refused, UsageError, bad_option
 from backstory.formats.delivered import in_schema
@@ -56,7 +56,11 @@ def with_row_key(
     if not new and (table is None or not has_whole_rows(table.properties)):
         return request
     if table is not None and request.key is not None and request.key != (ROW,):
-        refuse_other_key(table.shape.table, "the whole row", request.key)
+        raise Refused(
+            "key-changed",
+            f"The key of {table.shape.table} is the whole row, but ({', '.join(request.key)}) is given.",
+            KEEPS_KEY,
+        )
     if taken := [name for name in names if is_reserved(name, DERIVED_NAMES)]:
         raise Refused(
             "reserved-column",
