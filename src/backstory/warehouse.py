@@ -335,9 +335,7 @@ class Warehouse:
             bitemporal.refuse_into(layout, into, remark.get("note"), remark.get("author"))
             return adopt(self.store, name, layout, key, dry_run=dry_run)
         with with_remark(**remark):
-            return bitemporal.import_history(
-                self.store, name, bitemporal.new_name(into), key, dry_run=dry_run
-            )
+            return bitemporal.import_history(self.store, name, into, key, dry_run=dry_run)
 
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
         """Check the laws of tables. Returns a record for each law.

@@ -36,14 +36,9 @@ HistoryUrl = Annotated[
     Parameter(help="Database with the history of a model: duckdb:///path or postgresql://host/name."),
 ]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
-NamesOrAll = Annotated[
-    tuple[str, ...] | None,
-    Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
-]
-Key = Annotated[
-    tuple[str, ...],
-    Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
-]
+_SEVERAL = Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False)
+NamesOrAll = Annotated[tuple[str, ...] | None, _SEVERAL]
+Key = Annotated[tuple[str, ...], _SEVERAL]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Text = Annotated[str | None, Parameter(show_default=False)]
 
@@ -220,7 +215,12 @@ def _flag(option: CallOption) -> _Flag:
         type_, default, parse = Names, (), partial(parse_pairs, form=f"--{option.name} {form}")
         text = f"{text} Written as {form}. Separate several with commas."
     elif {Sequence, bool} <= types:
-        type_, default, parse = NamesOrAll, None, _names_or_all
+        # A flag without names means all.
+        type_, default, parse = (
+            NamesOrAll,
+            None,
+            lambda words: None if words is None else parse_parts(words) or True,
+        )
     elif Sequence in types:
         type_, default, parse = Names, (), lambda words: parse_parts(words) or option.default
         text = f"{text} Separate several with commas."
@@ -236,8 +236,3 @@ def _flag(option: CallOption) -> _Flag:
         Parameter(help=text, group=_GROUPS[option.name]) if option.name in _GROUPS else Parameter(help=text)
     )
     return _Flag(Annotated[type_, about], default, parse)
-
-
-def _names_or_all(words: tuple[str, ...] | None) -> list[str] | bool | None:
-    """The names, or True for a flag without names."""
-    return None if words is None else parse_parts(words) or True

@@ -78,7 +78,7 @@ class Imported(Adopted):
 def import_history(
     store: IcebergStore,
     table: TableName,
-    into: TableName,
+    into: str | None,
     key: str | Sequence[str] = (),
     *,
     dry_run: bool = False,
@@ -87,14 +87,19 @@ def import_history(
 
     The source is unchanged. `key` has one or more column names. By default, the table's identifier fields are
     used. A second import of the same commit changes nothing. Raises UsageError for a missing table, column or
-    key. Raises Refused if the new table has other rows, or if rows contradict each other.
+    key, and if `into` is missing. Raises Refused if the new table has other rows, or if rows contradict each
+    other.
     """
-    recorded = datetime.now(UTC)
+    if not into:
+        raise bad_option(
+            f"Rows of layout {BITEMPORAL} are imported into a new table.", "Name it with `into=`."
+        )
+    new, recorded = table_name(into), datetime.now(UTC)
     with hold_settings(store.session), translate_faults(table):
         source = _read_source(store, table, key)
         counts = _refuse_faults(source, recorded)
         columns, empty = delivered_columns(source.statements.select(*map(quote, source.columns)).schema)
-        shape = new_table(into, columns, empty, SnapshotRequest(into=str(into), key=source.key)).shape
+        shape = new_table(new, columns, empty, SnapshotRequest(into=into, key=source.key)).shape
         origin = json.dumps({"table": str(table), "snapshot": source.snapshot, "key": list(source.key)})
         versions = _as_versions(source, shape)
         _refuse_contradictions(source, shape, versions, recorded)
@@ -106,21 +111,21 @@ def import_history(
         )
 
         def plan() -> tuple[IcebergTable | None, Change | None]:
-            stored = load(store, into)
+            stored = load(store, new)
             if stored is not None and stored.properties.get(IMPORTED_FROM) != origin:
-                raise table_exists(into)
+                raise table_exists(new)
             return stored, None if stored else change
 
         note = Note(DOOR, f"{BITEMPORAL} {origin}", {RECORDED: iso(recorded)})
-        is_new = load(store, into) is None
-        commit = deliver_change(store, [into], note, plan, dry_run=dry_run)
+        is_new = load(store, new) is None
+        commit = deliver_change(store, [new], note, plan, dry_run=dry_run)
     committed = commit is not None and commit.snapshot_id is not None
     return Imported(
         str(table),
         BITEMPORAL,
         list(source.key),
         is_new,
-        str(into),
+        str(new),
         counts,
         iso(recorded) if committed else None,
         commit.snapshot_id if commit is not None else None,
@@ -273,15 +278,6 @@ def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, r
         "or fix the rows at their source.",
         keys,
     )
-
-
-def new_name(into: str | None) -> TableName:
-    """The name of the new table. Raises UsageError if it is missing."""
-    if not into:
-        raise bad_option(
-            f"Rows of layout {BITEMPORAL} are imported into a new table.", "Name it with `into=`."
-        )
-    return table_name(into)
 
 
 def refuse_into(layout: str, into: object, note: str | None, author: str | None) -> None:

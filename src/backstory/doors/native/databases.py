@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession, types
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql.types import StructField
 
 from backstory.doors.native.retyping import with_types
@@ -108,7 +108,7 @@ def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Spark's connection to a database. `source` is the SQL after FROM, and `quote` quotes names."""
+    """Spark's connection to a database. `source` is the SQL after FROM."""
 
     url: str = field(repr=False)
     source: str
@@ -117,18 +117,12 @@ class _Server:
     driver: str | None = None
     is_mysql: bool = False
 
-    def reader(self, spark: SparkSession) -> DataFrameReader:
+    def rows(self, spark: SparkSession, query: str) -> DataFrame:
+        reader = spark.read.format("jdbc").option("preferTimestampNTZ", "true")
+        reader = reader.option("fetchsize", _ROWS_AT_ONCE).option("query", query)
         options = {"url": self.url, "user": self.user, "password": self.password, "driver": self.driver}
         options["sessionInitStatement"] = _IN_UTC if self.is_mysql else None
-        reader = (
-            spark.read.format("jdbc").option("preferTimestampNTZ", "true").option("fetchsize", _ROWS_AT_ONCE)
-        )
-        for name, value in options.items():
-            reader = reader if value is None else reader.option(name, value)
-        return reader
-
-    def rows(self, spark: SparkSession, query: str) -> DataFrame:
-        return self.reader(spark).option("query", query).load()
+        return reader.options(**{name: value for name, value in options.items() if value is not None}).load()
 
     def now(self, spark: SparkSession) -> datetime:
         """The time of the database's clock, or this machine's time if it is not MySQL or MariaDB."""
@@ -136,9 +130,6 @@ class _Server:
             return datetime.now(UTC)
         (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
         return datetime.fromisoformat(row["now"]).replace(tzinfo=UTC)
-
-    def quote(self, name: str) -> str:
-        return quote_name(name, "`" if self.is_mysql else '"')
 
 
 def _server(spark: SparkSession, database: Database) -> _Server:
@@ -166,7 +157,7 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
 
     A column is read as a string if the driver or Spark would round, pad, shift or replace its values.
     """
-    name, type_ = server.quote(column.name), column.dataType
+    name, type_ = quote_name(column.name, "`" if server.is_mysql else '"'), column.dataType
     if isinstance(type_, types.DecimalType) and type_.precision >= MAX_PRECISION:
         raise refuse_column(database, column.name, "has numbers of 38 digits or more")
     padded = str(column.metadata.get(_CHARACTERS, "")).startswith("char")

@@ -166,7 +166,11 @@ def _ordering(
         stored_type if type_ is None or (properties and events.orders_alike(type_, stored_type)) else type_
         for type_, stored_type in zip(types[1:], known, strict=False)
     ]
-    return events.ordering_of(tuple(map(str, expressions)), further, log=log)
+    for expression, type_ in zip(expressions[1:], further, strict=True):
+        if not type_.flat:
+            nested = f"{expression} is nested, so it has no order."
+            raise bad_option(nested, "Use its parts in `sequence_by=`.")
+    return events.Ordering(tuple(map(str, expressions)), tuple(further), log)
 
 
 def _row_expression(expression: Expression) -> Expression:

@@ -5,7 +5,7 @@ A local time that clocks repeat denotes two instants, and a local time that cloc
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -226,17 +226,19 @@ def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> t
             "The order of the changes is unknown.",
             "Name the columns that order them with `sequence_by=`, the time of the change first.",
         )
-    if stored is not None and requested is not None and len(stored) == len(requested):
+    if stored is None or requested is None:
+        return stored or requested or ()
+    if len(stored) == len(requested):
         pairs = zip(stored, requested, strict=True)
         stored = tuple(new if only_adds_side(old, new) else old for old, new in pairs)
-    if stored is not None and requested is not None and requested != stored:
+    if requested != stored:
         raise Refused(
             "settings-changed",
             f"The changes of this table are ordered by {', '.join(stored)}, "
             f"but {', '.join(requested)} is given.",
             "Nothing was written; omit `sequence_by=`, because the table keeps it, or use another table.",
         )
-    return stored or requested or ()
+    return stored
 
 
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
@@ -258,18 +260,6 @@ def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> Non
 def orders_alike(one: ColumnType, other: ColumnType) -> bool:
     """Whether values of two types have the same order, because one of the types widens to the other."""
     return widens(one, other) or widens(other, one)
-
-
-def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
-    """The order by these expressions. `types` has the types of the further expressions.
-
-    Raises UsageError for nested types, which have no order.
-    """
-    for expression, type_ in zip(expressions[1:], types, strict=True):
-        if not type_.flat:
-            nested = f"{expression} is nested, so it has no order."
-            raise bad_option(nested, "Use its parts in `sequence_by=`.")
-    return Ordering(tuple(expressions), tuple(types), log)
 
 
 # Extra columns with the order of the rows, and with the rows that delete; no source has such names.
@@ -370,7 +360,9 @@ def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
     if terms.ordering.types:
         events[FURTHER] = _further_sequence(rows, terms.ordering, counted=terms.counted)
     if terms.before:
-        events[BEFORE_IMAGE] = _before_images(rows[BEFORE_IMAGE].combine_chunks(), terms.before)
+        images, names = rows[BEFORE_IMAGE].combine_chunks(), [column.name for column in terms.before]
+        parts = [cast_same(images.field(col.name), arrow_type(col.type)) for col in terms.before]
+        events[BEFORE_IMAGE] = pa.StructArray.from_arrays(parts, names=names, mask=images.is_null())
     return pa.table(events)
 
 
@@ -429,12 +421,6 @@ def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
     differing = np.frombuffer(b"".join(encoded.dictionary.to_pylist()), np.uint8)
     bits = np.unpackbits(differing.reshape(-1, packed.shape[1]), axis=1, count=width)
     return bits.astype(bool), encoded.indices
-
-
-def _before_images(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
-    """The before-images, in the table's types."""
-    parts = [cast_same(images.field(column.name), arrow_type(column.type)) for column in columns]
-    return pa.StructArray.from_arrays(parts, names=[column.name for column in columns], mask=images.is_null())
 
 
 def _further_sequence(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructArray:
