@@ -6,7 +6,7 @@ from typing import Literal, TypedDict, Unpack
 import pytest
 from attrs import field, frozen
 
-from backstory.cli import changes, check, fivetran, historize, pull, read, snapshot, upkeep
+from backstory.cli import changes, check, fivetran, pull, read, snapshot, upkeep
 from backstory.model.options import with_options, with_request
 from backstory.table import Table
 from backstory.warehouse import Warehouse
@@ -131,7 +131,7 @@ def test_a_request_declares_the_arguments_of_a_method():
         (upkeep.maintain, Table.maintain),
         (upkeep.maintain, Warehouse.maintain),
         (upkeep.drop, Table.drop),
-        (historize.historize, Warehouse.historize),
+        (snapshot.historize, Warehouse.historize),
         (pull.add, Warehouse.add),
         (pull.pull, Warehouse.pull),
         (pull.ingest, Warehouse.ingest),

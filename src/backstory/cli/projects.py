@@ -39,18 +39,9 @@ if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
     from backstory.stores.metadata.table_metadata import Catalog
 
-RUNS: Final = (
-    "run_id",
-    "started_at",
-    "seconds",
-    "changed",
-    "unchanged",
-    "refused",
-    "failed",
-    "not_begun",
-    "ended",
-)
-DECLARATIONS_OF_RUN: Final = (
+_OUTCOMES: Final = ("changed", "unchanged", "refused", "failed", "not_begun")
+RUNS: Final = ("run_id", "started_at", "seconds", *_OUTCOMES, "ended")
+OF_A_RUN: Final = (
     "name",
     "kind",
     "status",
@@ -234,7 +225,7 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
         print_remark(options, "There are no runs." if run_id is None else f"There is no run {run_id}.")
     if run_id is not None:
         rows = [{**row, "counts": json.loads(row["counts"] or "{}")} for row in rows]
-    _show_times(rows, RUNS if run_id is None else DECLARATIONS_OF_RUN, options)
+    _show_times(rows, RUNS if run_id is None else OF_A_RUN, options)
 
 
 def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
@@ -311,12 +302,7 @@ def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options:
             {name: short_time(value) if isinstance(value, datetime) else value for name, value in row.items()}
             for row in rows
         ]
-    show(
-        rows,
-        options.output_format,
-        () if options.output_format == "json" and rows else columns,
-        wide=options.wide,
-    )
+    show(rows, options.output_format, columns, wide=options.wide)
 
 
 def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:

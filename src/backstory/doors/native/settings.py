@@ -5,7 +5,7 @@ A commit lists the columns that its delivery lacked, so that the next delivery r
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Final, Literal
 
 from backstory.doors.native.evolution import EvolvedShape
@@ -46,26 +46,23 @@ class TableSettings:
 
     def properties(self) -> dict[str, str]:
         """The settings as table properties."""
-        lists = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {_PROPERTIES[name]: _names_json(names) for name, names in lists.items() if names is not None}
+        lists = asdict(self).items()
+        return {_PROPERTIES[name]: _names_json(names) for name, names in lists if names is not None}
 
     def rename_columns(self, names: Mapping[str, str]) -> "TableSettings":
         """The same settings with new column names."""
-        lists = {field.name: getattr(self, field.name) for field in fields(self)}
-        return TableSettings(
-            **{
-                name: columns and frozenset(names.get(column, column) for column in columns)
-                for name, columns in lists.items()
-            }
-        )
+        lists = {
+            name: columns and frozenset(names.get(column, column) for column in columns)
+            for name, columns in asdict(self).items()
+        }
+        return TableSettings(**lists)
 
 
 def stored_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings in a table's properties."""
     texts = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
-    return TableSettings(
-        **{name: None if text is None else frozenset(json.loads(text)) for name, text in texts.items()}
-    )
+    lists = {name: None if text is None else frozenset(json.loads(text)) for name, text in texts.items()}
+    return TableSettings(**lists)
 
 
 def agree_settings(stored: TableSettings | None, request: DeliveryRequest) -> TableSettings:
