@@ -6,7 +6,7 @@ from typing import Literal, TypedDict, Unpack
 import pytest
 from attrs import field, frozen
 
-from backstory.cli import changes, check, fivetran, pull, read, snapshot, upkeep
+from backstory.cli import changes, fivetran, pull, read, snapshot, upkeep
 from backstory.model.options import with_options, with_request
 from backstory.table import Table
 from backstory.warehouse import Warehouse
@@ -123,9 +123,9 @@ def test_a_request_declares_the_arguments_of_a_method():
         (changes.diff, Table.diff),
         (changes.changes, Table.changes),
         (read.views, Table.views),
-        (check.repair, Table.repair),
-        (check.check, Warehouse.check),
-        (check.adopt, Warehouse.adopt),
+        (upkeep.repair, Table.repair),
+        (upkeep.check, Warehouse.check),
+        (upkeep.adopt, Warehouse.adopt),
         (upkeep.rewind, Table.rewind),
         (upkeep.forget, Table.forget),
         (upkeep.maintain, Table.maintain),

@@ -10,7 +10,7 @@ from inspect import signature
 
 from cyclopts import App, CycloptsError, Group
 
-from backstory.cli import changes, check, datasets, demo, fivetran, projects, pull, read, snapshot, upkeep
+from backstory.cli import changes, datasets, demo, fivetran, projects, pull, read, snapshot, upkeep
 from backstory.cli.output import Output, choose_output, show_error
 from backstory.errors import BackstoryError, UsageError, internal_error
 from backstory.spark.process import leave_pandas_out, raise_interrupts
@@ -53,9 +53,9 @@ COMMANDS = {
         projects.runs,
         projects.fresh,
         projects.schema,
-        check.check,
-        check.repair,
-        check.adopt,
+        upkeep.check,
+        upkeep.repair,
+        upkeep.adopt,
         upkeep.rewind,
         upkeep.forget,
         upkeep.maintain,
