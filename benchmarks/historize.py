@@ -25,7 +25,7 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.engine.deliver import commit_change
 from backstory.model.change import Change, Note
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.statements import fill_placeholders
+from backstory.stores.sql.engine import fill_placeholders
 from backstory.strategies.scd2.statements import hist_steps
 
 MODEL = """

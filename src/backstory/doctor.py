@@ -18,10 +18,10 @@ from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.reading.queries import translate_query_faults
 from backstory.spark.versions import arrow_of
-from backstory.stores.commit import commit
 from backstory.stores.connect.abilities import STATEMENTS, remove_at_end
 from backstory.stores.connect.store import iceberg_version
 from backstory.stores.iceberg import jvm
+from backstory.stores.iceberg.commit import commit
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing, load
 from backstory.stores.iceberg.workers import map_batches

@@ -72,9 +72,8 @@ class Settings:
     @property
     def location(self) -> str:
         """The warehouse and its origin, for messages. The user may have meant another warehouse."""
-        if self.catalogs[CATALOG]:
-            return f"the catalog {CATALOG} ({self.origin})" if self.origin else f"the catalog {CATALOG}"
-        return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
+        what = f"the catalog {CATALOG}" if self.catalogs[CATALOG] else f"the warehouse {self.warehouse}"
+        return f"{what} ({self.origin})" if self.origin else what
 
     def with_choices(self, driver_memory: str | None, format_version: int | None) -> "Settings":
         """These settings, with the caller's values that are not None.
@@ -111,8 +110,8 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
     UsageError for a missing file, an unknown section or a missing variable.
     """
     path = config or os.environ.get("BACKSTORY_CONFIG")
-    document = _read(Path(path or DEFAULT_FILE)) if path or Path(DEFAULT_FILE).exists() else {}
     where = Path(path or DEFAULT_FILE)
+    document = _read(where) if path or where.exists() else {}
     unknown = sorted(
         name for name, section in document.items() if name not in SECTIONS or not isinstance(section, dict)
     )
@@ -229,11 +228,10 @@ def _batch_folder(serve: Mapping[str, Any]) -> Path | None:
 
 
 def _texts(section: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _fill_in(_text(value)) for name, value in section.items()}
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {
+        name: _fill_in(str(value).lower() if isinstance(value, bool) else str(value))
+        for name, value in section.items()
+    }
 
 
 def _fill_in(text: str) -> str:

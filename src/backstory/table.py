@@ -29,7 +29,7 @@ from backstory.reading.options import (
 )
 from backstory.reading.questions import diff, life
 from backstory.reading.timelines import Timeline
-from backstory.spark.session_settings import in_settled_session
+from backstory.spark.session import in_settled_session
 from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.upkeep.checking import check_files_first

@@ -27,12 +27,12 @@ from backstory.model.table import ODF, TableName, resolve_name, table_name
 from backstory.projects.options import RunRequest
 from backstory.reading.commits import inventory
 from backstory.spark.connect import is_connect, needs_java
-from backstory.spark.session_settings import hold_settings, require_exact_names
+from backstory.spark.session import hold_settings, require_exact_names
 from backstory.stores.iceberg.faults import show_causes, translate_faults
 from backstory.stores.iceberg.sessions import require_usable
 from backstory.stores.iceberg.store import IcebergStore, existing, load, open_store, tables
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.stores.refusals import no_table, require_some
+from backstory.stores.port import no_table, require_some
 from backstory.table import Table
 from backstory.upkeep import previews
 from backstory.upkeep.adopting import Adopted, adopt

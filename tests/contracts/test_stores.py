@@ -27,7 +27,7 @@ from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note, Tag
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.spark.versions import is_before_4
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import DISORDER

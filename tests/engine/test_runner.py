@@ -10,9 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from backstory.engine import tasks
-from backstory.engine.plans import PlanTerms
+from backstory.engine.plans import LocalSide, PlanTerms, Side, SideRows
 from backstory.engine.runner import IN_TASKS, NOT_HERE, run_plan
-from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.tasks import Wire, names_by_type
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory

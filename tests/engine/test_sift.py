@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.engine import sift
-from backstory.engine.sides import LocalSide, SideRows
+from backstory.engine.plans import LocalSide, SideRows
 from backstory.engine.sift import (
     Buckets,
     ComparedSide,
@@ -108,10 +108,9 @@ def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
     memory = Memory(CLEAR_TEXT_SHARE << 20)
     sides = {name: local(rows) for name, rows in tables.items()}
     with memory.lease() as lease:
-        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(1, memory), lease)
+        totals, left = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(1, memory), lease)
         left = {
-            name: pa.concat_tables([*side.rows.tables(), SCHEMA.empty_table()])
-            for name, side in sifted.sides.items()
+            name: pa.concat_tables([*side.rows.tables(), SCHEMA.empty_table()]) for name, side in left.items()
         }
     same = same_records(tables)
     for name, rows in tables.items():
@@ -119,7 +118,7 @@ def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
         doubles = Counter(map(repr, left[name].to_pylist()))
         assert doubles >= Counter(map(repr, expected)) or _twice_on_both(tables)
     planned = with_counts(plan, terms_of())(left, as_they_are)
-    counts = Counter(planned.counts) + counts_of_unchanged(terms_of(), sifted.totals, planned.counts)
+    counts = Counter(planned.counts) + counts_of_unchanged(terms_of(), totals, planned.counts)
     for name, rows in tables.items():
         assert counts[name] == len(rows)
 
@@ -139,9 +138,9 @@ def test_a_side_that_has_other_rows_when_it_is_read_again_is_an_error(count):
     sides = {CAME: came, STORED: local(rows.slice(0, 4)), OTHER: local(rows)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
     with memory.lease() as lease:
-        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease)
+        _, left = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease)
         with pytest.raises(Failed) as stop:
-            list(sifted.sides[CAME].rows.tables())
+            list(left[CAME].rows.tables())
     assert stop.value.code == "source-changed"
 
 
@@ -159,10 +158,10 @@ def test_what_is_the_same_is_not_read_again():
     sides = {name: LocalSide(SideRows(SCHEMA, never), columns=columns) for name in (CAME, STORED, OTHER)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
     with memory.lease() as lease:
-        sifted = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease)
-        assert [[*side.rows.tables()] for side in sifted.sides.values()] == [[], [], []]
+        totals, left = sift_sides(terms_of(), ["k"], sides, Buckets.for_rows(5, memory), lease)
+        assert [[*side.rows.tables()] for side in left.values()] == [[], [], []]
         assert lease.size <= sift.LEAST_BUCKETS  # a flag for each bucket
-    assert counts_of_unchanged(terms_of(), sifted.totals, Counter()) == {CAME: 5, STORED: 5, OTHER: 5}
+    assert counts_of_unchanged(terms_of(), totals, Counter()) == {CAME: 5, STORED: 5, OTHER: 5}
     assert all({*names} <= {*SCHEMA.names} for names in reads)
 
 

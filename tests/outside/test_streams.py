@@ -24,8 +24,7 @@ from backstory.doors.native.feeds.feed import BATCH, STREAM
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.model.table import TableName
-from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import existing
+from backstory.stores.iceberg.store import ancestry, existing
 from backstory.warehouse import Warehouse
 
 PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"

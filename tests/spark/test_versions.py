@@ -14,8 +14,7 @@ from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.settings import Settings
 from backstory.spark.java_names import java_class
-from backstory.spark.session import session_properties
-from backstory.spark.session_settings import OUR_SETTINGS, hold_settings
+from backstory.spark.session import OUR_SETTINGS, hold_settings, session_properties
 from backstory.spark.versions import (
     arrow_of,
     installed_build,

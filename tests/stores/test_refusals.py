@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.model.table import TableName
-from backstory.stores.refusals import no_table
+from backstory.stores.port import no_table
 
 KNOWN = [TableName("crm", "customer"), TableName("crm", "order"), TableName("erp", "Customer")]
 

@@ -4,7 +4,7 @@ from conftest import SPARK
 from pyspark import SparkContext
 
 from backstory.settings import Settings
-from backstory.spark.late_session import LateSpark
+from backstory.spark.session import LateSpark
 
 
 class Sleeping(LateSpark):

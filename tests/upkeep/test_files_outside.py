@@ -9,7 +9,7 @@ from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.stores.iceberg import commit as commits
 from backstory.stores.iceberg.create import drop
-from backstory.stores.refusals import conflict
+from backstory.stores.port import conflict
 
 NAME = TableName("crm", "c")
 ALTER = "ALTER TABLE {}.crm.c SET TBLPROPERTIES ('{}' = '{}')"

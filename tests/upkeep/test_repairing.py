@@ -8,8 +8,7 @@ from spoilt_histories import FIVETRAN, HIST, VERSIONS, broken, of_files, recorde
 
 from backstory.errors import UsageError
 from backstory.model.layout import Layout
-from backstory.stores.iceberg.snapshots import newest_snapshot
-from backstory.stores.iceberg.store import existing
+from backstory.stores.iceberg.store import existing, newest_snapshot
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.upkeep.checking import check
 from backstory.upkeep.repairing import REPAIR, repair, repair_small

@@ -22,14 +22,14 @@ from backstory.formats.memory import Memory
 from backstory.model.table import TableName, possible_names, resolve_name, table_name
 from backstory.settings import CATALOG
 from backstory.spark.versions import arrow_of
-from backstory.stores.refusals import no_table
+from backstory.stores.port import no_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from backstory.settings import Settings
-    from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata
+    from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
     from backstory.stores.metadata.table_rows import TableReader
     from backstory.warehouse import Warehouse
 
@@ -52,7 +52,7 @@ def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
         return question(SessionCatalog(warehouse.store))
 
 
-def answer_from_metadata(options: Options, question: Callable[["ReadableCatalog"], Answer]) -> Answer | None:
+def answer_from_metadata(options: Options, question: Callable[["Catalog"], Answer]) -> Answer | None:
     """The answer from the metadata of tables, or None if only Spark can read the catalog."""
     return _answer_without_spark(options, lambda catalog, _: question(catalog))
 
@@ -65,7 +65,7 @@ def answer_from_files(
     Errors of backstory are raised, because Spark would refuse the table too.
     """
 
-    def describe(catalog: "ReadableCatalog") -> "TableMetadata | None":
+    def describe(catalog: "Catalog") -> "TableMetadata | None":
         names = possible_names(table) if isinstance(table, str) else [table]
         return next(filter(None, map(catalog.describe, names)), None)
 
@@ -73,7 +73,7 @@ def answer_from_files(
 
 
 def answers_from_metadata(
-    options: Options, question: Callable[["ReadableCatalog", "TableName"], Answer]
+    options: Options, question: Callable[["Catalog", "TableName"], Answer]
 ) -> dict[TableName, Answer | None] | None:
     """The answer for each table of a catalog, or None if Spark must read the table or the catalog."""
     return _answer_without_spark(
@@ -90,7 +90,7 @@ def answer_from_dataset(
     """The answer from the files of a small dataset. Raises UsageError if the dataset does not exist."""
     from backstory.doors.odf import registry
 
-    def describe(catalog: "ReadableCatalog") -> "TableMetadata | None":
+    def describe(catalog: "Catalog") -> "TableMetadata | None":
         return registry.described_datasets(catalog, namespace).existing(name).table
 
     return _answer_from_table(options, describe, question)
@@ -98,10 +98,10 @@ def answer_from_dataset(
 
 def _answer_from_table(
     options: Options,
-    describe: Callable[["ReadableCatalog"], "TableMetadata | None"],
+    describe: Callable[["Catalog"], "TableMetadata | None"],
     question: Callable[["TableReader"], Answer],
 ) -> Answer | None:
-    def read(catalog: "ReadableCatalog", settings: "Settings") -> Answer | None:
+    def read(catalog: "Catalog", settings: "Settings") -> Answer | None:
         from backstory.stores.metadata.table_rows import TableReader
 
         table = describe(catalog)
@@ -114,7 +114,7 @@ def _answer_from_table(
 
 
 def _answer_without_spark(
-    options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
+    options: Options, question: Callable[["Catalog", "Settings"], Answer | None]
 ) -> Answer | None:
     """The answer from a catalog that opens without Spark. None if the catalog or the answer needs Spark."""
     from backstory.stores.metadata.catalogs import BranchCatalog, open_without_spark

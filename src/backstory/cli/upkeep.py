@@ -36,7 +36,7 @@ from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import attempt_each, exit_code
 from backstory.model.values import key_text
 from backstory.settings import CATALOG
-from backstory.stores.refusals import require_some
+from backstory.stores.port import require_some
 from backstory.upkeep.options import MaintainOptions
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from pyspark.sql.functions import collect_list, lit, unix_micros
 from pyspark.sql.functions import min as least
 
 from backstory.engine.deliver import Plan, deliver
-from backstory.engine.plans import PlanTerms
+from backstory.engine.plans import LocalSide, PlanTerms, Side, SideRows
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.staging import ShippedFile, ship_files
 from backstory.formats.batch_file import BatchFile
 from backstory.formats.delivered import arrow_schema

@@ -25,7 +25,7 @@ from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.change import Change, Commit, Note
 from backstory.model.table import TableName
 from backstory.observe.metrics import CONFLICTS, RETRIES
-from backstory.stores.commit import commit
+from backstory.stores.iceberg.commit import commit
 from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.tables import lock_tables

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.engine.plans import PlanResult, PlanTerms
-from backstory.engine.sides import (
+from backstory.engine.plans import (
     STEPS_HELD,
     KeyInTwoParts,
     LocalSide,
+    PlanResult,
+    PlanTerms,
     SideRows,
     empty_side,
     parts_by_key,
@@ -130,11 +131,11 @@ def _plan_sifted(
     count = max(side.count or 0 for side in terms.sides.values())
     try:
         # No variable has the buckets, so that their memory is free when the rows are planned.
-        sift = sift_sides(by, terms.key, sides, Buckets.for_rows(count, terms.store.memory), lease)
+        totals, left = sift_sides(by, terms.key, sides, Buckets.for_rows(count, terms.store.memory), lease)
     except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
-    planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)
-    planned.sums.counts.update(counts_of_unchanged(by, sift.totals, planned.sums.counts))
+    planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), left, lease, stack)
+    planned.sums.counts.update(counts_of_unchanged(by, totals, planned.sums.counts))
     return planned
 
 

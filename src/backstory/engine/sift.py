@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import structlog
 from pyspark.sql import functions as sf
 
-from backstory.engine.sides import KeepRows, LocalSide, SideRows
+from backstory.engine.plans import KeepRows, LocalSide, SideRows
 from backstory.engine.spill import RowBuffer
 from backstory.formats.batch_file import source_changed
 from backstory.formats.memory import Memory, MemoryLease, TooLarge
@@ -141,17 +141,6 @@ class Buckets:
         return np.asarray(self.halves.any(axis=0))
 
 
-@dataclass(frozen=True, slots=True)
-class Sift:
-    """The sides of a plan, without the rows that are the same on all of them.
-
-    `totals` counts all rows of each side.
-    """
-
-    totals: Mapping[str, RowCounts]
-    sides: Mapping[str, LocalSide]
-
-
 def counts_of_unchanged(
     terms: SiftTerms, totals: Mapping[str, RowCounts], counts: Mapping[str, int]
 ) -> Counter[str]:
@@ -193,8 +182,8 @@ def sift_sides(
     sides: Mapping[str, LocalSide],
     buckets: Buckets,
     lease: MemoryLease,
-) -> Sift:
-    """The sides without the rows that are the same.
+) -> tuple[Mapping[str, RowCounts], Mapping[str, LocalSide]]:
+    """The counts of all rows by side, and the sides without the rows that are the same on all of them.
 
     The lease holds the digests of buckets and, during the first reading, the bucket of each row. Errors in
     reading the sides are raised.
@@ -211,9 +200,9 @@ def sift_sides(
     LOG.info(SIFTED, buckets=len(differing), differing=count)
     if not count:
         empty = {name: SideRows(side.rows.schema, lambda: ()) for name, side in sides.items()}
-        return Sift(totals, {name: replace(side, rows=empty[name]) for name, side in sides.items()})
+        return totals, {name: replace(side, rows=empty[name]) for name, side in sides.items()}
     keeps = {name: partial(_rows_in, mask) for name, mask in masks.items()}
-    return Sift(totals, {name: _side_left(side, keeps[name]) for name, side in sides.items()})
+    return totals, {name: _side_left(side, keeps[name]) for name, side in sides.items()}
 
 
 def _row_mask(differing: np.ndarray, numbers: RowBuffer) -> pa.ChunkedArray:

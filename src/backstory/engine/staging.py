@@ -76,10 +76,8 @@ def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> I
 
 def parquet_frame(store: IcebergStore, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
     """The rows of Parquet files with this schema, in their order. One task reads each file."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     numbers = store.spark.range(len(files), numPartitions=len(files))
-    return numbers.mapInArrow(partial(_rows_of, files), from_arrow_schema(schema, prefer_timestamp_ntz=True))
+    return numbers.mapInArrow(partial(_rows_of, files), _spark_schema(schema))
 
 
 def _rows_of(files: Sequence[ShippedFile], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

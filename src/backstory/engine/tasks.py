@@ -24,8 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
 
 from backstory.engine.driver import DriverPlan, plan_collected, result_of_rows, sizes_of_rows
-from backstory.engine.plans import PlanResult, PlanTerms
-from backstory.engine.sides import Side
+from backstory.engine.plans import PlanResult, PlanTerms, Side
 from backstory.engine.sift import (
     FrameSift,
     SiftTerms,
@@ -40,7 +39,6 @@ from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_di
 from backstory.stores.iceberg.frames import (
     BUCKET,
     BYTES_IN_BUCKET,
-    TaggedRows,
     bucket_of,
     buckets_for,
     bytes_of,
@@ -56,7 +54,6 @@ from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 KIND, SUMS = "kind", "sums"
 # The kind of the row with the sums of a part.
@@ -113,11 +110,6 @@ class Wire:
         """The columns of the form as an Arrow schema."""
         head = [(KIND, pa.int32()), (SUMS, pa.binary())]
         return pa.schema([*head, *self._shared_columns.values()])
-
-    @property
-    def spark_schema(self) -> "StructType":
-        """The columns of the form as a Spark schema."""
-        return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
         """Convert the result of a part to this form."""
@@ -308,15 +300,12 @@ def _answer_frame(
     terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]", buckets: int
 ) -> "DataFrame":
     """The frame of the answers to the rows of all sides."""
-    tagged = _tagged_rows(terms, wire, frames, buckets)
-    sides = {
-        name: (tagged.shared[name][1:], wire.in_tasks(side.schema)) for name, side in terms.sides.items()
-    }
+    rows, shared = _tagged_rows(terms, wire, frames, buckets)
+    sides = {name: (shared[name][1:], wire.in_tasks(side.schema)) for name, side in terms.sides.items()}
     task = partial(_plan_batches, terms.plan, sides, wire, buckets_of if terms.key else _tables)
-    rows = tagged.rows
     if terms.key:
         rows = by_bucket(rows, buckets) if wire.numbered else rows.coalesce(1)
-    return rows.mapInArrow(task, wire.spark_schema)
+    return rows.mapInArrow(task, from_arrow_schema(wire.schema, prefer_timestamp_ntz=True))
 
 
 def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
@@ -387,8 +376,10 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     return [f"c{schema.get_field_index(column)}" for column in terms.key]
 
 
-def _tagged_rows(terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]", buckets: int) -> TaggedRows:
-    """The rows of all sides in one frame, each with its bucket."""
+def _tagged_rows(
+    terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]", buckets: int
+) -> "tuple[DataFrame, dict[str, list[str]]]":
+    """The rows of all sides in one frame, each with its bucket, and the columns of each side."""
     sides = {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
@@ -399,10 +390,9 @@ def _tagged_rows(terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]"
         keys = [sf.col(column) for column in _key_columns(terms, name)]
         bucket = bucket_of(keys, buckets) if buckets > 1 else sf.lit(0).cast("bigint").alias(BUCKET)
         sides[name] = frame.select(bucket, *values)
-    tagged = tag_sides(sides)
-    (shared,) = {columns[0] for columns in tagged.shared.values()}
-    rows = tagged.rows.withColumnRenamed(shared, BUCKET)
-    return replace(tagged, rows=rows)
+    rows, shared = tag_sides(sides)
+    (first,) = {columns[0] for columns in shared.values()}
+    return rows.withColumnRenamed(first, BUCKET), shared
 
 
 def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":

@@ -14,10 +14,9 @@ from backstory.model.table import possible_names
 from backstory.reading.pages import ChangeTimes, change_times
 from backstory.settings import Settings
 from backstory.stores.metadata.catalogs import open_without_spark
-from backstory.stores.metadata.table_metadata import ReadableCatalog, TableMetadata
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.metadata.table_rows import TableReader
-from backstory.stores.port import require_columns
-from backstory.stores.refusals import no_table
+from backstory.stores.port import no_table, require_columns
 
 # The maximum number of tables whose times of change are cached, and of times for each.
 CACHED_TABLES: Final = 16
@@ -30,7 +29,7 @@ _PATH: Final = re.compile(r"(?:[a-z0-9]+:)?/{1,3}(?:[^\s'\"`:,()]+/)+")
 class CatalogReader:
     """The catalog of a warehouse, the memory limit for answers, and cached times of change by table."""
 
-    catalog: Callable[[], ReadableCatalog]
+    catalog: Callable[[], Catalog]
     memory: Memory
     _times: "OrderedDict[str, ChangeTimes]" = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
@@ -63,7 +62,7 @@ class CatalogReader:
 def table_reader(settings: Settings) -> CatalogReader:
     """The warehouse of the settings. Raises UsageError if only Spark can read its catalog."""
 
-    def catalog() -> ReadableCatalog:
+    def catalog() -> Catalog:
         opened = open_without_spark(settings)
         if opened is None:
             raise UsageError(
@@ -77,7 +76,7 @@ def table_reader(settings: Settings) -> CatalogReader:
     return CatalogReader(catalog, Memory(settings.driver_memory))
 
 
-def find_table(catalog: ReadableCatalog, table: str) -> TableMetadata:
+def find_table(catalog: Catalog, table: str) -> TableMetadata:
     """The table with this name. Raises UsageError if it does not exist."""
     described = next(filter(None, map(catalog.describe, possible_names(table))), None)
     if described is None:

@@ -30,8 +30,8 @@ from backstory.reading.pages import ChangeTimes, Page, Row, page, rows_before
 from backstory.reading.questions import diff, life
 from backstory.reading.timelines import AXES, Axis, Bar, Timeline, changing_columns, differ, require_axis
 from backstory.stores.metadata.table_metadata import (
+    Catalog,
     CommitMetadata,
-    ReadableCatalog,
     TableMetadata,
     Unreadable,
 )
@@ -67,7 +67,7 @@ class View:
     snippets: Sequence[Snippet] = ()
 
 
-def tables_view(catalog: ReadableCatalog, question: Question) -> View:
+def tables_view(catalog: Catalog, question: Question) -> View:
     """The tables of the warehouse, as in `tables`, with the key and the status of each."""
     names = [name for name in catalog.tables() if not question.after or str(name) > question.after[0]]
     shown = names[:TABLES_OF_A_PAGE]
@@ -82,7 +82,7 @@ def tables_view(catalog: ReadableCatalog, question: Question) -> View:
 
 
 def _key_and_health(
-    catalog: ReadableCatalog, name: str, rows: Sequence[Mapping[str, Any]]
+    catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[str], str]:
     """The key of a table, and a message about an obvious problem, or an empty message."""
     try:
@@ -100,7 +100,7 @@ def _key_and_health(
     return table.shape.source_key, next((text for text, is_so in troubles.items() if is_so), "")
 
 
-def log_view(catalog: ReadableCatalog, question: Question) -> View:
+def log_view(catalog: Catalog, question: Question) -> View:
     """The commits of a table, newest first, as in `log`."""
     table = find_table(catalog, question.table)
     every = commits(catalog, table.shape.table)
@@ -444,7 +444,7 @@ def _too_far_apart() -> UsageError:
     )
 
 
-OF_WAREHOUSE: Final[Mapping[str, Callable[[ReadableCatalog, Question], View]]] = {
+OF_WAREHOUSE: Final[Mapping[str, Callable[[Catalog, Question], View]]] = {
     "tables": tables_view,
     "log": log_view,
 }

@@ -25,8 +25,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry, load
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of

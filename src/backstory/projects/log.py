@@ -30,9 +30,8 @@ from backstory.projects.patterns import declare_tables
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.slice import LocalRows
-from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata, Unreadable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, load
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 
 Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
@@ -216,7 +215,7 @@ def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
     return _in_order(rows)
 
 
-def rows_without_spark(catalog: ReadableCatalog, memory: int) -> list[dict[str, Any]]:
+def rows_without_spark(catalog: Catalog, memory: int) -> list[dict[str, Any]]:
     """The rows of the log, read from a catalog within `memory` bytes. Raises Unreadable."""
     log = find_log(catalog.describe)
     if log is None:

@@ -57,8 +57,7 @@ from backstory.projects.patterns import declare_tables
 from backstory.settings import Rights
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import Keys, declared_keys
-from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, exists, load, tables
 from backstory.upkeep.previews import branch_head
 
 FOLDER: Final = ".runs"  # in the folder of an embedded warehouse

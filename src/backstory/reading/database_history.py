@@ -27,7 +27,7 @@ from backstory.reading.history_queries import (
 from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection
 from backstory.reading.questions import SIDE_COLUMNS
 from backstory.reading.timelines import Timeline, shown_name, timeline_of
-from backstory.stores.refusals import no_table
+from backstory.stores.port import no_table
 from backstory.stores.sql.dialects import get_dialect
 from backstory.stores.sql.engine import Engine
 

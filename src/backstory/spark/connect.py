@@ -1,4 +1,4 @@
-"""Spark Connect sessions.
+"""Work without Java: Spark Connect sessions, and an installation without py4j.
 
 A Connect session is a client of a process that has Java. This process has no Java.
 """
@@ -13,6 +13,19 @@ from backstory.spark.versions import condition_of
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+# The errors of calls to Java. A plain installation has no py4j.
+try:
+    from py4j.protocol import Py4JError as Py4JError  # noqa: PLC0414 - a name of this module
+    from py4j.protocol import Py4JJavaError as Py4JJavaError  # noqa: PLC0414
+except ImportError:
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """The error of a call of Java."""
+
+    class Py4JJavaError(Py4JError):  # type: ignore[no-redef, misc]
+        """The error of a call in which Java raised an exception."""
+
 
 # Spark's name for the error that a use of Java raises.
 OF_JAVA: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.spark.connect import is_connect
-from backstory.spark.java_errors import Py4JJavaError
+from backstory.spark.connect import Py4JJavaError, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,7 +73,8 @@ def constant_columns(frame: "DataFrame") -> set[str]:
         return set()
     columns = plan.projectList()
     named = (columns.apply(place) for place in range(columns.size()))
-    return {str(column.name()) for column in named if _is_constant(column)}
+    aliases = (column for column in named if column.getClass().getSimpleName() == "Alias")
+    return {str(alias.name()) for alias in aliases if alias.child().foldable()}
 
 
 def _gather_paths(plan: Any, paths: list[Any]) -> bool:
@@ -96,11 +96,6 @@ def _gather_paths(plan: Any, paths: list[Any]) -> bool:
     return name in STEADY and all(
         _gather_paths(children.apply(place), paths) for place in range(children.size())
     )
-
-
-def _is_constant(column: Any) -> bool:
-    """Whether a column of a projection is an alias of a constant."""
-    return column.getClass().getSimpleName() == "Alias" and bool(column.child().foldable())
 
 
 def _stamps(paths: Sequence[Any], configuration: Any) -> list[tuple[str, int, int]] | None:

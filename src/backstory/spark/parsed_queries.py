@@ -104,12 +104,9 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
     except AnalysisException as wrong:  # this includes parse errors
         raise UsageError("wrong-query", cause_of(wrong), "Fix the query.") from None
-    return set(_read(spark, plan, given, same=_comparable_names(spark)))
-
-
-def _comparable_names(spark: "SparkSession") -> Callable[[str], str]:
-    """A function that maps equal names in a WITH to the same string. Spark ignores case by default."""
-    return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
+    # Maps equal names in a WITH to the same string.
+    same = str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
+    return set(_read(spark, plan, given, same=same))
 
 
 def refuse_session_values(plan: Any) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-
 # In seconds: an error within this time after an interrupt is attributed to the interrupt.
 AFTER = 30.0
 LATER = 0.05  # seconds

@@ -1,4 +1,8 @@
-"""The start of the embedded Spark session, with its Java and its Iceberg catalogs."""
+"""Spark sessions: the start of an embedded one, and the settings that statements need in any (E1 to E4).
+
+An embedded session has its own Java and Iceberg catalogs. Its Spark starts on first use, because plans on the
+driver need only Java.
+"""
 
 import atexit
 import logging
@@ -8,16 +12,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock, RLock, local
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
+from backstory.spark.connect import Py4JError, refuse_java, session_id
 from backstory.spark.jars import PACKAGES, jar_properties, leave_out_jars
-from backstory.spark.java_errors import Py4JError
 from backstory.spark.launch import (
     OWNER_ALONE,
     discard_archive,
@@ -29,12 +37,11 @@ from backstory.spark.launch import (
     spells,
     use_class_archive,
 )
-from backstory.spark.process import allow_interrupts, let_pandas_in
-from backstory.spark.session_settings import OUR_SETTINGS
-from backstory.spark.versions import spark_home
+from backstory.spark.process import allow_interrupts, is_forked, let_pandas_in
+from backstory.spark.versions import naming_columns, sessions_class, spark_home
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JAVA, LAST_JAVA = 17, 23  # Hadoop's user groups need an API that Java 24 removed
 DATABASE = b"SQLite format 3\0"  # the first bytes of a database file that is not empty
@@ -48,6 +55,7 @@ CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
   catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255),
   property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key));
 """
+Of = TypeVar("Of")
 EXISTING = 2  # SQLite opens only existing files, for reading and writing
 
 # In-process Spark on one machine, for a laptop or a small server.
@@ -71,6 +79,19 @@ DEFAULTS = {
     # Rows of a delivery may be spilled or shuffled; they must be encrypted on disk (section 7.3).
     "spark.io.encryption.enabled": "true",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
+
+# In another zone naive times shift, and two instants in summer time have the same text. Without ANSI mode a
+# value that does not fit is NULL, and two values have the same hash. Columns may differ only by case. Cached
+# rows are collected in the heap in batches of this size, however wide they are. Compressing them takes longer
+# than writing and reading them.
+EXACT: Final = "spark.sql.caseSensitive"
+OUR_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    EXACT: "true",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 # Embedded Spark only connects to itself: no other machine and no other user may reach it.
@@ -303,3 +324,202 @@ def _java_version(java: Path) -> int:
             return 0
     matched = re.search(r'(?:version |^JAVA_VERSION=)"(\d+)', text, re.MULTILINE)
     return int(matched.group(1)) if matched else 0
+
+
+# By thread: the session that was last active in its Java.
+_seen = local()
+
+
+def activate(spark: "SparkSession") -> "SparkSession":
+    """Make the session active in this thread of Java, unless another running session is active. Returns it.
+
+    Spark reads its settings, including Iceberg's catalogs, from the active session of the thread. A Java
+    thread that is older than the session has no active session.
+    """
+    if getattr(_seen, "session", None) is not spark:
+        from backstory.spark.java_names import java_class
+
+        sessions = java_class(spark._jvm, sessions_class())  # noqa: SLF001 - Python has no name for it
+        active = sessions.getActiveSession()
+        if active.isEmpty() or active.get().sparkContext().isStopped():
+            sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - Python has no name for it
+        _seen.session = spark
+    return spark
+
+
+class LazyContext:
+    """A placeholder for pyspark's context until Spark starts. Any use of it starts Spark.
+
+    With this placeholder, columns can be created before their frame exists, even in a process without a
+    session.
+    """
+
+    def __init__(self, late: "LateSpark") -> None:
+        self._late = late
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._late.session.sparkContext, name)
+
+    def install(self) -> None:
+        """Become the active context, unless a context runs or another placeholder is installed."""
+        from pyspark import SparkContext
+
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - pyspark has no name for it
+            SparkContext._active_spark_context = self  # type: ignore[assignment]  # noqa: SLF001
+
+    def uninstall(self) -> None:
+        """Stop being the active context, to make room for a real context."""
+        from pyspark import SparkContext
+
+        if SparkContext._active_spark_context is cast("Any", self):  # noqa: SLF001
+            SparkContext._active_spark_context = None  # noqa: SLF001
+
+
+class LateSpark:
+    """The session of an embedded warehouse. Java and Iceberg start at once, and Spark starts on first use.
+
+    `properties` are the session's. `catalogs` are Iceberg's catalog objects by name that were made without
+    the session. Raises the errors of `start_java`.
+    """
+
+    def __init__(self, settings: Settings, *, verbose: bool = False) -> None:
+        self._settings = settings
+        self._verbose = verbose
+        self._lock = RLock()
+        self._catalogs_lock = Lock()  # a catalog must not wait for Spark
+        self.properties = session_properties(settings)
+        self.jvm = start_java(settings, self.properties, verbose=verbose, brief=True)
+        self.catalogs: dict[str, Any] = {}
+        self.started: SparkSession | None = None
+        self._lazy_context = LazyContext(self)
+        self._lazy_context.install()
+
+    @property
+    def session(self) -> "SparkSession":
+        """The session, started if necessary. Raises the errors of `start_session`."""
+        with self._lock:
+            if self.started is None:
+                self._lazy_context.uninstall()
+                try:
+                    self.started = start_session(self._settings, verbose=self._verbose)
+                finally:
+                    self._lazy_context.install()  # if it did not start
+        return activate(self.started)
+
+    def catalog(self, name: str, make: Callable[[], Any]) -> Any:
+        """Iceberg's object for a catalog. It is made once and shared by all threads."""
+        with self._catalogs_lock:
+            if name not in self.catalogs:
+                self.catalogs[name] = make()
+            return self.catalogs[name]
+
+    def stop(self) -> None:
+        """Stop the session if it was started. Java ends with this process.
+
+        In a forked process, do nothing.
+        """
+        if is_forked(self.jvm):
+            return
+        with self._lock:
+            for catalog in self.catalogs.values():
+                with suppress(Py4JError, OSError):  # a crashed Java has closed them
+                    catalog.close()
+            self.catalogs.clear()
+            self._lazy_context.uninstall()
+            if self.started is not None:
+                self.started.stop()
+
+
+@dataclass(slots=True)
+class _Holders:
+    """The number of holders of a session, and the settings that the session had before."""
+
+    count: int = 0
+    before: dict[str, str] = field(default_factory=dict)
+
+
+_lock = Lock()
+# By session id: several Python objects may be the same session.
+_holders: dict[str, _Holders] = {}
+
+
+@contextmanager
+def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
+    """Hold the session in UTC, in ANSI mode and with exact names during the block, then restore its settings.
+
+    Analysis fixes the meaning of times and casts in a plan, which may run later. Our own sessions start with
+    these settings.
+    """
+    spark = of.started if isinstance(of, LateSpark) else of
+    if spark is None:
+        yield
+        return
+    session = session_id(spark)
+    with _lock:
+        holders = _holders.setdefault(session, _Holders())
+        if not holders.count:
+            current = {name: str(spark.conf.get(name)) for name in OUR_SETTINGS}
+            holders.before = {name: value for name, value in current.items() if value != OUR_SETTINGS[name]}
+            for name in holders.before:
+                spark.conf.set(name, OUR_SETTINGS[name])
+        holders.count += 1
+    try:
+        with naming_columns(spark), refuse_java(spark):
+            yield
+    finally:
+        with _lock:
+            holders.count -= 1
+            if not holders.count:
+                del _holders[session]
+                with suppress(Py4JError, OSError):  # a crashed Java has no settings
+                    for name, value in holders.before.items():
+                        spark.conf.set(name, value)
+
+
+def require_exact_names(frame: "DataFrame") -> "DataFrame":
+    """Return the frame, if the session can run it with its own settings. Raises UsageError otherwise.
+
+    A session that ignores case cannot read a table whose columns differ only by case (E4).
+    """
+    spark = frame.sparkSession
+    session = session_id(spark)
+    with _lock:
+        before = _holders[session].before if session in _holders else {}
+    if before.get(EXACT, str(spark.conf.get(EXACT))) == "true":
+        return frame
+    types: list[Any] = [frame.schema, *(column.dataType for column in frame.schema.fields)]
+    for names in (fields.fieldNames() for fields in types if hasattr(fields, "fieldNames")):
+        spellings: dict[str, str] = {}
+        for name in names:
+            other = spellings.setdefault(name.lower(), name)
+            if other != name:
+                raise UsageError(
+                    "names-differ-by-case",
+                    f"The columns {other} and {name} differ only in case, and this session ignores case.",
+                    f'Set spark.conf.set("{EXACT}", "true") first.',
+                    [other, name],
+                )
+    return frame
+
+
+def in_settled_session(kind: type[Of]) -> type[Of]:
+    """Make the public methods of a class hold its session's settings, and check returned frames.
+
+    The check is `require_exact_names`.
+    """
+    for name, method in list(vars(kind).items()):
+        if isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, _hold_in_method(method))
+    return kind
+
+
+def _hold_in_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def with_settings(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        from pyspark.sql import DataFrame
+
+        with hold_settings(self.store.session):
+            result = method(self, *arguments, **keywords)
+            return require_exact_names(result) if isinstance(result, DataFrame) else result
+
+    return with_settings

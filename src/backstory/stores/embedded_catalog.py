@@ -269,15 +269,10 @@ def _former_folder_of(folder: Path, location: str) -> str | None:
         return None
     for start in range(2, len(parts) - _AT_LEAST + 1):
         former, file = Path(*parts[:start]), Path(folder, *parts[start:])
-        if file.is_file() or any(
-            _names_place(metadata, former.joinpath(*parts[start:-2])) for metadata in _metadata_files(file)
-        ):
+        place, files = former.joinpath(*parts[start:-2]), sorted(file.parent.glob(METADATA_FILES))
+        if file.is_file() or any(_names_place(metadata, place) for metadata in files):
             return str(former)
     return None
-
-
-def _metadata_files(file: Path) -> list[Path]:
-    return sorted(file.parent.glob(METADATA_FILES)) if file.parent.is_dir() else []
 
 
 def _names_place(metadata: Path, place: Path) -> bool:

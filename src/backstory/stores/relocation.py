@@ -31,20 +31,22 @@ from backstory.model.table import TableName
 from backstory.stores.embedded_catalog import LOCATION_PROPERTIES, WarehouseFolders, bare_path
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.metadata.table_metadata import (
+    DELETED,
     FILE_PATH,
+    PATH_FIELD,
     POSITION_IN_FILE,
+    POSITIONS,
     IncompleteFile,
     PyicebergFile,
     parse_metadata,
     summary_of,
 )
-from backstory.stores.refusals import file_garbled, file_lost
+from backstory.stores.port import file_garbled, file_lost
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputFile
 
-_FILE_PATH: Final = 2147483546  # the field of delete files whose bounds are paths
 # New locations by old ones, with the new size if it differs.
 Moves = Mapping[str, tuple[str, int | None]]
 
@@ -146,8 +148,8 @@ def _move_bounds(named: Any, names: Sequence[str], moves: Moves) -> None:
         return
     for name in ("lower_bounds", "upper_bounds"):
         bounds = named[names.index(name)] or {}
-        if (path := bounds.pop(_FILE_PATH, b"").decode()) in moves:
-            bounds[_FILE_PATH] = moves[path][0].encode()
+        if (path := bounds.pop(PATH_FIELD, b"").decode()) in moves:
+            bounds[PATH_FIELD] = moves[path][0].encode()
 
 
 REFERENCED: Final = "referenced-data-file"
@@ -189,11 +191,6 @@ def rewrite_positions(file: Path, target: Path, move: Move) -> dict[str, str]:
     return moves
 
 
-def paths_in(file: Path) -> list[str]:
-    """The data files whose rows a Parquet file of positions hides."""
-    return list(dict.fromkeys(pq.read_table(file, columns=[FILE_PATH])[FILE_PATH].to_pylist()))
-
-
 def not_relocatable(file: Path) -> Failed:
     """The error for a file that cannot be rewritten."""
     return Failed(
@@ -204,8 +201,6 @@ def not_relocatable(file: Path) -> Failed:
 
 
 ENDINGS: Final = (".gz.metadata.json", ".metadata.json.gz", ".metadata.json")
-POSITIONS: Final = 1  # the content of position delete files and deletion vectors
-DELETED: Final = 2  # the status of an entry whose file the snapshot removed
 # The properties that are paths, including backstory's own: the folder of a dataset's manifest.
 PATH_PROPERTIES: Final = (*LOCATION_PROPERTIES, "backstory.odf.folder")
 _MARK: Final = re.compile(r"-r[0-9a-f]{8}$")
@@ -329,7 +324,8 @@ class TableRelocation:
                 self._choose_name(file.location)
                 self._write(file.location, write)
         elif not vectors:  # its owner put it elsewhere, with its data files
-            inside.update({path: path for path in paths_in(Path(bare_path(file.location)))})
+            rows = pq.read_table(bare_path(file.location), columns=[FILE_PATH])
+            inside.update({path: path for path in rows[FILE_PATH].unique().to_pylist()})
             if any(self.folders.former_of(path) for path in inside):
                 raise not_relocatable(Path(file.location))
         return inside

@@ -16,8 +16,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.slice import read_slice as read_iceberg
-from backstory.stores.port import Store, StoredTable
-from backstory.stores.refusals import no_table
+from backstory.stores.port import Store, StoredTable, no_table
 
 _guard = threading.Lock()
 _locks: dict[tuple[str, TableName], threading.Lock] = {}

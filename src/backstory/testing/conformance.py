@@ -19,8 +19,7 @@ from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import contract_fault
-from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import PLACEHOLDER, Statement, fill_placeholders
+from backstory.stores.sql.engine import PLACEHOLDER, Engine, Statement, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 from backstory.testing import rule

@@ -32,8 +32,7 @@ from backstory.formats.rows import arrow_type
 from backstory.model.layout import STARTED
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialect import Dialect
-from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import Statement
+from backstory.stores.sql.engine import Engine, Statement
 from backstory.testing.reference_hashes import Hashes, canon, sha256
 
 PEPPER = "pepper"

@@ -17,7 +17,7 @@ from backstory.model.table import TableName
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.stores.refusals import table_exists
+from backstory.stores.port import table_exists
 
 # Tables on which no other table depends.
 _INDEPENDENT: Final = (Layout.VERSIONS, Layout.FIVETRAN_HISTORY, Layout.FIVETRAN_LIVE)

@@ -41,7 +41,6 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.snapshots import newest_snapshot, references
 from backstory.stores.iceberg.storage import (
     HIDING,
     NamedFiles,
@@ -51,7 +50,14 @@ from backstory.stores.iceberg.storage import (
     places_of,
     surroundings,
 )
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
+from backstory.stores.iceberg.store import (
+    IcebergStore,
+    IcebergTable,
+    existing,
+    load,
+    newest_snapshot,
+    references,
+)
 from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties
 

@@ -42,13 +42,21 @@ from backstory.model.versions_layout import (
     Role,
 )
 from backstory.spark.connect import needs_java
-from backstory.stores.iceberg.conditions import delete_where
+from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot, references
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
+from backstory.stores.iceberg.store import (
+    IcebergStore,
+    IcebergTable,
+    all_snapshots,
+    ancestry,
+    existing,
+    load,
+    newest_snapshot,
+    references,
+)
 from backstory.stores.port import LOADING
 from backstory.upkeep.options import Bounds
 
@@ -183,7 +191,7 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
         if moving.settle_before is not None and LOG in table.properties:
             change = _settle_log(store, table, condition, moving.settle_before) or Change(snapshot=True)
         else:
-            change = delete_where(store, table, condition) or Change(snapshot=True)
+            change = change_where(store, table, condition) or Change(snapshot=True)
         removed[0] = change.counts.get("deleted", 0)
         return table, Change(
             {"settled": removed[0]}, change.removed, properties=_properties(moving), snapshot=change.snapshot

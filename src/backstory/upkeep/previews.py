@@ -21,8 +21,7 @@ from backstory.stores.branches import (
     require_current,
 )
 from backstory.stores.iceberg.jvm import metadata_json
-from backstory.stores.iceberg.snapshots import newest_snapshot
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
 
 DOOR: Final = "native"
 

@@ -19,9 +19,8 @@ from pyspark.sql.functions import greatest, unix_micros
 from pyspark.sql.functions import max as newest
 
 from backstory.engine.deliver import Plan, attempt, commit_change, deliver
-from backstory.engine.plans import PlanTerms
+from backstory.engine.plans import PlanTerms, Side
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import Side
 from backstory.errors import MAX_KEYS, Refused, UsageError
 from backstory.formats.delivered import arrow_schema
 from backstory.journal.chain import LOGGED, NUMBER, SEQUENCE, SYSTEM_TIME, log_of, snapshots
@@ -42,13 +41,19 @@ from backstory.model.versions_layout import (
     SETTLED,
 )
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.conditions import delete_where
+from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids, rows_at, rows_with_ids
 from backstory.stores.iceberg.literals import column, instant, micros_of, quote
 from backstory.stores.iceberg.slice import PLACE
-from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
+from backstory.stores.iceberg.store import (
+    IcebergSnapshot,
+    IcebergStore,
+    IcebergTable,
+    ancestry,
+    existing,
+    load,
+)
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
 from backstory.upkeep.maintaining import refuse_loading
@@ -236,7 +241,7 @@ def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
     head, log = next(snapshots(dataset), None), load(store, log_of(dataset.shape.table))
     if head is None or log is None or log.shape.layout is not Layout.ODF_LOG:
         return
-    change = delete_where(store, log, column(NUMBER) > int(head[SEQUENCE]))
+    change = change_where(store, log, column(NUMBER) > int(head[SEQUENCE]))
     if change is not None:
         _commit(store, log, change, Note("odf", "", {**head, LOGGED: head[SEQUENCE]}))
 

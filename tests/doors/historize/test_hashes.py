@@ -13,7 +13,7 @@ from historizing import DAY, PEPPER, dataset, document, model_of
 from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
-from backstory.stores.sql.statements import fill_placeholders
+from backstory.stores.sql.engine import fill_placeholders
 from backstory.testing.reference_hashes import Hashes
 
 KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"

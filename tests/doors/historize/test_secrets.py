@@ -12,9 +12,9 @@ from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.stores.sql.duckdb_engine import open_duckdb
+from backstory.stores.sql.engine import PEPPER as PLACEHOLDER
+from backstory.stores.sql.engine import fill_placeholders
 from backstory.stores.sql.postgres_engine import open_postgres
-from backstory.stores.sql.statements import PEPPER as PLACEHOLDER
-from backstory.stores.sql.statements import fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 
 PEPPER = "sal-y-pimienta'\\9"

@@ -23,7 +23,7 @@ from historizing_on_spark import SparkPlace
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.statements import PEPPER, fill_placeholders
+from backstory.stores.sql.engine import PEPPER, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 

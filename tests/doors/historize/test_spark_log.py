@@ -5,8 +5,7 @@ from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 
 from backstory.model.table import TableName
-from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import existing, tables
+from backstory.stores.iceberg.store import all_snapshots, existing, tables
 
 
 @pytest.fixture

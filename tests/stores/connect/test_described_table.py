@@ -6,7 +6,7 @@ import pytest
 
 from backstory.errors import UsageError
 from backstory.model.table import TableName
-from backstory.stores.connect.described_table import DescribedTable
+from backstory.stores.connect.store import DescribedTable
 from backstory.stores.iceberg.jvm import metadata_json, schema_json, texts_of
 from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse

@@ -32,8 +32,8 @@ IN_SETTINGS = {
 # Spark's own Java, which is no part of a store.
 OF_SPARK = {
     "spark/frame_files.py",
-    "spark/late_session.py",
     "spark/parsed_queries.py",
+    "spark/session.py",
     "spark/versions.py",
 }
 

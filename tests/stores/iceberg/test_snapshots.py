@@ -9,8 +9,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot
-from backstory.stores.iceberg.store import existing
+from backstory.stores.iceberg.store import all_snapshots, ancestry, existing, newest_snapshot
 
 NAME = TableName("snapshots", "t")
 

@@ -12,8 +12,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.branches import DELIVERY
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.jvm import metadata_json
-from backstory.stores.iceberg.snapshots import references
-from backstory.stores.iceberg.store import existing
+from backstory.stores.iceberg.store import existing, references
 from backstory.stores.metadata.table_metadata import table_of_metadata
 from backstory.upkeep.previews import open_branch, publish
 

@@ -25,8 +25,7 @@ from pyspark.sql.types import (
 )
 
 from backstory.doors.odf.sides import DELIVERED, LOGGED, flatten_data, nest_data, plan_part
-from backstory.engine.plans import PlanTerms
-from backstory.engine.sides import Side
+from backstory.engine.plans import PlanTerms, Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName
 from backstory.stores.iceberg import frames

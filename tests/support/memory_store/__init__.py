@@ -1,8 +1,8 @@
 """A store whose tables are plain values in this process, slow and obvious. `contracts` compares it with
 Iceberg's."""
 
-from backstory.stores import commit as of_stores
 from backstory.stores import tables
+from backstory.stores.iceberg import commit as of_stores
 from memory_store import commit as in_memory
 from memory_store import (
     shape_changes,  # noqa: F401 - it registers what an operation is

@@ -12,8 +12,7 @@ from backstory.model.layout import POSITION
 from backstory.model.table import Shape, TableName
 from backstory.model.types import widens
 from backstory.observe.metrics import COMMITS
-from backstory.stores.port import DISORDER, Snapshot, refuse_names
-from backstory.stores.refusals import conflict
+from backstory.stores.port import DISORDER, Snapshot, conflict, refuse_names
 from memory_store.store import MemoryStore, MemoryTable, TableState, WrittenRows
 
 Value = TypeVar("Value", str, int)

@@ -12,8 +12,7 @@ from backstory.model.change import Change
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import Shape
 from backstory.stores.iceberg.literals import cast_batch
-from backstory.stores.port import DISORDER
-from backstory.stores.refusals import repeated_key
+from backstory.stores.port import DISORDER, repeated_key
 from backstory.strategies.shape_changes.operations import (
     AddInHistory,
     Operation,

@@ -17,8 +17,8 @@ from backstory.doors.historize.model import (
 )
 from backstory.model.layout import STARTED
 from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.engine import LOAD_TIMESTAMP_TEXT, PEPPER
 from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashable_text, joined_hash
-from backstory.stores.sql.statements import LOAD_TIMESTAMP_TEXT, PEPPER
 
 NO_COLUMNS = "no_columns"
 STRICT_NULL = "^0"

@@ -42,7 +42,7 @@ from backstory.reading.history_queries import StoredHistory
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.ddl import logical_type
 from backstory.stores.sql.dialect import Dialect
-from backstory.stores.sql.statements import LOAD_RUN_ID, LOAD_TIMESTAMP, PLACEHOLDER, without_placeholders
+from backstory.stores.sql.engine import LOAD_RUN_ID, LOAD_TIMESTAMP, PLACEHOLDER, without_placeholders
 from backstory.strategies.scd2.statements import ArchiveTable, Pair
 from backstory.strategies.scd2.transitions import State
 

@@ -38,9 +38,8 @@ from backstory.doors.historize.spark_tables import (
     snapshot_of,
     with_values,
 )
-from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, join_rows, tables_of
+from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, Side, join_rows, tables_of
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.formats.delivered import in_schema
 from backstory.model.change import NOTHING, Change, RowBatches

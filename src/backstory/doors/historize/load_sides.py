@@ -24,7 +24,7 @@ from backstory.doors.historize.spark_tables import (
     stage_rows_and_load_columns,
 )
 from backstory.doors.historize.stage import Stage, column_type, stage_batches
-from backstory.engine.sides import KeepRows, LocalSide, Side, SideRows, columnar_side, empty_side
+from backstory.engine.plans import KeepRows, LocalSide, Side, SideRows, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
 from backstory.formats.batch_file import Format

@@ -28,8 +28,7 @@ from backstory.errors import MAX_KEYS, Refused
 from backstory.model.change import exceeds
 from backstory.model.values import key_text
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import LOAD_TIMESTAMP
+from backstory.stores.sql.engine import LOAD_TIMESTAMP, Engine
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2 import terms as scd2
 from backstory.strategies.scd2.statements import closing_conditions

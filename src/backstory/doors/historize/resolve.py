@@ -29,7 +29,7 @@ from backstory.doors.historize.model import (
 )
 from backstory.doors.historize.stage import parse_input
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.statements import PLACEHOLDER
+from backstory.stores.sql.engine import PLACEHOLDER
 
 MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-model")
 

@@ -28,8 +28,15 @@ from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import fields_of, spark_type
-from backstory.stores.iceberg.snapshots import CommitNote, commits, newest_snapshot
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
+from backstory.stores.iceberg.store import (
+    CommitNote,
+    IcebergStore,
+    IcebergTable,
+    commits,
+    exists,
+    load,
+    newest_snapshot,
+)
 from backstory.stores.metadata.searches import bounds_of
 from backstory.stores.metadata.table_metadata import DATA, live_files
 from backstory.stores.port import require_layout

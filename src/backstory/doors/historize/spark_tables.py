@@ -38,15 +38,13 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import cast_as_shown, column, null_columns, quote
 from backstory.stores.iceberg.schema import fields_of, spark_type
-from backstory.stores.iceberg.snapshots import newest_snapshot
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
 from backstory.stores.iceberg.workers import carry_errors
-from backstory.stores.port import require_layout
-from backstory.stores.refusals import conflict
+from backstory.stores.port import conflict, require_layout
 from backstory.stores.sql import ddl
 from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.engine import fill_placeholders
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
-from backstory.stores.sql.statements import fill_placeholders
 
 
 def hashes_to_record(

@@ -43,13 +43,11 @@ from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import Shape, TableName
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.snapshots import newest_snapshot
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
-from backstory.stores.port import LOADING
-from backstory.stores.refusals import conflict
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
+from backstory.stores.port import LOADING, conflict
 from backstory.stores.sql.dialects import Spark
 from backstory.stores.tables import lock_tables
 

@@ -29,8 +29,7 @@ from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.values import key_text
 from backstory.reading.history_queries import StoredHistory
 from backstory.stores.sql import ddl
-from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import LOAD_TIMESTAMP, Statement
+from backstory.stores.sql.engine import LOAD_TIMESTAMP, Engine, Statement
 from backstory.strategies.scd2.statements import (
     actions,
     closing_conditions,

@@ -39,13 +39,12 @@ from backstory.model.layout import (
 from backstory.model.table import Shape, TableName, table_name
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, MEMORY_TYPE, RECORDED, ROLE, Role
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, STATED_FROM, STATED_TO, internal_name
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load, shape_at
-from backstory.stores.refusals import table_exists
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry, load, shape_at
+from backstory.stores.port import table_exists
 from backstory.strategies.frames import comparable
 from backstory.upkeep.adopting import Adopted, key_or_identifiers, refuse_key, refuse_times, require_iceberg
 from backstory.upkeep.laws.checks import broken_in_frame

@@ -25,7 +25,7 @@ from backstory.doors.native.retyping import cast_frame, retyped_rows
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.sources import ReadColumns, SourceRows
 from backstory.doors.native.whole_rows import COPIES, DERIVED_NAMES, add_derived, derived_frame, source_schema
-from backstory.engine.sides import LocalSide, SideRows, columnar_side, empty_side
+from backstory.engine.plans import LocalSide, SideRows, columnar_side, empty_side
 from backstory.errors import bad_option
 from backstory.formats.batch_file import source_changed
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows

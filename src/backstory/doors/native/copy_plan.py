@@ -29,9 +29,8 @@ from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.stored_rows import live_rows_of, touched_versions, version_condition
 from backstory.engine.driver import DriverPlan
-from backstory.engine.plans import FirstRows, PlanResult, PlanTerms
+from backstory.engine.plans import FirstRows, LocalSide, PlanResult, PlanTerms, Side, parts_by_key
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, parts_by_key
 from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS

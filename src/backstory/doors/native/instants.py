@@ -43,8 +43,7 @@ from backstory.model.versions_layout import (
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.slice import LocalRows
-from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, ancestry
 from backstory.stores.metadata.searches import Between, IsNull, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions

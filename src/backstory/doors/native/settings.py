@@ -13,8 +13,7 @@ from backstory.doors.native.options import DeliveryRequest
 from backstory.errors import Refused, bad_option
 from backstory.model.table import spelling_hint
 from backstory.model.versions_layout import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
-from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import IcebergTable
+from backstory.stores.iceberg.store import IcebergTable, ancestry
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 

@@ -49,7 +49,7 @@ from backstory.model.change import TOKEN, Change, Commit, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM, Layout
 from backstory.model.versions_layout import COPIED_AT, RECORDED, SCOPE, WHOLE_ROWS
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import has_no_values, is_withdrawn
 from backstory.stores.iceberg.faults import translate_faults

@@ -31,7 +31,7 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.observe.metrics import time_stage
 from backstory.sources.source import FetchedFile
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.plan import EVENTS, EventSummary

@@ -26,7 +26,7 @@ from backstory.errors import Refused, UsageError
 from backstory.model.table import TableName
 from backstory.spark.connect import needs_java
 from backstory.spark.parsed_queries import cause_of, refuse_session_values, tables_read
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import IcebergStore, require_here

@@ -28,9 +28,8 @@ from backstory.doors.odf.batch import (
 )
 from backstory.doors.odf.manifest.events import OBSERVED
 from backstory.doors.odf.registry import LogColumns, RegisteredDataset
-from backstory.engine.plans import PlanResult, PlanTerms
+from backstory.engine.plans import LocalSide, PlanResult, PlanTerms, Side, columnar_side, empty_side
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.staging import StagedRows
 from backstory.formats.expected import first_unfit

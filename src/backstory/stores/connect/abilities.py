@@ -12,8 +12,7 @@ from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import MAIN
 from backstory.stores.connect.commit import MERGE_MODE
-from backstory.stores.connect.sessions import NOTE, fast_forward
-from backstory.stores.connect.store import ConnectStore
+from backstory.stores.connect.store import NOTE, ConnectStore, fast_forward
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.frames import LINEAGE_SINCE
 from backstory.stores.iceberg.literals import property_list, quote

@@ -1,29 +1,149 @@
-"""Tables over Spark Connect: creation, renaming and dropping, each by one visible statement."""
+"""Tables over Spark Connect: creation, renaming and dropping, and changes of columns and properties.
 
-from collections.abc import Mapping
+Each is done by statements. A kill after any of them does no harm.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.functions import partitioning
 
 from backstory.formats.delivered import arrow_schema
-from backstory.model.change import Change
+from backstory.model.change import COLUMNS_STATE, Change
 from backstory.model.layout import YEAR
-from backstory.model.table import Shape
+from backstory.model.table import Column, Shape, TableName
+from backstory.model.types import added_fields, widens
 from backstory.observe.metrics import time_stage
 from backstory.spark.connect import needs_java
-from backstory.stores.connect.columns import column_definition
-from backstory.stores.connect.rows import frame_in
-from backstory.stores.connect.sessions import commit_session
-from backstory.stores.connect.store import ConnectStore
+from backstory.spark.versions import frame_of_arrow
+from backstory.stores.connect.store import ConnectStore, commit_session
 from backstory.stores.iceberg.create import refuse_paths, table_properties
-from backstory.stores.iceberg.frames import without_row_ids
+from backstory.stores.iceberg.frames import spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, property_list, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import IcebergTable
+from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The properties whose value the table does not have yet."""
+    return {name: value for name, value in properties.items() if table.properties.get(name) != value}
+
+
+def set_properties(
+    store: ConnectStore, session: "SparkSession", table: TableName, properties: Mapping[str, str | None]
+) -> None:
+    """Set properties of the table. None removes a property."""
+    altering = f"ALTER TABLE {store.sql_name(table)}"
+    values = {name: value for name, value in properties.items() if value is not None}
+    removed = [text_literal(name) for name, value in properties.items() if value is None]
+    if removed:
+        session.sql(f"{altering} UNSET TBLPROPERTIES IF EXISTS ({', '.join(removed)})")
+    if values:
+        session.sql(f"{altering} SET TBLPROPERTIES ({property_list(values)})")
+
+
+def reshape(
+    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape, renamed: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Give the table the columns of the new shape, and return its properties.
+
+    A kill before the rows are written leaves columns without new values. The properties are set first, so
+    that a new column is never mistaken for another column of the source.
+    """
+    altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
+    statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
+    state = str(max(map(int, table.iceberg.schemas())) + len(statements) if statements else table.schema_id)
+    properties = {SOURCE_NAMES: source_names(into), COLUMNS_STATE: state}
+    if source_names(into) == source_names(table.shape):
+        del properties[SOURCE_NAMES]
+    if table.properties.get(COLUMNS_STATE) in {None, state}:
+        del properties[COLUMNS_STATE]
+    set_properties(store, session, table.shape.table, properties)
+    for statement in statements:
+        session.sql(statement)
+    return {**table.properties, **properties}
+
+
+def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iterator[str]:
+    """The clauses that change the columns. The table can be read after each of them.
+
+    A type is widened before its comment is changed. The comment contains the source's type, and is valid only
+    if the source's type fits the stored type.
+    """
+    for old, new in renamed.items():
+        if old != new:
+            yield f"RENAME COLUMN {quote(old)} TO {quote(new)}"
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    present = [(each, known[each.name]) for each in into.columns if each.name in known]
+    wider = [(each, old) for each, old in present if each.type != old and widens(old, each.type)]
+    types = [
+        f"{quote(each.name)} TYPE {spark_type(each.type)}"
+        for each, old in wider
+        if spark_type(each.type) != spark_type(old)
+    ]
+    if types:
+        yield f"ALTER COLUMN {', '.join(types)}"
+    if wider:
+        comments = (f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each, _ in wider)
+        yield f"ALTER COLUMN {', '.join(comments)}"
+    places = ("FIRST", *(f"AFTER {quote(name)}" for name in into.names))
+    # New columns are added first, because copies remember their ids.
+    added = [
+        f"{column_definition(each)} {place}"
+        for each, place in zip(into.columns, places, strict=False)
+        if each.name not in known
+    ]
+    added += [
+        f"{'.'.join(map(quote, (each.name, *part.within, part.name)))} {spark_type(part.type)}"
+        for each, old in present
+        for part in added_fields(old, each.type) or ()
+    ]
+    if added:
+        yield f"ADD COLUMNS ({', '.join(added)})"
+    dropped = [quote(name) for name in known if into.column(name) is None]
+    if dropped:
+        yield f"DROP COLUMNS ({', '.join(dropped)})"
+
+
+def column_definition(column: Column) -> str:
+    """A column, its type and its comment, in a statement."""
+    return f"{quote(column.name)} {spark_type(column.type)} COMMENT {text_literal(column.doc)}"
+
+
+def require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
+    """Raise UsageError for a shape that statements cannot reach safely if they may be interrupted."""
+    before, renamed = table.shape, {old: new for old, new in change.renamed.items() if old != new}
+    if into.table != before.table or into.layout is not before.layout:
+        raise needs_java("Another name or layout of a table")
+    settings = new_properties(table, change.properties)
+    texts = [*settings.values(), *(table.properties.get(name) for name in settings)]
+    names_one = any(
+        json.dumps(name, ensure_ascii=False) in (text or "")
+        for name in chain(*renamed.items())
+        for text in texts
+    )
+    if {*renamed} & {*before.key} or {*renamed.values()} & {*before.names} or names_one:
+        raise needs_java("A new name for a key column, or for a column that options of the table name,")
+    if any(column.source_name for column in before.columns if column.name in renamed):
+        raise needs_java("Another source of a column")
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    dropped = {*known} - {*into.names}
+    if [name for name in into.names if name in known] != [name for name in known if name not in dropped]:
+        raise needs_java("Another order of columns")
+    if dropped and (change.added is not None or change.removed is not None):
+        raise needs_java("A dropped column with changed rows")
+    if into.key != tuple(renamed.get(name, name) for name in before.key):
+        raise needs_java("Another key of a table")
+    for each in into.columns:
+        type_ = known.get(each.name, each.type)
+        if not (widens(type_, each.type) or added_fields(type_, each.type)):
+            raise needs_java(f"A type of column {each.name} to which its own does not widen")
 
 
 def create(
@@ -54,6 +174,11 @@ def create(
             return None
         snapshots = session.table(store.sql_name(shape.table, "snapshots"))
         return int(snapshots.where("parent_id IS NULL").collect()[0].snapshot_id)
+
+
+def frame_in(session: "SparkSession", rows: pa.Table) -> "DataFrame":
+    """The rows as a frame of this session."""
+    return frame_of_arrow(session, rows, spark_fields(rows.schema))
 
 
 def _create_empty(

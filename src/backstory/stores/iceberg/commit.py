@@ -1,10 +1,14 @@
-"""The only way to change a table: a Change of rows, shape, properties and tags becomes one commit."""
+"""The only way to change a table: a Change of rows, shape, properties and tags becomes one commit.
+
+Only the engine may use it.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any, cast
 
 import pyarrow as pa
@@ -15,7 +19,7 @@ from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import AddedField, added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
-from backstory.spark.java_errors import Py4JError
+from backstory.spark.connect import Py4JError
 from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
@@ -33,21 +37,26 @@ from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
 from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
 from backstory.stores.metadata.table_metadata import positions_by_file
-from backstory.stores.port import DISORDER, refuse_names
-from backstory.stores.refusals import conflict
+from backstory.stores.port import DISORDER, Store, StoredTable, conflict, refuse_names
 from backstory.stores.table_files import read_ahead
 
 # A permanent pool, since each thread has its own connection to the JVM.
 _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
-def commit(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
-    """Commit a change once. Without a table, the change creates it.
+@singledispatch
+def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
+    """Commit a change to a table of any store once. Without a table, the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded, so that the plan still holds.
     Raises TryAgain if another writer committed first, or if the number of added rows differs from the
     expected one. Raises Refused for a name that no table can have. The files of a failed commit are deleted.
     """
+    raise NotImplementedError(store)
+
+
+@commit.register
+def _(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
     committed = _commit(store, table, change, note)
     announce(store, *{shape.table for shape in (table and table.shape, change.into) if shape})
     return committed
@@ -66,7 +75,10 @@ def _commit(store: IcebergStore, table: IcebergTable | None, change: Change, not
         return Commit(None, change.counts)
     with translate_faults(table.shape.table):
         staged = stage(store, table, change)
-        if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
+        # A commit without rows makes a snapshot too, if other writers would not notice the change otherwise.
+        if not _touches_rows(table, change) and (
+            change.back_to is not None or change.tags or table.guards_properties
+        ):
             settle(staged)
             return Commit(None, change.counts)
     return _commit_rows(store, table, staged, change, note)
@@ -88,7 +100,7 @@ def _commit_rows(
         with time_stage("write"):
             files, deletions = _write(store, table, pending, change, written)
         counts = _counts(change, files)
-        adding = _add_files(store, staged, files, deletions, change, branch=branch)
+        adding = _add_files(store, staged, files, deletions, change, branch)
         if branch != MAIN:
             adding = adding.toBranch(branch)
         properties = {**note.properties(counts), **change.late_properties(pending), **more}
@@ -129,11 +141,6 @@ def _touches_rows(table: IcebergTable, change: Change) -> bool:
     if change.whole:
         return table.rows > 0 or change.snapshot
     return change.snapshot or change.added is not None or change.removed is not None
-
-
-def _needs_snapshot(table: IcebergTable, change: Change) -> bool:
-    """Whether the commit needs a snapshot without rows, so that other writers notice the change."""
-    return change.back_to is None and not change.tags and not table.guards_properties
 
 
 def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
@@ -208,8 +215,7 @@ def _add_files(
     files: Sequence[Any],
     deletions: Deletions,
     change: Change,
-    *,
-    branch: str = MAIN,
+    branch: str,
 ) -> Any:
     """The transaction's operation that adds the files. The operation is not yet committed."""
     if change.whole:
@@ -431,20 +437,11 @@ def _evolve_columns(
             present.remove(column.name)
         schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), column.doc)
         present.append(column.name)
-    for name, added in grown.items():
-        _grow_structs(store, schema, name, added)
+    # New columns were added before, because they get the next field ids, on which marks of copies rely.
+    for name, part in ((name, part) for name, added in grown.items() for part in added):
+        schema.addColumn(".".join((name, *part.within)), part.name, iceberg_type(store.jvm, part.type))
     _order_columns(schema, present, into.names, called)
     schema.commit()
-
-
-def _grow_structs(store: IcebergStore, schema: Any, name: str, added: Iterable[AddedField]) -> None:
-    """Add fields to the structs of a column.
-
-    New columns must be added before this call, because they get the next field ids, on which marks of copies
-    rely.
-    """
-    for part in added:
-        schema.addColumn(".".join((name, *part.within)), part.name, iceberg_type(store.jvm, part.type))
 
 
 def _widen_column(store: IcebergStore, schema: Any, column: Column, stored: str, called: str) -> None:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
@@ -17,7 +17,7 @@ from backstory.stores.iceberg.jvm import scan_of_values
 from backstory.stores.iceberg.literals import column, null_columns
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.refusals import repeated_key
+from backstory.stores.port import repeated_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -65,7 +65,10 @@ def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
         if not tasks.hasNext():
             return True
         while tasks.hasNext():
-            if _has_values(tasks.next(), field):
+            task = tasks.next()
+            nulls = (task.file().nullValueCounts() or {}).get(field)
+            # In a file with hidden rows, the statistics do not prove that a row has a value.
+            if nulls is not None and not task.deletes() and int(nulls) < int(task.file().recordCount()):
                 return False
     return store.spark.table(store.sql_name(table.shape.table)).where(column(name).isNotNull()).isEmpty()
 
@@ -75,17 +78,6 @@ def is_withdrawn(store: IcebergStore, table: IcebergTable, name: str) -> bool:
     start, end = column(VALID_FROM), column(VALID_TO)
     rows = store.spark.table(store.sql_name(table.shape.table))
     return rows.where(column(name).isNotNull() & ~end.eqNullSafe(start)).isEmpty()
-
-
-def _has_values(task: Any, field: int) -> bool:
-    """Whether a file's statistics prove that a row has a value. False if the file has hidden rows."""
-    nulls = (task.file().nullValueCounts() or {}).get(field)
-    return nulls is not None and not task.deletes() and int(nulls) < int(task.file().recordCount())
-
-
-def delete_where(store: IcebergStore, table: IcebergTable, condition: "Column") -> Change | None:
-    """A change that deletes the rows that meet the condition, or None if no row meets it."""
-    return change_where(store, table, condition, None)
 
 
 def update_where(
@@ -99,14 +91,14 @@ def change_where(
     store: IcebergStore,
     table: IcebergTable,
     condition: "Column",
-    becoming: "Callable[[DataFrame], DataFrame] | None",
+    becoming: "Callable[[DataFrame], DataFrame] | None" = None,
     *,
     into: Shape | None = None,
 ) -> Change | None:
     """A change that replaces or deletes the rows that meet the condition, or None if no row meets it.
 
-    `becoming` returns the new rows. If `into` is set, the table gets this shape in the same commit, even if
-    no row meets the condition. The shape may only add columns.
+    `becoming` returns the new rows. Without it, the rows are deleted. If `into` is set, the table gets this
+    shape in the same commit, even if no row meets the condition. The shape may only add columns.
     """
     shape = into or table.shape
     with translate_faults(table.shape.table):

@@ -14,7 +14,7 @@ from backstory.errors import Refused
 from backstory.model.change import COLUMNS_STATE
 from backstory.model.layout import YEAR
 from backstory.model.table import Column, Shape, TableName
-from backstory.spark.java_errors import Py4JJavaError
+from backstory.spark.connect import Py4JJavaError
 from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
@@ -32,7 +32,7 @@ from backstory.stores.iceberg.store import (
     require_here,
     source_names,
 )
-from backstory.stores.refusals import table_exists, view_exists
+from backstory.stores.port import table_exists, view_exists
 
 PROPERTIES = {
     LAYOUT_VERSION: "1",
@@ -58,12 +58,6 @@ LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 log = structlog.get_logger()
-
-
-def refuse_existing(store: IcebergStore, table: TableName) -> None:
-    """Raise Refused if the table exists."""
-    if exists(store, table):
-        raise table_exists(table)
 
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
@@ -169,7 +163,8 @@ def create_view(
     Does nothing if the catalog does not support views. An existing view without these properties is another
     program's, and is not replaced. Raises Refused if a table has the name.
     """
-    refuse_existing(store, name)
+    if exists(store, name):
+        raise table_exists(name)
     remember_here(store, name)
     if not store.has_java:
         _create_view_by_sql(store, name, sql, properties)

@@ -20,8 +20,8 @@ from pyroaring import BitMap64
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import ROW_ID, START
+from backstory.spark.connect import Py4JError, Py4JJavaError
 from backstory.spark.frame_files import constant_columns
-from backstory.spark.java_errors import Py4JError, Py4JJavaError
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
@@ -37,7 +37,7 @@ from backstory.stores.metadata.table_metadata import (
     POSITION_IN_FILE,
     vector_bytes,
 )
-from backstory.stores.refusals import conflict
+from backstory.stores.port import conflict
 from backstory.stores.table_files import local_path
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -100,18 +100,13 @@ def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.Chunked
 
 
 def _partition(fields: Sequence[tuple[str, str]], values: Sequence[object]) -> Partition:
-    texts = [_partition_text(value) for value in values]
+    known = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+    texts = [NULL_PARTITION if value is None else text for value, text in zip(values, known, strict=True)]
     folders = [
         str(int(text) + EPOCH.year) if transform == YEAR and text != NULL_PARTITION else text
         for text, (_, transform) in zip(texts, fields, strict=True)
     ]
     return Partition(_partition_path(fields, folders), _partition_path(fields, texts))
-
-
-def _partition_text(value: object) -> str:
-    if value is None:
-        return NULL_PARTITION
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _partition_path(fields: Sequence[tuple[str, str]], texts: Sequence[str]) -> str:
@@ -128,16 +123,6 @@ THREADS = 2
 CHUNK = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A written data file: its location, size and Parquet footer, and its partition in Iceberg's form."""
-
-    location: str
-    size: int
-    footer: bytes
-    partition: str
-
-
 def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list[Any]:
     """Iceberg's objects for new data files with these rows, sorted by key.
 
@@ -146,8 +131,10 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
     """
     if not rows.num_rows:
         return []
-    rows = _with_ids(table, rows)
-    rows = _sort_rows(rows, [(name, "ascending") for name in _sort_columns(table, rows.column_names)])
+    has_ids = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
+    if not (has_ids and keeps_row_ids(table)):
+        rows = without_row_ids(rows)
+    rows = _sort_rows(rows, _sort_columns(table, rows.column_names))
     parts = rows_by_partition(table.iceberg, rows)
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
@@ -164,19 +151,16 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
     ]
     on_disk = _is_on_disk(table, pieces[0][0])
 
-    def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
+    def write(piece: tuple[str, str, pa.Table]) -> tuple[str, int, bytes, str]:
         location, partition, part = piece
         path = _create_file(location) if on_disk else None
-        return _write_file(table, location, path, partition, part.cast(schema))
+        return location, *_write_file(table, location, path, part.cast(schema)), partition
 
     with ExitStack() as undo:
         undo.callback(lambda: delete_files(table.iceberg, [location for location, _, _ in pieces]))
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
-        files = [
-            data_file(store.jvm, table.iceberg, file.location, file.size, file.footer, file.partition)
-            for file in written
-        ]
+        files = [data_file(store.jvm, table.iceberg, *file) for file in written]
         undo.pop_all()
     return files
 
@@ -242,23 +226,12 @@ def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
     return sources <= constant_columns(frame)
 
 
-def _with_ids(table: IcebergTable, rows: pa.Table) -> pa.Table:
-    """The rows with their ids if the rows have ids and the table keeps them, or else without ids."""
-    has_ids = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
-    if has_ids and keeps_row_ids(table):
+def _sort_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    """The rows, sorted. In an ordered delivery, each key is greater than the previous one."""
+    values = rows[by[0]] if by else None
+    if values is None or (values.null_count == 0 and pc.all(pc.less(values[:-1], values[1:])).as_py()):
         return rows
-    return without_row_ids(rows)
-
-
-def _sort_rows(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
-    if not by or _ascends(rows[by[0][0]]):
-        return rows
-    return rows.take(pc.sort_indices(rows, sort_keys=by))
-
-
-def _ascends(values: pa.ChunkedArray) -> bool:
-    """Whether each value is greater than the previous one, as keys of an ordered delivery are."""
-    return values.null_count == 0 and bool(pc.all(pc.less(values[:-1], values[1:])).as_py())
+    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in by]))
 
 
 def _with_field_ids(store: IcebergStore, table: IcebergTable, schema: pa.Schema) -> pa.Schema:
@@ -285,10 +258,11 @@ def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
     return pa.field(field.name, type_, field.nullable, {FIELD_ID: str(numbered["id"])})
 
 
-def _write_file(
-    table: IcebergTable, location: str, local: Path | None, partition: str, rows: pa.Table
-) -> WrittenFile:
-    """Write a file to this machine's disk, or through the table's FileIO if `local` is None."""
+def _write_file(table: IcebergTable, location: str, local: Path | None, rows: pa.Table) -> tuple[int, bytes]:
+    """Write a file to this machine's disk, or through the table's FileIO if `local` is None.
+
+    Returns the file's size and its Parquet footer.
+    """
     # In other columns a dictionary costs time and space in every group.
     sample = rows.slice(0, ROWS_IN_GROUP)
     repeating = [
@@ -312,9 +286,9 @@ def _write_file(
             content = sink.getvalue()
     if local is None:
         upload(table, location, content)
-        return WrittenFile(location, content.size, footer_of(content), partition)
+        return content.size, footer_of(content)
     with pa.memory_map(str(local)) as file:
-        return WrittenFile(location, file.size(), footer_of(file.read_buffer()), partition)
+        return file.size(), footer_of(file.read_buffer())
 
 
 def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:

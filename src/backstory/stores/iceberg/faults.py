@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge, no_room, no_room_by
 from backstory.model.table import TableName
-from backstory.spark.connect import OF_JAVA, needs_java
-from backstory.spark.java_errors import Py4JError, Py4JJavaError
+from backstory.spark.connect import OF_JAVA, Py4JError, Py4JJavaError, needs_java
 from backstory.spark.process import was_interrupted
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.workers import error_of_worker
-from backstory.stores.refusals import conflict, file_lost
+from backstory.stores.port import conflict, file_lost
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -173,7 +172,13 @@ def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
 def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
     if not spark_is_gone(fault):
         return _store_failed(table, first_line(type(fault).__name__, str(fault)))
-    return KeyboardInterrupt() if was_interrupted() else _spark_stopped(table)
+    if was_interrupted():
+        return KeyboardInterrupt()
+    return Failed(
+        SPARK_GONE,
+        f"Spark stopped while it worked on {table}.",
+        "Start the process again, then repeat the request.",
+    )
 
 
 def spark_is_gone(fault: BaseException) -> bool:
@@ -190,15 +195,6 @@ def spark_is_gone(fault: BaseException) -> bool:
 def is_missing(fault: "Py4JJavaError") -> bool:
     """Whether Iceberg's error means that the table or schema does not exist."""
     return str(fault.java_exception.getClass().getSimpleName()) in MISSING
-
-
-def _spark_stopped(table: TableName | str) -> Failed:
-    """The error for a Java that no longer responds."""
-    return Failed(
-        SPARK_GONE,
-        f"Spark stopped while it worked on {table}.",
-        "Start the process again, then repeat the request.",
-    )
 
 
 def _class_names(fault: object) -> list[str]:

@@ -7,7 +7,7 @@ number of the last update is written for rows that only move. If it is NULL, the
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,27 +84,18 @@ def spark_fields(schema: pa.Schema) -> "StructType":
     return StructType([StructField(field.name, from_arrow_type(field.type, True)) for field in schema])
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedRows:
-    """The rows of several frames in one, with the number of their side in the column `SIDE`.
+def tag_sides(sides: "Mapping[str, DataFrame]") -> "tuple[DataFrame, dict[str, list[str]]]":
+    """The frames as one frame with the number of their side in the column `SIDE`, and each side's columns.
 
-    `shared` are the columns of each side in that frame.
+    The n-th column of a type is the same column for every side.
     """
-
-    rows: "DataFrame"
-    shared: Mapping[str, Sequence[str]]
-
-
-def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
-    """The frames as one frame. The n-th column of a type is the same column for every side."""
     types: dict[str, int] = {}
     shared = {side: list(_shared_names(frame.schema, types)) for side, frame in sides.items()}
     frames = (
         frame.toDF(*shared[side]).selectExpr(f"{number} AS {quote(SIDE)}", "*")
         for number, (side, frame) in enumerate(sides.items())
     )
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    return TaggedRows(rows, shared)
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames), shared
 
 
 def side_rows(rows: pa.Table, number: int, shared: Sequence[str], names: Sequence[str]) -> pa.Table:
@@ -127,10 +118,10 @@ def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     """The rows of several frames, collected in one query."""
     if len(sides) == 1:
         return {side: _collect_frame(frame) for side, frame in sides.items()}
-    together = tag_sides(sides)
-    rows = arrow_of(together.rows)
+    together, shared = tag_sides(sides)
+    rows = arrow_of(together)
     return {
-        side: side_rows(rows, number, together.shared[side], frame.columns)
+        side: side_rows(rows, number, shared[side], frame.columns)
         for number, (side, frame) in enumerate(sides.items())
     }
 

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from backstory.spark.connect import NoJava
-from backstory.spark.java_errors import Py4JJavaError
-from backstory.spark.late_session import LateSpark
+from backstory.spark.connect import NoJava, Py4JJavaError
 from backstory.spark.process import hold_to_this_process
+from backstory.spark.session import LateSpark
 from backstory.spark.versions import rewrites_by_options, sessions_class
 
 if TYPE_CHECKING:

@@ -68,20 +68,16 @@ def instant(micros: int) -> "Column":
 
 def literal(value: object) -> "Column":
     """A value as a literal, exact for times and days of any year."""
-    from pyspark.sql.functions import date_from_unix_date, lit
+    from pyspark.sql.functions import date_from_unix_date, expr, lit
 
+    if isinstance(value, datetime) and value.tzinfo is None:
+        # A cast from an instant would use the session's zone.
+        return expr(f"timestamp_ntz'{value.isoformat(' ')}'")
     if isinstance(value, datetime):
-        return instant(micros_of(value)) if value.tzinfo else _naive_literal(value)
+        return instant(micros_of(value))
     if isinstance(value, date):
         return date_from_unix_date(lit((value - EPOCH.date()).days))
     return lit(value)
-
-
-def _naive_literal(time: datetime) -> "Column":
-    """A time without a zone, as a literal. A cast from an instant would use the session's zone."""
-    from pyspark.sql.functions import expr
-
-    return expr(f"timestamp_ntz'{time.isoformat(' ')}'")
 
 
 def micros_of(time: datetime) -> int:

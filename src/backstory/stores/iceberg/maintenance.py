@@ -51,7 +51,7 @@ from backstory.stores.iceberg.storage import (
     places_of,
 )
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.refusals import conflict
+from backstory.stores.port import conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,15 +63,11 @@ TARGET_PROPERTY = "write.target-file-size-bytes"
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Iceberg's scan tasks of replaced files, and its objects for the files that replace them."""
+    """Iceberg's scan tasks of replaced files, its objects for the new files, and the replaced bytes."""
 
-    tasks: Sequence[Any]
-    files: Sequence[Any]
-
-    @property
-    def freed_bytes(self) -> int:
-        """The bytes of the replaced files."""
-        return sum(int(task.file().fileSizeInBytes()) for task in self.tasks)
+    tasks: Sequence[Any] = ()
+    files: Sequence[Any] = ()
+    freed_bytes: int = 0
 
 
 def rewrite(
@@ -93,7 +89,7 @@ def rewrite(
         stage_tasks(store.jvm, table.iceberg, group, store.jvm.java.util.ArrayList(tasks))
         try:
             rows = store.spark.read.format("iceberg").option(TASKS_OPTION, group).load(group)
-            return Rewritten(tasks, write_frame(store, table, _sort_rows(table, keeping(rows), size)))
+            return Rewritten(tasks, write_frame(store, table, _sort_rows(table, keeping(rows), size)), size)
         finally:
             forget_tasks(store.jvm, table.iceberg, group)
 
@@ -331,16 +327,13 @@ def _remove_folders(files: Iterable[str], places: Places) -> None:
     for location in files:
         is_local = location.startswith("file:") or "://" not in location
         folder = Path(bare_location(location)).parent
-        while is_local and _is_below(str(folder), places):
+        root = bare_location(places.location)
+        while is_local and places.owns(str(folder)) and bare_location(str(folder)) != root:
             with suppress(OSError):
                 folder.rmdir()
             if folder.exists():
                 break
             folder = folder.parent
-
-
-def _is_below(folder: str, places: Places) -> bool:
-    return places.owns(folder) and bare_location(folder) != bare_location(places.location)
 
 
 def _commit_erasure(
@@ -359,7 +352,7 @@ def _commit_erasure(
         return None, 0, between
     locations, every = _files_to_rewrite(store, table, plan.files.holding)
     with discarding(table.iceberg) as written:
-        done = rewrite(store, table, locations, keeping) if locations else Rewritten((), ())
+        done = rewrite(store, table, locations, keeping) if locations else Rewritten()
         written.extend(done.files)
         if locations:
             stage_rewrite(transaction, done, every=every).commit()

@@ -46,7 +46,7 @@ from backstory.stores.metadata.moves import (
 )
 from backstory.stores.metadata.parquet_files import groups_at
 from backstory.stores.metadata.table_metadata import CommitMetadata, add_positions, positions_by_file
-from backstory.stores.refusals import conflict
+from backstory.stores.port import conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -118,13 +118,10 @@ def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap6
     if footer is None:
         return None
     groups = groups_at(footer, np.asarray(positions.to_array()))
-    return [_split_offset(footer.row_group(group).column(0)) for group in groups]
-
-
-def _split_offset(column: pq.ColumnChunkMetaData) -> int:
-    """The offset of a row group: where its first column's dictionary page begins, or else its data."""
-    dictionary = column.dictionary_page_offset
-    return int(column.data_page_offset if dictionary is None else dictionary)
+    columns = [footer.row_group(group).column(0) for group in groups]
+    # A row group begins with its first column's dictionary page, or else with the column's data.
+    pages = ((column.dictionary_page_offset, column.data_page_offset) for column in columns)
+    return [int(data if dictionary is None else dictionary) for dictionary, data in pages]
 
 
 def _read_footer(table: IcebergTable, location: str, size: int) -> Any:

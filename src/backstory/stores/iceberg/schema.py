@@ -14,8 +14,7 @@ from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.spark.connect import NoJava
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of, spark_type_json
-from backstory.stores.port import refuse_names
-from backstory.stores.refusals import property_garbled
+from backstory.stores.port import property_garbled, refuse_names
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from backstory.errors import UsageError
+from backstory.spark.connect import Py4JError, Py4JJavaError
 from backstory.spark.jars import iceberg_package
-from backstory.spark.java_errors import Py4JError, Py4JJavaError
-from backstory.spark.late_session import LateSpark
 from backstory.spark.launch import spells
+from backstory.spark.session import LateSpark
 from backstory.spark.versions import OLDEST as OLDEST_SPARK
 from backstory.spark.versions import TESTED, is_older, renew_kept_rows, scala_of
 from backstory.stores.iceberg.jvm import (

@@ -326,11 +326,6 @@ SEARCHABLE = (
 PLACE = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
 
 
-def table_schema(table: IcebergTable) -> pa.Schema:
-    """The Arrow schema of a table's columns."""
-    return arrow_schema({column.name: column.type for column in table.shape.columns})
-
-
 def read_slice(
     store: IcebergStore, table: IcebergTable, keys: pa.Table, since: int | None = None
 ) -> pa.Table:
@@ -340,7 +335,8 @@ def read_slice(
     closed before it: inactive versions that end more than a millisecond before it and start before it.
     """
     ids = [pa.field(ROW_ID, pa.int64())] if keeps_row_ids(table) else []
-    schema = pa.schema([*table_schema(table), *PLACE_SCHEMA, *ids])
+    columns = arrow_schema({column.name: column.type for column in table.shape.columns})
+    schema = pa.schema([*columns, *PLACE_SCHEMA, *ids])
     if not table.rows or not keys.num_rows:
         return schema.empty_table()
     distinct = keys.group_by(keys.column_names).aggregate([])

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from backstory.errors import Refused, TryAgain
-from backstory.spark.java_errors import Py4JError
+from backstory.spark.connect import Py4JError
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.iceberg.scripts import NamedFile, Neighbour, files_of_history, neighbours_of
@@ -61,7 +61,8 @@ class Places:
 def places_of(iceberg: Any) -> Places:
     """The folders of a table, from Iceberg's object for it."""
     location, metadata = str(iceberg.location()), iceberg.operations().current()
-    folders = [text for name, text in texts_of(iceberg.properties()).items() if _is_place(name)]
+    properties = texts_of(iceberg.properties()).items()
+    folders = [text for name, text in properties if name.startswith("write.") and name.endswith(".path")]
     written = {bare_location(folder): folder for folder in folders if not is_inside(folder, location)}
     files = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
     past = (file.rpartition("/")[0].removesuffix("/metadata") for file in files)
@@ -70,10 +71,6 @@ def places_of(iceberg: Any) -> Places:
         bare_location(folder): folder for folder in past if not any(is_inside(folder, one) for one in used)
     }
     return Places(location, tuple(written.values()), tuple(former.values()))
-
-
-def _is_place(name: str) -> bool:
-    return name.startswith("write.") and name.endswith(".path")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +22,15 @@ from backstory.model.layout import layout_of
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
-from backstory.spark.java_errors import Py4JError, Py4JJavaError
-from backstory.spark.late_session import LateSpark, activate
-from backstory.spark.session import session_properties
+from backstory.spark.connect import Py4JError, Py4JJavaError
+from backstory.spark.session import LateSpark, activate, session_properties
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
 from backstory.stores.branches import (
+    BRANCH,
     DELIVERY,
     MAIN,
+    ancestors,
     finished_deliveries,
     in_effect,
     no_branch,
@@ -54,9 +56,11 @@ from backstory.stores.iceberg.jvm import (
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import columns_of, names_of_property
 from backstory.stores.iceberg.sessions import refresh, watch
-from backstory.stores.port import DISORDER, Snapshot, require_columns
-from backstory.stores.refusals import conflict, no_table, property_garbled
+from backstory.stores.port import DISORDER, Snapshot, conflict, no_table, property_garbled, require_columns
 from backstory.stores.table_files import TableFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Classes of FileIO whose files in S3 this process opens as well.
 _READABLE_IO: Final = frozenset({"S3FileIO", "ResolvingFileIO"})
@@ -84,9 +88,6 @@ def _vended_credentials(io: Any, location: str) -> dict[str, str]:
     prefixes = [prefix for prefix in credentials if location.startswith(prefix)]
     return dict(credentials[max(prefixes, key=len)]) if prefixes else {}
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ADDRESS_SETTINGS = ("uri", "warehouse")
 LAYOUT = "backstory.layout"
@@ -268,14 +269,8 @@ class IcebergTable:
         schema = None if state is None else self.iceberg.schemas().get(int(state))
         before = None if schema is None or int(state or 0) == self.schema_id else _names_by_id(schema)
         now = {} if before is None else _names_by_id(self.iceberg.schema())
-        return foreign_writes(self.shape.layout, self._ancestry(), before, now)
-
-    def _ancestry(self) -> Iterator[tuple[int, str, str | None]]:
-        snapshot = self.iceberg.currentSnapshot()
-        while snapshot is not None:
-            yield int(snapshot.snapshotId()), str(snapshot.operation()), snapshot.summary().get(DOOR)
-            parent = snapshot.parentId()
-            snapshot = None if parent is None else self.iceberg.snapshot(parent)
+        commits = ((one.id, one.operation, one.get_property(DOOR)) for one in ancestry(self))
+        return foreign_writes(self.shape.layout, commits, before, now)
 
     @property
     def disorderly(self) -> bool:
@@ -285,8 +280,8 @@ class IcebergTable:
     @property
     def newest_token(self) -> str | None:
         """The token of the newest commit, if backstory made it."""
-        snapshot = self.iceberg.currentSnapshot()
-        return None if snapshot is None else snapshot.summary().get(TOKEN)
+        newest = newest_snapshot(self)
+        return None if newest is None else newest.get_property(TOKEN)
 
     @property
     def rows(self) -> int:
@@ -299,8 +294,8 @@ class IcebergTable:
         return self._total("files-size")
 
     def _total(self, what: str) -> int:
-        snapshot = self.iceberg.currentSnapshot()
-        return 0 if snapshot is None else int(snapshot.summary().get(f"total-{what}") or 0)
+        newest = newest_snapshot(self)
+        return int((newest and newest.get_property(f"total-{what}")) or 0)
 
     @property
     def schema_id(self) -> int:
@@ -484,3 +479,116 @@ def _require_configured(settings: Settings, catalog: str) -> None:
             f"The configuration has no catalog {catalog}.",
             f"Use {CATALOG}, or configure `{setting}` below [spark] in backstory.toml.",
         )
+
+
+@dataclass(frozen=True)
+class IcebergSnapshot:
+    """A commit. Each property is read when it is used, because reading it costs a call of Java."""
+
+    java: Any
+
+    @cached_property
+    def summary(self) -> Any:
+        """Java's map of the commit's properties."""
+        return self.java.summary()
+
+    @property
+    def id(self) -> int:
+        """The snapshot id, unique in the table."""
+        return int(self.java.snapshotId())
+
+    @property
+    def committed_at(self) -> datetime:
+        """The time of the commit."""
+        return datetime.fromtimestamp(self.java.timestampMillis() / 1000, UTC)
+
+    @property
+    def parent(self) -> int | None:
+        """The id of the previous commit, which may have expired, or None for the first commit."""
+        id_ = self.java.parentId()
+        return None if id_ is None else int(id_)
+
+    @property
+    def schema_id(self) -> int | None:
+        """The id of the schema that the commit was written with."""
+        id_ = self.java.schemaId()
+        return None if id_ is None else int(id_)
+
+    @property
+    def operation(self) -> str:
+        """The kind of change to files: append, overwrite, replace or delete."""
+        return str(self.java.operation())
+
+    def get_property(self, name: str) -> str | None:
+        """A property in the commit's summary, as its writer wrote it, or None."""
+        value: str | None = self.summary.get(name)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A branch or tag, and the snapshot that it keeps."""
+
+    name: str
+    snapshot_id: int
+    committed_at: datetime
+    max_age_ms: int | None
+
+
+def newest_snapshot(table: IcebergTable) -> IcebergSnapshot | None:
+    """The table's current snapshot, or None for a table without commits."""
+    return next(ancestry(table), None)
+
+
+def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
+    """Every commit that has not expired, oldest first, including commits that were rolled back.
+
+    Commits to other branches are excluded until they are published.
+    """
+    snapshots = [IcebergSnapshot(java) for java in table.iceberg.snapshots()]
+    elsewhere = [snapshot for snapshot in snapshots if snapshot.get_property(BRANCH) is not None]
+    ours = {snapshot.id for snapshot in ancestry(table)} if elsewhere else set()
+    left_out = {snapshot.id for snapshot in elsewhere} - ours
+    return [snapshot for snapshot in snapshots if snapshot.id not in left_out]
+
+
+def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
+    """The current snapshot and its ancestors, newest first, ending before the first one that has expired."""
+    java = table.iceberg.currentSnapshot()
+    while java is not None:
+        snapshot = IcebergSnapshot(java)
+        yield snapshot
+        parent = snapshot.parent
+        java = None if parent is None else table.iceberg.snapshot(parent)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNote:
+    """A commit: its sequence number, its summary, and whether it is an ancestor of the current snapshot."""
+
+    id: int
+    number: int
+    summary: Mapping[str, str]
+    is_ancestor: bool
+
+
+def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
+    """Every commit that has not expired, in order, read in one call of Java."""
+    metadata = json.loads(metadata_json(store.jvm, table.iceberg))
+    known = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
+    past = {one["snapshot-id"] for one in ancestors(metadata, metadata.get("current-snapshot-id"))}
+    return [
+        CommitNote(name, snapshot.get("sequence-number", 0), snapshot.get("summary", {}), name in past)
+        for name, snapshot in known.items()
+    ]
+
+
+def references(table: IcebergTable) -> list[Reference]:
+    """The branches and tags of a table, except its main branch and branches that the next commit drops."""
+    branches_and_tags = []
+    for name, ref in dict(table.iceberg.refs()).items():
+        java = table.iceberg.snapshot(ref.snapshotId())
+        if name not in {MAIN, *table.finished} and java is not None:
+            time = IcebergSnapshot(java).committed_at
+            branches_and_tags.append(Reference(str(name), int(ref.snapshotId()), time, ref.maxRefAgeMs()))
+    return branches_and_tags

@@ -4,9 +4,7 @@ An embedded warehouse has a SQLite file and files on this machine, which are rea
 supports every catalog that Iceberg supports.
 """
 
-import gzip
 import json
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +12,20 @@ from typing import Any
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG, Settings
-from backstory.spark.java_errors import Py4JJavaError
+from backstory.spark.connect import Py4JJavaError
 from backstory.stores.branches import no_branch, on_branch
 from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.metadata.table_metadata import (
+    Catalog,
     Counts,
-    ReadableCatalog,
     TableMetadata,
     counts_of_manifests,
+    parse_metadata,
     table_of_metadata,
 )
-from backstory.stores.refusals import file_garbled, file_lost
+from backstory.stores.port import file_garbled, file_lost
 from backstory.stores.table_files import TableFiles, local_path
 
 
@@ -44,7 +43,8 @@ class EmbeddedCatalog:
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
-        return sorted(entry.table for entry in self._entries())
+        entries = read_catalog(self.folder).entries
+        return sorted(entry.table for entry in entries if (entry.catalog, entry.kind) == (CATALOG, TABLE))
 
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist.
@@ -61,7 +61,7 @@ class EmbeddedCatalog:
         try:
             metadata = _metadata(table, location)
         except FileNotFoundError:
-            if _location(table, self._entries()) == location:
+            if _location(table, read_catalog(self.folder).entries) == location:
                 raise file_lost(table, local_path(location).name) from None
             raise  # a writer has changed the table meanwhile
         place.require_table(table, str(metadata.get("location")), metadata.get("properties") or {})
@@ -81,10 +81,6 @@ class EmbeddedCatalog:
         del table
         return TableFiles()
 
-    def _entries(self) -> list[CatalogEntry]:
-        entries = read_catalog(self.folder).entries
-        return [entry for entry in entries if (entry.catalog, entry.kind) == (CATALOG, TABLE)]
-
 
 def _location(table: TableName, entries: list[CatalogEntry]) -> str | None:
     wanted = (CATALOG, table, TABLE)
@@ -94,14 +90,13 @@ def _location(table: TableName, entries: list[CatalogEntry]) -> str | None:
 
 def _metadata(table: TableName, location: str) -> dict[str, Any]:
     """The content of a metadata file. Java would retry a damaged file for a minute and a half."""
-    read = gzip.open if ".gz.metadata" in location or location.endswith(".gz") else open
-    with read(local_path(location), "rt", encoding="utf-8") as file:
-        try:
-            metadata = json.load(file)
-        except (ValueError, gzip.BadGzipFile, EOFError, zlib.error):
-            metadata = None
-    if not isinstance(metadata, dict) or not {"schema", "schemas"} & set(metadata):
-        raise file_garbled(table, local_path(location).name)
+    file = local_path(location)
+    try:
+        metadata = parse_metadata(file.read_bytes())
+    except ValueError:
+        metadata = {}
+    if not {"schema", "schemas"} & set(metadata):
+        raise file_garbled(table, file.name)
     return metadata
 
 
@@ -166,7 +161,7 @@ class SessionCatalog:
 class BranchCatalog:
     """A catalog whose tables appear as if a branch of each were its current state."""
 
-    catalog: ReadableCatalog
+    catalog: Catalog
     branch: str
 
     @property
@@ -203,7 +198,7 @@ class BranchCatalog:
 _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
 
 
-def open_without_spark(settings: Settings) -> ReadableCatalog | None:
+def open_without_spark(settings: Settings) -> Catalog | None:
     """The catalog `backstory` in the settings, or None if only Spark can read it."""
     if any(name.split(".")[:4] == _OF_CATALOG.split(".") for name in settings.spark):
         return None

@@ -435,10 +435,6 @@ BYTES_AT_ONCE: Final = 1 << 28
 ChooseRows = Callable[[pa.Table], Values]
 
 
-def _always(_: object) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class RowSelection:
     """The `fields` and rows to read in each file. `choose` computes a mask of the rows from `filter_fields`.
@@ -451,7 +447,7 @@ class RowSelection:
     partition_ids: Collection[int]
     filter_fields: Sequence[Field] = ()
     choose: ChooseRows | None = None
-    may_have: MayHave = _always
+    may_have: MayHave = lambda _: True
 
     def parts(
         self, file: pq.ParquetFile, live_mask: Callable[[], pa.Array | None], hold: Callable[[int], None]

@@ -27,7 +27,6 @@ from backstory.stores.metadata.table_metadata import (
     Counts,
     TableMetadata,
     counts_of_manifests,
-    deletes_by_value,
     table_of_metadata,
 )
 from backstory.stores.table_files import TableFiles
@@ -103,7 +102,7 @@ def read_counts(table: TableMetadata, opened: Table) -> Counts:
     Counts are None for a table with rows deleted by value, which pyiceberg does not read.
     """
     newest, layout = table.newest, table.shape.layout
-    if newest is not None and deletes_by_value(newest.properties.get):
+    if newest is not None and (newest.properties.get("total-equality-deletes") or "0") != "0":
         return Counts(None, None)
     span = layout.span
     if span is None:

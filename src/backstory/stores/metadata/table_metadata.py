@@ -32,7 +32,7 @@ from backstory.model.versions_layout import RECORDED, ROLE
 from backstory.stores.branches import BRANCH, ancestors, in_effect
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
 from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
-from backstory.stores.refusals import file_garbled, no_table
+from backstory.stores.port import file_garbled, no_table
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
@@ -171,13 +171,8 @@ class Counts:
     memory: int = 0
 
 
-def deletes_by_value(summary: Callable[[str], str | None]) -> bool:
-    """Whether a snapshot has rows deleted by value. `summary` returns a property in its summary."""
-    return (summary("total-equality-deletes") or "0") != "0"
-
-
 class Catalog(Protocol):
-    """A catalog that describes tables. `description` is the catalog's name, and the origin of that name."""
+    """A catalog of readable tables. `description` is the catalog's name, and the origin of that name."""
 
     @property
     def description(self) -> str: ...
@@ -190,10 +185,6 @@ class Catalog(Protocol):
 
     def count(self, table: TableMetadata) -> Counts:
         """The number of rows of a table."""
-
-
-class ReadableCatalog(Catalog, Protocol):
-    """A catalog whose files this process reads."""
 
     def opener(self, table: TableMetadata) -> TableFiles:
         """The object that opens the files of a table."""

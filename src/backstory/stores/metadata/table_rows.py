@@ -30,7 +30,7 @@ from backstory.stores.metadata.searches import AnyOf, Between, RowSearch, Search
 from backstory.stores.metadata.table_metadata import (
     DATA,
     VECTOR,
-    ReadableCatalog,
+    Catalog,
     TableMetadata,
     Unreadable,
     deleted_positions,
@@ -62,7 +62,7 @@ class TableReader:
     """A table whose files are read here, with the catalog that opens them and a lease of memory."""
 
     table: TableMetadata
-    catalog: ReadableCatalog
+    catalog: Catalog
     lease: MemoryLease
 
     @property

@@ -111,7 +111,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
         return [None if value is None else EPOCH + timedelta(microseconds=value) for value in micros]
-    shown = _with_leaves(column.type, _shown_type)
+    shown = _with_leaves(column.type, lambda leaf: pa.float64() if pa.types.is_floating(leaf) else leaf)
     if shown != column.type:
         column = pa.chunked_array([cast_same(chunk, shown) for chunk in column.chunks], shown)
     try:
@@ -119,10 +119,6 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     except (KeyError, TypeError):  # a repeated key, or a nested one
         values = column.to_pylist()
     return list(map(_one_nan, values)) if _has_floats(column.type) else values
-
-
-def _shown_type(type_: pa.DataType) -> pa.DataType:
-    return pa.float64() if pa.types.is_floating(type_) else type_
 
 
 def _counted_type(type_: pa.DataType) -> pa.DataType:

@@ -15,8 +15,7 @@ from pyarrow.types import is_date, is_timestamp
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.stores.sql.columns import Datatype, SqlColumn
-from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import fill_placeholders
+from backstory.stores.sql.engine import Engine, fill_placeholders
 
 # Spark's tables store the other types as strings.
 SAME_TEXT: Final = frozenset(Datatype) - {Datatype.FLOAT, Datatype.TIME, Datatype.UUID}

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect
-from backstory.stores.sql.statements import LOAD_RUN_ID as RUN
-from backstory.stores.sql.statements import LOAD_TIMESTAMP, Statement, without_placeholders
+from backstory.stores.sql.engine import LOAD_RUN_ID as RUN
+from backstory.stores.sql.engine import LOAD_TIMESTAMP, Statement, without_placeholders
 from backstory.strategies.scd2.transitions import BEGINNINGS, TRANSITIONS, Case, Now, Past, State, Tally
 
 

@@ -15,7 +15,6 @@ from backstory.model.table import Column as TableColumn
 from backstory.stores import port
 from backstory.stores.iceberg.conditions import (
     change_where,
-    delete_where,
     grouping_columns,
     refuse_repeated,
     update_where,
@@ -156,7 +155,7 @@ def _touch_rows(store: IcebergStore, table: IcebergTable, operation: operations.
         case operations.AddInHistory() | operations.DropInHistory():
             return _change_in_history(store, table, operation)
         case operations.DeleteBefore(synced, before):
-            return delete_where(store, table, column(synced) < instant(micros_of(before)))
+            return change_where(store, table, column(synced) < instant(micros_of(before)))
         case operations.FlagBefore(synced, before, flag):
             unflagged = ~column(flag).eqNullSafe(lit(True))
             old = column(synced) < instant(micros_of(before))

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from backstory.dialects import DuckDB
-from backstory.stores.sql.statements import fill_placeholders
+from backstory.stores.sql.engine import fill_placeholders
 from backstory.strategies.scd2.statements import (
     ArchiveTable,
     Pair,

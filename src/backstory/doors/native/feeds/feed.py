@@ -46,12 +46,11 @@ from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import MEMORY, VALID_FROM, Layout
 from backstory.model.versions_layout import ORDERED_BY, OWN_TIME, RECORDED, ROLE, SETTLED, Role
-from backstory.spark.session_settings import hold_settings
+from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.positions import add_places, positions_of
-from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 

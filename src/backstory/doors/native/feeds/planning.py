@@ -28,9 +28,8 @@ from backstory.doors.native.feeds.logs import (
     span_of,
 )
 from backstory.doors.native.refusals import keys_of_rows, refuse_empty_restatement, refuse_feed_faults
-from backstory.engine.plans import PlanTerms, join_rows
+from backstory.engine.plans import LocalSide, PlanTerms, Side, SideRows, join_rows
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import digest
