@@ -252,7 +252,7 @@ def read_moved_rows(
 
 def _lines_of_commit(files: TableReader, snapshot: int, data: dict[str, "DataFile"]) -> list[FileLine]:
     """The files that a commit added and removed. Its data files are put into `data`."""
-    changed = list(changed_files(_snapshot(files, snapshot)["manifest-list"], snapshot, files.opener))
+    changed = list(changed_files(_snapshot(files, snapshot), files.opener))
     data.update((file.file_path, file) for _, file in changed if file.content.value == DATA)
     return [_file_line(sign, file) for sign, file in changed]
 

@@ -340,9 +340,7 @@ def live_files(
     `summary` returns a property in the snapshot's summary. Raises Failed for a manifest or list that was cut
     after a whole block, because every other reader, including Spark, would take it for a shorter one.
     """
-    manifests = _manifests(manifest_list, opener)
-    if not manifests and (summary("total-data-files") or "0") != "0":
-        raise _file_cut(manifest_list)
+    manifests = _manifests(manifest_list, summary, opener)
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
         for status, file in _entries(manifest, opener):
@@ -350,9 +348,10 @@ def live_files(
                 yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
 
 
-def changed_files(manifest_list: str, snapshot: int, opener: TableFiles) -> "Iterator[tuple[str, DataFile]]":
-    """Each file that a commit added (`+`) or removed (`-`)."""
-    manifests = [one for one in _manifests(manifest_list, opener) if one.added_snapshot_id == snapshot]
+def changed_files(snapshot: Mapping[str, Any], opener: TableFiles) -> "Iterator[tuple[str, DataFile]]":
+    """Each file that a snapshot's commit added (`+`) or removed (`-`). Raises the errors of `live_files`."""
+    manifests = _manifests(snapshot["manifest-list"], summary_of(snapshot), opener)
+    manifests = [one for one in manifests if one.added_snapshot_id == snapshot["snapshot-id"]]
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
         for status, file in _entries(manifest, opener):
@@ -369,8 +368,10 @@ def _file_cut(location: str) -> Failed:
     return file_garbled("the table", location.rpartition("/")[2])
 
 
-def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
-    """The manifests in a manifest list."""
+def _manifests(
+    location: str, summary: Callable[[str], str | None], opener: TableFiles
+) -> "list[ManifestFile]":
+    """The manifests in a list. Raises Failed if there are none although the summary counts data files."""
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         MANIFEST_LIST_FILE_SCHEMAS,
@@ -383,8 +384,11 @@ def _manifests(location: str, opener: TableFiles) -> "list[ManifestFile]":
     source = cast("InputFile", PyicebergFile(opener, location))
     types: dict[int, Any] = {-1: ManifestFile, 508: PartitionFieldSummary}
     enums: dict[int, Any] = {517: ManifestContent}
-    with AvroFile[ManifestFile](source, MANIFEST_LIST_FILE_SCHEMAS[3], types, enums) as manifests:
-        return list(manifests)
+    with AvroFile[ManifestFile](source, MANIFEST_LIST_FILE_SCHEMAS[3], types, enums) as entries:
+        manifests = list(entries)
+    if not manifests and (summary("total-data-files") or "0") != "0":
+        raise _file_cut(location)
+    return manifests
 
 
 def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[int, DataFile]]":
