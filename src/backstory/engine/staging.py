@@ -20,7 +20,7 @@ from backstory.formats.batch_file import BatchFile, Stamp, require_unchanged
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.literals import path_literal
+from backstory.stores.iceberg.literals import column, path_literal
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import freeze_imports
 
@@ -309,7 +309,9 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     for field in schema:
         if field.name not in void and _holds_null(field.type):
             with_void_types = _spark_schema(pa.schema([field.with_metadata(None)])).json()
-            frame = frame.withMetadata(field.name, {PARTLY_VOID: with_void_types})
+            # By `withMetadata`, Spark would parse dots and backticks in the name as syntax.
+            marked = column(field.name).alias(field.name, metadata={PARTLY_VOID: with_void_types})
+            frame = frame.withColumns({field.name: marked})
     return frame.withColumns({name: lit(None) for name in void}) if void else frame
 
 

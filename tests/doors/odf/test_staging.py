@@ -15,7 +15,7 @@ from datasets import Dataset
 from odf_files import READ, declared, optional
 
 from backstory.doors.odf.file_rows import PreparedFile, read_batch
-from backstory.engine.staging import ARRIVAL, send_rows
+from backstory.engine.staging import ARRIVAL, send_rows, type_with_void, with_void_columns
 from backstory.formats.memory import Memory, bound_of
 from backstory.formats.parquet.rows import plain_parquet
 
@@ -183,3 +183,12 @@ def test_a_plain_file_may_lie_on_another_file_system(batch, tmp_path):
         assert path.parent.stat().st_dev != tmp_path.stat().st_dev
         pq.write_table(pa.table({"k": [1]}), path)
         assert [(1, 0)] == [tuple(row) for row in batch(path, kind="Parquet").collect()]
+
+
+def test_a_name_with_dots_may_hold_parts_without_values(spark):
+    """Spark would take the name for a path."""
+    name = "a.`b"
+    schema = pa.schema([(name, pa.struct([("x", pa.null()), ("y", pa.int64())]))])
+    frame = spark.sql("SELECT named_struct('x', CAST(NULL AS STRING), 'y', 1L) AS `a.``b`")
+    (field,) = with_void_columns(frame, schema).schema
+    assert (field.name, type_with_void(field).simpleString()) == (name, "struct<x:void,y:bigint>")
