@@ -16,7 +16,7 @@ from backstory.reading.history_queries import (
     timeline,
 )
 from backstory.reading.history_queries import StoredHistory as History
-from backstory.upkeep.pruning import Pruned
+from backstory.upkeep.model_histories import Pruned
 
 __all__ = [
     "History",

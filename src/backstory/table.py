@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.reading.feeds import ChangeFeed
-    from backstory.upkeep.certificate import Certificate
+    from backstory.upkeep.forgetting import Certificate
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewinding import Rewound

@@ -28,8 +28,8 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS
 from backstory.reading.feeds import FeedRows, changes_query, feed_frame, row_identity
-from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lifetimes import SPARK
+from backstory.reading.questions import SYSTEM_COLUMNS
 from backstory.stores.tables import existing
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

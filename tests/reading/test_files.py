@@ -24,9 +24,9 @@ from backstory.model.table import TableName
 from backstory.reading import pages, questions
 from backstory.reading.files import table_in_files
 from backstory.reading.frames import table_in_session
-from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
 from backstory.reading.options import EVERYTHING, Comparison, Selection
 from backstory.reading.pages import change_times, first_rows_at, page
+from backstory.reading.questions import SYSTEM_COLUMNS, order_columns
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.store import KEY, LAYOUT, all_snapshots, existing

@@ -45,7 +45,7 @@ from backstory.reading.history_queries import labeled
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.dialects import get_dialect
 from backstory.testing.rule import BaseRow
-from backstory.upkeep.views import create_views, drop_views
+from backstory.upkeep.model_histories import create_views, drop_views
 
 EXAMPLES = {"duckdb": deep(100, 20), "postgres": deep(30, 6)}
 NAMES = ["a", "n", "since", "day", "doc"]

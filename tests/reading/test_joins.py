@@ -12,7 +12,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.frames import table_in_session
-from backstory.reading.joins import Join, has_short_histories, join_in_order, join_pairs, join_statements
+from backstory.reading.joins import IN_ORDER, Join, has_short_histories, join_pairs, join_statements
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
@@ -139,7 +139,7 @@ def test_it_is_the_range_join(spark, store):
     wanted = [(number, start) for number, fact in enumerate(facts) for start in expected(*fact) or [None]]
     history = table_in_session(store, found.name).versions()
     asked = Join(frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO])
-    for rows in (found.join_as_of(frame, on="k", at="at"), join_pairs(asked), join_in_order(asked)):
+    for rows in (found.join_as_of(frame, on="k", at="at"), join_pairs(asked), asked.ask_in_order(IN_ORDER)):
         told = rows.select("id", VALID_FROM).orderBy("id").toArrow().to_pylist()
         assert [tuple(row.values()) for row in told] == wanted
     assert not has_short_histories(store, existing(store, found.name))

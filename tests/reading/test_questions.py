@@ -14,9 +14,9 @@ from backstory.model.table import TableName
 from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading import questions
 from backstory.reading.files import table_in_files
-from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.options import Comparison
+from backstory.reading.questions import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import KEY, LAYOUT
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader

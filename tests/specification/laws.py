@@ -23,7 +23,7 @@ from backstory.upkeep.laws.mending import (
     is_version,
     until,
 )
-from backstory.upkeep.laws.table_terms import LogFacts
+from backstory.upkeep.laws.queries import LogFacts
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 HASH = re.compile("[0-9a-f]{64}|erased")

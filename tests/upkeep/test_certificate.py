@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.model.layout import Layout
-from backstory.upkeep.certificate import ForgottenRecord
+from backstory.upkeep.forgetting import ForgottenRecord
 
 FILE = "/lake/crm/customer/part-0.parquet"
 

@@ -36,8 +36,8 @@ from backstory.model.history import Dating, Labels
 from backstory.reading.history_queries import as_of, changes, current, labeled, timeline
 from backstory.reading.history_queries import effective as effective_query
 from backstory.stores.sql.dialects import get_dialect
-from backstory.upkeep import pruning
-from backstory.upkeep.pruning import Cut
+from backstory.upkeep import model_histories
+from backstory.upkeep.model_histories import Cut
 
 EXAMPLES = {"duckdb": deep(20, 8), "postgres": deep(10, 5)}
 AT = second(1_000)
@@ -80,7 +80,7 @@ def may_go(history, before, keep_last, hold):
 
 def archived(place: Place, history):
     """The rows of the archive."""
-    names = [each.name for each in pruning.archive_columns(history)]
+    names = [each.name for each in model_histories.archive_columns(history)]
     rows = place.rows(f"SELECT {', '.join(names)} FROM {history.archive}")
     return ordered(dict(zip(names, map(plain, row), strict=True)) for row in rows)
 
@@ -113,7 +113,7 @@ def test_what_is_pruned_stands_in_the_archive(place):
         assert table_of(place, history, history.table) == ordered(stored(history, v) for v in life)
         told = keep.prune(before, keep_last=keep_last, legal_hold=sorted(hold), run_id="p", apply=True)
 
-        assert plan == told == pruning.Pruned(len(gone), max((v.ended for v in gone), default=None))
+        assert plan == told == model_histories.Pruned(len(gone), max((v.ended for v in gone), default=None))
         left = [v for v in life if v not in gone]
         assert table_of(place, history, history.table) == ordered(stored(history, v) for v in left)
         rows = [{**stored(history, v), "archived_at": AT, "archive_run_id": "p"} for v in gone]
@@ -201,11 +201,11 @@ def test_an_interrupted_prune_is_resumed(place, steps):
     def law(life):
         empty(place)
         fill(place, history, life)
-        pruning.prepare_archive(history, place.target._engine)
+        model_histories.prepare_archive(history, place.target._engine)
         statements = [
-            *pruning.copy_statements(history, cut, "p1", AT),
+            *model_histories.copy_statements(history, cut, "p1", AT),
             f"UPDATE {history.table} SET load_run_id = 'other' WHERE version_ended_at IS NOT NULL",
-            pruning.delete_statement(history, cut),
+            model_histories.delete_statement(history, cut),
         ]
         for sql in statements[:steps]:
             place.sql(sql)
@@ -231,8 +231,8 @@ def test_a_version_on_its_way_is_seen_once(place):
     def law(life):
         empty(place)
         fill(place, history, life)
-        pruning.prepare_archive(history, place.target._engine)
-        for sql in pruning.copy_statements(history, Cut(second(9)), "p", AT):
+        model_histories.prepare_archive(history, place.target._engine)
+        for sql in model_histories.copy_statements(history, Cut(second(9)), "p", AT):
             place.sql(sql)
         query = timeline(pruned_at(history, second(0)), "x")
         assert [row[0] for row in place.rows(query.sql)] == [v.hist_key for v, _ in gaps(life, "key x")]
@@ -271,10 +271,10 @@ def test_pruning_must_be_allowed(two):
 def test_a_copy_that_is_not_equal_is_not_deleted(two):
     """R55: A version that is not archived exactly stays in the history, and the run fails."""
     history = upkeep(two, "rc_c").history()
-    pruning.prepare_archive(history, two.target._engine)
+    model_histories.prepare_archive(history, two.target._engine)
     before = two.dump()
 
-    assert two.rows(pruning.uncopied_query(history, Cut(second(9)))) == [(2,)]
+    assert two.rows(model_histories.uncopied_query(history, Cut(second(9)))) == [(2,)]
     if two.name == "postgres":
         two.sql(f"CREATE RULE lost AS ON INSERT TO {history.archive} DO INSTEAD NOTHING")
         with pytest.raises(Failed) as failed:
@@ -463,15 +463,15 @@ def test_every_dialect_can_be_parsed(name):
     history = in_dialect(dialect)["rc_p"]
     cut = Cut(second(3), legal_hold=("o'x", {"k": None}))
     statements = [
-        pruning.preview_query(history, cut),
-        *pruning.copy_statements(history, cut, "run", AT),
-        pruning.uncopied_query(history, cut),
-        pruning.delete_statement(history, cut),
-        pruning.forget_values(history, history.table, [each.name for each in history.columns], "x"),
-        pruning.forget_rows(history, history.table, "x"),
+        model_histories.preview_query(history, cut),
+        *model_histories.copy_statements(history, cut, "run", AT),
+        model_histories.uncopied_query(history, cut),
+        model_histories.delete_statement(history, cut),
+        model_histories.forget_values(history, history.table, [each.name for each in history.columns], "x"),
+        model_histories.forget_rows(history, history.table, "x"),
         history.union(),
         dialect.render_create_table_if_not_exists_from_columns(
-            history.archive, pruning.archive_columns(history)
+            history.archive, model_histories.archive_columns(history)
         ).removeprefix("IF OBJECT_ID(N'rawcore.rc_p_hist_archive') IS NULL\n"),
     ]
 

@@ -184,7 +184,7 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
     """The key's columns, all columns, and the first rows in key order."""
-    from backstory.reading import files, frames, histories
+    from backstory.reading import files, frames, questions
     from backstory.stores.metadata.values import rows_of
 
     small = answer_from_files(
@@ -192,7 +192,7 @@ def _read_rows(options: Options, table: str, question: _Question, limit: int | N
     )
     if small is not None:
         unsorted, shape = small
-        first = histories.order_columns(shape, unsorted.column_names)
+        first = questions.order_columns(shape, unsorted.column_names)
     else:
         from backstory.stores.iceberg.store import existing
 
@@ -200,7 +200,7 @@ def _read_rows(options: Options, table: str, question: _Question, limit: int | N
             stored = warehouse.table(table)
             frame = question.of_table(stored)
             shape = existing(stored.store, stored.name).shape
-            first = histories.order_columns(shape, frame.columns)
+            first = questions.order_columns(shape, frame.columns)
             if limit is not None:
                 frame = frame.orderBy(*frames.sortable_columns(frame, first))
             unsorted = collect_rows(frame, limit, options, table)

@@ -12,8 +12,8 @@ from backstory.errors import UsageError, bad_option
 from backstory.model.instant import iso, optional_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.values import cell_text, key_of_words
-from backstory.reading.histories import HISTORIES
 from backstory.reading.options import key_of
+from backstory.reading.questions import HISTORIES
 from backstory.settings import CATALOG
 from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.metadata.table_metadata import TableMetadata

@@ -24,10 +24,9 @@ from backstory.model.versions_layout import COPIED_AT
 from backstory.reading.blame import blame, commit_summary
 from backstory.reading.commits import commits, inventory
 from backstory.reading.files import table_in_files
-from backstory.reading.histories import HISTORIES, RECORDING
 from backstory.reading.options import ChangeKind, Comparison, as_object
 from backstory.reading.pages import ChangeTimes, Page, Row, page, rows_before
-from backstory.reading.questions import diff, life
+from backstory.reading.questions import HISTORIES, RECORDING, diff, life
 from backstory.reading.timelines import AXES, Axis, Bar, Timeline, changing_columns, differ, require_axis
 from backstory.stores.metadata.table_metadata import (
     Catalog,

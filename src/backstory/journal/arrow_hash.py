@@ -4,7 +4,7 @@
 are computed for all rows of a piece at once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -47,11 +47,6 @@ def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
     """The words of the hash of rows. Words of several tables are joined by exclusive or."""
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
     return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
-
-
-def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
-    """The hash words of each row. The exclusive or of all rows' words is the hash of the rows."""
-    return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 
 def hash_text(words: np.ndarray) -> str:
@@ -262,14 +257,22 @@ class SmallRows:
         return [(each["name"], spark_name(each["type"])) for each in self.files.table.fields]
 
     def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
-        """The rows of each span and, under None, the rows in no span. `names` is for `_hash_rows`."""
+        """The rows of each span and, under None, the rows in no span.
+
+        `names` maps renamed columns to their names when the rows were written.
+        """
         if self.files.table.snapshot is None:
             return {}
-        words = _hash_rows(self._rows, names)
-        inside: dict[int | None, Slice] = {
-            number: words.slice_between(start, end) for number, start, end in spans
-        }
-        return {**inside, **words.slice_outside([(start, end) for _, start, end in spans])}
+        offsets, words = _words_by_offset(self._rows, names)
+        slices: dict[int | None, Slice] = {}
+        outside = np.ones(words.shape[1], bool)
+        for number, start, end in spans:
+            first, last = np.searchsorted(offsets, [start, end + 1])
+            slices[number] = _slice(offsets, words, np.arange(first, last))
+            outside[first:last] = False
+        if outside.any():
+            slices[None] = _slice(offsets, words, np.flatnonzero(outside))
+        return slices
 
     def count_repeated(self, start: int, end: int) -> int:
         """The number of rows in a span whose offset is also the offset of another row."""
@@ -293,42 +296,21 @@ class SmallRows:
         return rows.rename_columns(names)
 
 
-@dataclass(frozen=True, slots=True)
-class _RowWords:
-    """The hash words of rows, sorted by offset. Rows without an offset are at the end."""
-
-    offsets: np.ndarray
-    words: np.ndarray
-
-    def slice_between(self, start: int, end: int) -> Slice:
-        """The rows from one offset to another, including both."""
-        first, last = self._span(start, end)
-        return self._slice(np.arange(first, last))
-
-    def slice_outside(self, spans: Iterable[tuple[int, int]]) -> dict[int | None, Slice]:
-        """The rows outside all spans, under the key None. The result is empty if every row is in a span."""
-        outside = np.ones(self.words.shape[1], dtype=bool)
-        for span in spans:
-            outside[slice(*self._span(*span))] = False
-        return {None: self._slice(np.flatnonzero(outside))} if outside.any() else {}
-
-    def _span(self, start: int, end: int) -> tuple[int, int]:
-        first, last = np.searchsorted(self.offsets, [start, end + 1])
-        return int(first), int(last)
-
-    def _slice(self, places: np.ndarray) -> Slice:
-        if not len(places):
-            return Slice()
-        offsets = self.offsets[places[places < len(self.offsets)]].tolist()
-        row_hash = hash_text(np.bitwise_xor.reduce(self.words[:, places], axis=1))
-        return Slice(len(places), row_hash, *(offsets[0], offsets[-1]) if offsets else (None, None))
-
-
-def _hash_rows(rows: pa.Table, names: Mapping[str, str]) -> _RowWords:
-    """The hash words of rows. `names` maps renamed columns to their names when the rows were written."""
+def _words_by_offset(rows: pa.Table, names: Mapping[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """The offsets of rows, sorted, and the hash words of the rows. Rows without an offset are at the end."""
     renamed = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-    words = words_of_table(renamed, renamed.column_names[0])
+    nothing = np.zeros((WORDS, 0), np.uint64)
+    words = np.concatenate([nothing, *_words(renamed, renamed.column_names[0])], axis=1)
     has_offset, offsets = rows.column(0).is_valid().to_numpy(), whole_numbers(rows.column(0))
     order = np.argsort(offsets, kind="stable")
     in_order = np.concatenate([words[:, has_offset][:, order], words[:, ~has_offset]], axis=1)
-    return _RowWords(offsets[order], in_order)
+    return offsets[order], in_order
+
+
+def _slice(offsets: np.ndarray, words: np.ndarray, places: np.ndarray) -> Slice:
+    """The rows at these places, in order."""
+    if not len(places):
+        return Slice()
+    own = offsets[places[places < len(offsets)]].tolist()
+    row_hash = hash_text(np.bitwise_xor.reduce(words[:, places], axis=1))
+    return Slice(len(places), row_hash, *(own[0], own[-1]) if own else (None, None))

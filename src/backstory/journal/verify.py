@@ -6,20 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.errors import BackstoryError, UsageError, Violated
+from backstory.journal import chain
 from backstory.journal.arrow_hash import Slice, SmallRows
-from backstory.journal.chain import (
-    NUMBER,
-    SEQUENCE,
-    Block,
-    block_of,
-    from_properties,
-    log_rows,
-    log_rows_in_files,
-    row_of,
-    schema_hash,
-    snapshots,
-    snapshots_in_files,
-)
+from backstory.journal.chain import NUMBER, SEQUENCE, Block
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
@@ -81,16 +70,17 @@ def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdi
     from backstory.journal.row_hash import SparkRows
 
     with translate_faults(table):
-        rows = log_rows(store, table)  # first, so that the table loaded next has every block of the log
+        rows = chain.log_rows(store, table)  # first, so that the table loaded next has every block of it
         stored = existing(store, table)
-        return _verdict(stored, read_history(rows, snapshots(stored)), SparkRows(store, stored), renamings)
+        history = read_history(rows, chain.snapshots(stored))
+        return _verdict(stored, history, SparkRows(store, stored), renamings)
 
 
 def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
     """Verify a small dataset from its files. Raises Unreadable if only Spark can read or hash them."""
-    rows = log_rows_in_files(files)
+    rows = chain.log_rows_in_files(files)
     stored = replace(files, table=described(files.catalog, files.table.shape.table))
-    history = read_history(rows, snapshots_in_files(stored.table))
+    history = read_history(rows, chain.snapshots_in_files(stored.table))
     return _verdict(stored.table, history, SmallRows(stored), renamings)
 
 
@@ -157,7 +147,7 @@ def _blocks_of_commits(
     problems = []
     for properties in snapshots_properties:
         try:
-            block = from_properties(properties)
+            block = chain.from_properties(properties)
         except Violated as stop:
             number = properties[SEQUENCE]
             sequence = int(number) if number.isdecimal() else None
@@ -180,12 +170,12 @@ def _blocks_of_log(
     problems = list(_log_problems([row[NUMBER] for row in rows], committed))
     for row in rows:
         try:
-            block = block_of(row)
+            block = chain.block_of(row)
         except Violated as stop:
             problems.append(Problem(row[NUMBER], None, "log", stop.message))
             continue
         truth = committed.get(block.sequence, block)
-        differ = [name for name, value in row_of(truth).items() if row[name] != value]
+        differ = [name for name, value in chain.row_of(truth).items() if row[name] != value]
         if differ:
             why = f"Row {block.sequence} of the log was changed: {_differing_names(differ)}."
             problems.append(_problem(truth, "log", why))
@@ -292,7 +282,7 @@ def _column_problems(
     newest = blocks[-1]
     then = namings[newest.sequence]
     names = [(then.get(name, name), type_) for name, type_ in rows.columns]
-    hashes = {schema_hash(names[:count]) for count in range(1, len(names) + 1)}
+    hashes = {chain.schema_hash(names[:count]) for count in range(1, len(names) + 1)}
     if newest.event.get("schema_hash") not in hashes:
         why = f"The columns of {table} differ from those of block {newest.sequence}."
         yield _problem(newest, "schema", why)

@@ -12,9 +12,8 @@ from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.files import table_in_files
-from backstory.reading.histories import HISTORIES, state_after
 from backstory.reading.options import Selection, shown_key_of
-from backstory.reading.questions import life
+from backstory.reading.questions import HISTORIES, life, state_after
 from backstory.reading.timelines import SNAPSHOT, VersionRow, differ
 from backstory.stores.metadata.table_metadata import CommitMetadata
 from backstory.stores.metadata.table_rows import TableReader
@@ -59,15 +58,19 @@ def blame(
         return _blame_live_row(files, key, column)
     timeline = life(table_in_files(files), key, known_at=known_at)
     versions = timeline.versions
-    place = _place(versions, at)
-    if place is None:
+    places = [
+        place
+        for place, each in enumerate(versions)
+        if at is None or (each[VALID_FROM] <= at and (each[VALID_TO] is None or each[VALID_TO] > at))
+    ]
+    if not places:
         raise UsageError(
             "no-record",
             f"There is no record with {timeline.title} at that time.",
             "Check its timeline for other times.",
         )
     _require_column(files, column, timeline.columns)
-    first = last = place
+    first = last = places[-1 if at is None else 0]
     while first and _goes_on(versions[first - 1], versions[first], column):
         first -= 1
     while last + 1 < len(versions) and _goes_on(versions[last], versions[last + 1], column):
@@ -100,16 +103,6 @@ def _require_column(files: TableReader, column: str, columns: Sequence[str]) -> 
             f"{files.table.shape.table} has no column {column} outside its key.",
             f"Its columns are {', '.join(columns)}.",
         )
-
-
-def _place(versions: Sequence[VersionRow], at: datetime | None) -> int | None:
-    """The index of the version that was true at a time, or of the last version if `at` is None."""
-    if at is None:
-        return len(versions) - 1 if versions else None
-    for place, each in enumerate(versions):
-        if each[VALID_FROM] <= at and (each[VALID_TO] is None or each[VALID_TO] > at):
-            return place
-    return None
 
 
 def _goes_on(one: VersionRow, following: VersionRow, column: str) -> bool:

@@ -6,11 +6,11 @@ V103 and V108 to V113).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from typing import Final
 
+from backstory.engine.deliver import deliver_change
 from backstory.errors import Refused, TryAgain, UsageError, bad_option, option
 from backstory.model.change import Change, Note, Tag
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cursor, Start
@@ -50,7 +50,11 @@ class Lineage:
         if isinstance(where, str) and where.isdecimal():
             where = int(where)
         if not isinstance(where, int):
-            return self._place_at(where)
+            until = instant_of(where)
+            place = sum(commit.recorded_at <= until for commit in self.commits)
+            if place or self.whole:
+                return place
+            raise expired_error(self.table)
         for place, commit in enumerate(self.commits, 1):
             if where in {commit.version, commit.id}:
                 return place
@@ -61,13 +65,6 @@ class Lineage:
         raise bad_option(
             f"{self.table} has no commit {where}.", f"`backstory log {self.table}` lists its commits."
         )
-
-    def _place_at(self, time: str | date) -> int:
-        until = instant_of(time)
-        place = sum(commit.recorded_at <= until for commit in self.commits)
-        if place or self.whole:
-            return place
-        raise expired_error(self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +176,7 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
         same = latest.tags.get(_tag(cursor)) == before
         return latest, _change(latest, cursor, version, snapshot) if same and snapshot else None
 
-    _commit(store, name, plan)
+    deliver_change(store, [name], _NOTE, plan)
     if not same:
         raise TryAgain(
             "cursor-moved",
@@ -224,16 +221,8 @@ def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, ve
         reached = commit.version
         return table, _change(table, cursor, commit.version, commit.id)
 
-    _commit(store, name, plan)
-    return Cursor(str(name), cursor, reached)
-
-
-def _commit(
-    store: IcebergStore, name: TableName, plan: Callable[[], tuple[IcebergTable, Change | None]]
-) -> None:
-    from backstory.engine.deliver import deliver_change
-
     deliver_change(store, [name], _NOTE, plan)
+    return Cursor(str(name), cursor, reached)
 
 
 def _change(table: IcebergTable, cursor: str, version: int, snapshot: int) -> Change | None:

@@ -19,6 +19,7 @@ from backstory.reading.history_queries import (
     ResultColumn,
     StoredHistory,
     database_type,
+    fetch_rows,
     in_utc,
     is_valid_at,
     key_literal,
@@ -33,7 +34,6 @@ from backstory.stores.sql.engine import Engine
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
 _BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
-_SIDES: Final = dict(zip(SIDE_COLUMNS, (_BEFORE, _AFTER), strict=True))
 
 Rows = list[dict[str, Any]]
 
@@ -58,13 +58,7 @@ class DatabaseHistory:
         ends = [ResultColumn(VALID_FROM, history.start_of("h")), ResultColumn(VALID_TO, history.end_of("h"))]
         rows = f"FROM {history.table} AS h\nWHERE {condition}"
         query = select(history.dialect, [*users, *ends, *more], rows)
-        return list(query.columns), [
-            {
-                name: in_utc(value) if isinstance(value, datetime) else value
-                for name, value in zip(query.columns, row, strict=True)
-            }
-            for row in self.engine.fetch_all(query.sql)
-        ]
+        return list(query.columns), fetch_rows(self.engine, query)
 
     def require_key(self, key: Sequence[str]) -> None:
         """Raise UsageError if a column of the key is not a user's column. The database stores no key."""
@@ -138,13 +132,14 @@ def read_differences(
     if not comparison.through:
         rows = [row for row in rows if row[_BEFORE] != row[_AFTER]]
     values = pa.table({name: _arrow_values([row[name] for row in rows]) for name in names})
-    spans = {time: pa.array([row[time] for row in rows], INSTANT) for time in (VALID_FROM, VALID_TO)}
-    truths = {side: pa.array([bool(row[mark]) for row in rows], pa.bool_()) for side, mark in _SIDES.items()}
+    sides = {time: pa.array([row[time] for row in rows], INSTANT) for time in (VALID_FROM, VALID_TO)}
+    for side, mark in zip(SIDE_COLUMNS, (_BEFORE, _AFTER), strict=True):
+        sides[side] = pa.array([bool(row[mark]) for row in rows], pa.bool_())
 
     def rows_at(places: Iterable[int]) -> Rows:
         return [{name: rows[each][name] for name in names} for each in places]
 
-    return differences(values, of_key, pa.table({**spans, **truths}), comparison, rows_at).page()
+    return differences(values, of_key, pa.table(sides), comparison, rows_at).page()
 
 
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:

@@ -21,10 +21,9 @@ from backstory.formats.memory import FULL
 from backstory.formats.values.exactly import all_optional
 from backstory.model.receipt import Receipt
 from backstory.model.values import as_json, base64_text
-from backstory.reading.histories import HISTORIES
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.options import ExportRequest
-from backstory.reading.questions import KnownTable, Rows
+from backstory.reading.questions import HISTORIES, KnownTable, Rows
 from backstory.reading.timelines import KNOWN_FROM, KNOWN_TO
 from backstory.stores.metadata.values import values_of
 
@@ -37,22 +36,17 @@ def _open_csv(file: Path, schema: pa.Schema) -> pyarrow.csv.CSVWriter:
 
 def _csv_rows(rows: pa.Table) -> pa.Table:
     """The rows. Values that Arrow cannot write as CSV are converted to text."""
-    columns = [_text(each) if _needs_text(each.type) else each for each in rows.columns]
+    columns, t = rows.columns, pa.types
+    for place, column in enumerate(columns):
+        if any(is_(column.type) for is_ in (t.is_nested, t.is_binary, t.is_fixed_size_binary)):
+            columns[place] = pa.array(map(_text, values_of(column)), pa.string())
     return pa.table(columns, rows.column_names)
 
 
-def _needs_text(type_: pa.DataType) -> bool:
-    """Whether Arrow cannot write values of the type as CSV."""
-    t = pa.types
-    return bool(t.is_nested(type_) or t.is_binary(type_) or t.is_fixed_size_binary(type_))
-
-
-def _text(column: pa.ChunkedArray) -> pa.Array:
-    texts = (
-        base64_text(each) if isinstance(each, bytes) else None if each is None else as_json(each, base64_text)
-        for each in values_of(column)
-    )
-    return pa.array(list(texts), pa.string())
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return base64_text(value)
+    return None if value is None else as_json(value, base64_text)
 
 
 _OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}

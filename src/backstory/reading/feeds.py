@@ -30,10 +30,10 @@ from backstory.model.instant import EPOCH, instant_of
 from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
 from backstory.model.table import Shape, TableName, is_reserved
 from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
+from backstory.reading import lifetimes
 from backstory.reading.commit_ranges import Lineage, Range, cursor_version, lineage_of, move_cursor, range_of
 from backstory.reading.files import StoredColumns, query_rows
 from backstory.reading.frames import query_frame, query_frames, table_in_session
-from backstory.reading.histories import require_knowledge, system_columns
 from backstory.reading.lifetimes import (
     DUCKDB,
     ENDED,
@@ -43,10 +43,9 @@ from backstory.reading.lifetimes import (
     STATED_TO,
     ColumnSql,
     SqlSyntax,
-    internal_name,
-    statements_query,
 )
 from backstory.reading.options import ChangesRequest
+from backstory.reading.questions import require_knowledge, system_columns
 from backstory.spark.connect import needs_java
 from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
@@ -147,6 +146,10 @@ def feed_rows(table: TableLike, request: ChangesRequest) -> FeedRows:
     own columns.
     """
     shape = table.shape
+
+    def is_version(_: SqlSyntax, column: ColumnSql) -> str:
+        return f"{column(MEMORY, ROLE)} IS NULL"
+
     if request.current:
         if shape.layout is Layout.ODF:
             raise UsageError(
@@ -158,7 +161,7 @@ def feed_rows(table: TableLike, request: ChangesRequest) -> FeedRows:
         rows = FeedRows(columns, shape.key, partial(current_condition, shape))
     else:
         columns = {name: name for name in shape.names if name != MEMORY}
-        rows = FeedRows(columns, row_identity(table), _is_version if MEMORY in shape.names else any_row)
+        rows = FeedRows(columns, row_identity(table), is_version if MEMORY in shape.names else any_row)
     for name in rows.columns.values():
         if is_reserved(name, CHANGE_COLUMNS):
             raise Refused(
@@ -179,10 +182,6 @@ def row_identity(table: TableLike) -> tuple[str, ...]:
     if shape.layout is Layout.HIST and of_version in shape.names:
         return (of_version,)
     return (*shape.key, span.start) if span and shape.key else shape.key
-
-
-def _is_version(_: SqlSyntax, column: ColumnSql) -> str:
-    return f"{column(MEMORY, ROLE)} IS NULL"
 
 
 def any_row(*_: object) -> str:
@@ -232,11 +231,15 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     feed, range_ = feed_rows(table, request), commit_range(table, request)
     if range_ is None or any(each.operation == GAP for each in range_.commits):
         raise Unreadable("snapshots that have expired")
-    names, stored = _identity(table, feed), StoredColumns()
+    types = {each["name"]: arrow_type_of(each["type"]) for each in table.fields}
+    unsorted = (pa.types.is_floating, pa.types.is_nested)
+    if not feed.identity or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
+        raise Unreadable("rows whose keys are not plain")
+    stored = StoredColumns()
     feed.condition(DUCKDB, stored)  # it names the columns that are read
     columns = list(dict.fromkeys([*feed.columns, *stored.names]))
     moved = read_moved_rows(files, columns, range_.before, range_.commits)
-    changes = _changes(moved, feed, names, stored, net=request.net) if len(moved) else ()
+    changes = _changes(moved, feed, stored, net=request.net) if len(moved) else ()
     marks = [(each.version, each.committed_at) for each in range_.commits]
     rows = [
         {**row, **dict(zip(CHANGE_COLUMNS, (type_, *marks[commit]), strict=True))}
@@ -246,19 +249,11 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     return SmallFeed(table.shape.table, rows, columns, range_.since, range_.until)
 
 
-def _identity(table: TableMetadata, feed: FeedRows) -> list[str]:
-    """The shown columns that identify a row."""
-    types = {each["name"]: arrow_type_of(each["type"]) for each in table.fields}
-    unsorted = (pa.types.is_floating, pa.types.is_nested)
-    if not feed.identity or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
-        raise Unreadable("rows whose keys are not plain")
-    return [feed.columns[name] for name in feed.identity]
-
-
 def _changes(
-    moved: pa.Table, feed: FeedRows, names: Sequence[str], stored: StoredColumns, *, net: bool
+    moved: pa.Table, feed: FeedRows, stored: StoredColumns, *, net: bool
 ) -> Iterator[tuple[dict[str, Any], str, int]]:
     """Each change among moved rows: its row, its type, and the number of its commit."""
+    names = [feed.columns[name] for name in feed.identity]
     shown = moved.select(list(feed.columns)).rename_columns(list(feed.columns.values()))
     numbers = {
         _PLACE: integers(np.arange(len(moved))),
@@ -397,14 +392,14 @@ def _recorded_moves(
     source = f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {first} FROM {name} WHERE {condition})"
     own = {
         VALID_TO: ended,
-        RECORDED_AT: f"IF({quote(internal_name('step'))} = 1, {first}, {recorded})",
+        RECORDED_AT: f"IF({quote(lifetimes.internal_name('step'))} = 1, {first}, {recorded})",
         IS_CURRENT: f"{ended} IS NULL",
     }
     names = table.shape.names
     query = _MOVES.format(
         names=", ".join(map(quote, names)),
         columns=", ".join(f"{own.get(each, quote(each))} AS {quote(each)}" for each in names),
-        stated=replace(table_in_session(store, table), source=source).sql(statements_query),
+        stated=replace(table_in_session(store, table), source=source).sql(lifetimes.statements_query),
         stated_from=quote(STATED_FROM),
         stated_to=quote(STATED_TO),
         within=" AND ".join(within),

@@ -21,29 +21,10 @@ from backstory.model.instant import EPOCH
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.reading.histories import (
-    TableState,
-    identity_names,
-    no_end_error,
-    order_columns,
-    shown_key,
-    state_at,
-    system_columns,
-)
-from backstory.reading.lifetimes import (
-    ANSWER,
-    CHANGED,
-    DUCKDB,
-    ENDED,
-    SIDES,
-    STARTED,
-    STATED_FROM,
-    TIMELY,
-    differences_query,
-    internal_name,
-)
+from backstory.reading import lifetimes, questions
+from backstory.reading.lifetimes import ANSWER, CHANGED, DUCKDB, SIDES, STATED_FROM, TIMELY
 from backstory.reading.options import Comparison, Selection, key_of
-from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
+from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, TableState
 from backstory.reading.timelines import VersionRow, shown_name, value_text
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
@@ -118,6 +99,12 @@ def query_rows(rows: pa.Table, query: str) -> pa.Table:
 
 
 _database = cache(duckdb_in_memory)
+
+
+def sort_in_lease(lease: MemoryLease, what: str, rows: pa.Table, query: str) -> pa.Table:
+    """The answer to a query that sorts the relation `recorded`. Raises Unreadable without memory for it."""
+    with hold_memory(lease, what, SORT_MEMORY * rows.nbytes):
+        return query_rows(rows, query)
 
 
 def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
@@ -202,44 +189,40 @@ class Differences:
 
     def common_changes(self, most: int) -> list[CommonChange]:
         """The changes of values that several records have in common, the most frequent first."""
-        groups = [group for name in self.changed for group in self._common_changes_of(name, most)]
+        groups = list[CommonChange]()
+        for name, mask in self.changed.items():
+            sides = [self.records[side][mask] for side in SIDES]
+            one, other = _codes(self.values, name, *sides)
+            pairs = one * (int(other.max(initial=0)) + 1) + other
+            _, firsts, counts = np.unique(pairs, return_index=True, return_counts=True)
+            frequent = [place for place in np.argsort(-counts, kind="stable")[:most] if counts[place] > 1]
+            rows = (self.rows(side[firsts[frequent]]) for side in sides)
+            groups += (
+                CommonChange(int(counts[place]), name, value_text(before[name]), value_text(after[name]))
+                for place, before, after in zip(frequent, *rows, strict=True)
+            )
         return sorted(groups, key=lambda each: -each.count)[:most]
-
-    def _common_changes_of(self, name: str, most: int) -> list[CommonChange]:
-        records = np.flatnonzero(self.changed[name])
-        sides = [self.records[side][records] for side in SIDES]
-        one, other = _codes(self.values, name, *sides)
-        pairs = one * (int(other.max(initial=0)) + 1) + other
-        _, firsts, counts = np.unique(pairs, return_index=True, return_counts=True)
-        frequent = [place for place in np.argsort(-counts, kind="stable")[:most] if counts[place] > 1]
-        rows = (self.rows(side[firsts[frequent]]) for side in sides)
-        return [
-            CommonChange(int(counts[place]), name, value_text(before[name]), value_text(after[name]))
-            for place, before, after in zip(frequent, *rows, strict=True)
-        ]
 
     def page(self, begin: int = 0, end: int | None = None) -> list[Difference]:
         """A range of records: `key`, `change`, `before`, `after`, `changed`, and `away` if it is known."""
         part = self.at(np.arange(len(self))[begin:end])
         changed: list[list[str]] = [[] for _ in range(len(part))]
         for name, mask in part.changed.items():
-            for record in np.flatnonzero(mask):
-                changed[record].append(name)
+            for number in np.flatnonzero(mask):
+                changed[number].append(name)
         kinds, sides = part.records["change"].tolist(), (part.rows_at(part.records[each]) for each in _PLACES)
-        records = [self._record(*each) for each in zip(kinds, *sides, changed, strict=True)]
-        if "away" not in part.records:
-            return records
-        away = part.records["away"].tolist()
-        return [{**each, "away": was_away} for each, was_away in zip(records, away, strict=True)]
-
-    def _record(
-        self, change: str, row: Row, before: Row | None, after: Row | None, changed: list[str]
-    ) -> Difference:
-        if not self.key:  # one row represents its copies, whose zeros may have other signs
-            before, after = (None if each is None else _with_positive_zeros(each) for each in (before, after))
-        one = before or after or row
-        key = _with_positive_zeros({name: one[name] for name in self.key or one})
-        return {"key": key, "change": change, "before": before, "after": after, "changed": changed}
+        records = list[Difference]()
+        for change, row, before, after, names in zip(kinds, *sides, changed, strict=True):
+            one = before or after or row
+            key = _with_positive_zeros({name: one[name] for name in self.key or one})
+            shown = [before, after]
+            if not self.key:  # one row represents its copies, whose zeros may have other signs
+                shown = [each and _with_positive_zeros(each) for each in shown]
+            values = dict(zip(SIDES, shown, strict=True))
+            records.append({"key": key, "change": change, **values, "changed": names})
+        for record, away in zip(records, part.records.get("away", ()), strict=False):
+            record["away"] = bool(away)
+        return records
 
     def rows_at(self, places: np.ndarray) -> list[Row | None]:
         """The rows at these places, with None for `NO_ROW`."""
@@ -273,25 +256,22 @@ def differences(
     `valid_from` and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows that are shown
     instead of `values`.
     """
-    relation = {
-        internal_name("row"): integers(np.arange(values.num_rows)),
-        **{internal_name(each): sides[internal_name(each)] for each in SIDES},
-        **{
-            name: without_zone(sides[time])
-            for name, time in ((STARTED, VALID_FROM), (ENDED, VALID_TO))
-            if time in sides.column_names
-        },
-    }
+    internal = lifetimes.internal_name
+    times = {name: time for name, time in TIMES.items() if time in sides.column_names}
+    relation = {internal("row"): integers(np.arange(values.num_rows))}
+    relation |= {internal(side): sides[internal(side)] for side in SIDES}
+    relation |= {name: without_zone(sides[time]) for name, time in times.items()}
     if key:
         relation[_RECORD] = integers(identities(values, key))
     if comparison.through or not key:
-        relation[internal_name("values")] = integers(identities(values, values.column_names))
-    query = differences_query(DUCKDB, [_RECORD] if key else [], through=comparison.through, timed=timed)
-    columns = ", ".join(DUCKDB.name(internal_name(each)) for each in ANSWER)
-    answer = query_rows(pa.table(relation), f"SELECT {columns} FROM ({query}) AS answer")
-    change, otherwise = (_words(answer[internal_name(each)]) for each in ANSWER[:2])
+        relation[internal("values")] = integers(identities(values, values.column_names))
+    record = [_RECORD] if key else []
+    query = lifetimes.differences_query(DUCKDB, record, through=comparison.through, timed=timed)
+    listed = ", ".join(f'{DUCKDB.name(internal(each))} AS "{each}"' for each in ANSWER)
+    answer = query_rows(pa.table(relation), f"SELECT {listed} FROM ({query}) AS answer")
+    change, otherwise = (_words(answer[each]) for each in ANSWER[:2])
     row, before, after = (
-        whole_numbers(pc.coalesce(answer[internal_name(each)], integers([NO_ROW])[0])) for each in ANSWER[2:5]
+        whole_numbers(pc.coalesce(answer[each], integers([NO_ROW])[0])) for each in ANSWER[2:5]
     )
     both = np.flatnonzero(change == CHANGED)
     changed = {name: np.zeros(len(change), bool) for name in values.column_names if name not in key}
@@ -302,7 +282,7 @@ def differences(
     change = np.where((change == CHANGED) & ~differ | (change == None), otherwise, change)  # noqa: E711 - of an array
     records = {"change": change, "row": row, "before": before, "after": after}
     if comparison.through:
-        records["away"] = truths_of(answer[internal_name(ANSWER[5])])
+        records["away"] = truths_of(answer[ANSWER[5]])
     shown = rows or (lambda some: rows_of(values.take(integers(some))))
     every = Differences(shown, values, key, records, changed)
     every = every.at(np.flatnonzero(change != None))  # noqa: E711 - of an array
@@ -360,15 +340,12 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
 
     @property
     def metadata(self) -> TableMetadata:
-        """The metadata of the table."""
         return self.files.table
 
     def at(self, known_at: datetime | None) -> "KnownFiles":
-        """The table as known at a recorded time."""
-        return table_in_files(self.files, state_at(self.files.table, known_at))
+        return table_in_files(self.files, questions.state_at(self.files.table, known_at))
 
     def unite(self, before: pa.Table, after: pa.Table) -> pa.Table:
-        """The rows of two states, with `SIDE_COLUMNS`."""
         try:
             rows = pa.concat_tables([before, after], promote_options="default")
         except pa.ArrowException:
@@ -379,24 +356,22 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return rows
 
     def differences(self, rows: pa.Table, comparison: Comparison) -> Differences:
-        """The records whose rows differ in two states, as row positions, in key order."""
-        shape, key, hidden = self.shape, shown_key(self.shape), {VALID_FROM, VALID_TO, *SIDE_COLUMNS}
-        names = comparison.names(shape.table, key, [each for each in rows.column_names if each not in hidden])
+        key, hidden = questions.shown_key(self.shape), {VALID_FROM, VALID_TO, *SIDE_COLUMNS}
+        shown = [each for each in rows.column_names if each not in hidden]
+        names = comparison.names(self.shape.table, key, shown)
         if any(pa.types.is_map(each.type) for each in rows.schema if each.name in (key or names)):
             raise Unreadable("maps in a key")
         if not set(key) <= set(names):
             raise Unreadable("a key of other columns then")
-        timed = shape.layout is Layout.ODF and bool(system_columns(self.stored)["events"])
+        timed = bool(self.system.get("events"))
         with hold_memory(self.files.lease, "differences", SORT_MEMORY * len(names) * rows.num_rows * 8):
             return differences(rows.select(names), key, rows, comparison, timed=timed)
 
     def in_order(self, rows: pa.Table) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        """The schema and batches of rows, sorted by their key and times, then by all other columns."""
-        first = [*order_columns(self.shape, rows.column_names), STATED_FROM]
+        first = [*questions.order_columns(self.shape, rows.column_names), STATED_FROM]
         return rows.schema, sort_rows(rows, first).to_batches()
 
     def values(self, rows: pa.Table) -> Sequence[VersionRow]:
-        """The values of rows."""
         return rows_of(rows)
 
     def read(self, names: Sequence[str]) -> pa.Table:
@@ -405,14 +380,12 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return self.files.rows(self.snapshot, self.fields, distinct, table_rows.MOST_IN_ARROW, self.searches)
 
     def ask(self, query: Query, *more: str, timed: bool = True) -> pa.Table:
-        """DuckDB's answer to a query."""
-        shape, users = self.shape, self.history.user_columns
-        names = system_columns(self.stored) if shape.layout is Layout.ODF else {}
-        key = identity_names(names, shape) if names else shape.key
-        identity = key if shape.layout in {Layout.ODF, Layout.FIVETRAN_HISTORY} else ()
+        shape, users, names = self.shape, self.history.user_columns, self.system
+        successive = shape.layout in {Layout.ODF, Layout.FIVETRAN_HISTORY}
+        identity = questions.identity_names(names, shape) if successive else []
         remembered = self.until is not None or STATED_FROM in more
         stored, record = StoredColumns(), [_RECORD] if identity else []
-        text = layout_query(self, DUCKDB, stored, query, record, remembered=remembered)
+        text = self.query_sql(query, DUCKDB, stored, record, remembered=remembered)
         _require_times(shape, names)
         rows = self.read([*(each.name for each in users), *stored.names, *identity])
         _require_ends(shape, rows)
@@ -422,12 +395,8 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         columns = [*(TIMES if timed else ()), *more]
         listed = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
         order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
-        with hold_memory(
-            self.files.lease, "lifetimes", SORT_MEMORY * sum(each.nbytes for each in relation.values())
-        ):
-            times = query_rows(
-                pa.table(relation), f"SELECT {listed} FROM ({text}) AS answer ORDER BY {order}"
-            )
+        text = f"SELECT {listed} FROM ({text}) AS answer ORDER BY {order}"
+        times = sort_in_lease(self.files.lease, "lifetimes", pa.table(relation), text)
         shown = [shown_name(each.source) for each in users]
         answer = rows.select([each.name for each in users]).rename_columns(_distinct(shown))
         answer = answer.take(times[_PLACE])
@@ -439,7 +408,6 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return answer
 
     def live_rows(self) -> pa.Table:
-        """The rows of a table without a history, except rows that Fivetran marked as deleted."""
         shape, users = self.shape, self.shape.user_columns
         shown = _distinct([each.source for each in users])
         marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
@@ -449,11 +417,9 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return rows.select([each.name for each in users]).rename_columns(shown)
 
     def select(self, rows: pa.Table, selection: Selection) -> pa.Table:
-        """The selected columns of rows."""
         return rows.select(self.names(selection, rows.column_names))
 
     def of_record(self, key: object) -> "KnownFiles":
-        """The table restricted to one record. Raises UsageError if the table has another key."""
         values = key_of(self.shape, key)
         types = {each["name"]: arrow_type_of(each["type"]) for each in self.fields}
         if any(pa.types.is_fixed_size_binary(types[name]) for name in values):
@@ -534,10 +500,10 @@ def _require_ends(shape: Shape, rows: pa.Table) -> None:
         return
     flags = without_nulls(rows[span.open])
     if pc.any(pc.and_(pc.invert(flags), pc.is_null(rows[span.end]))).as_py():
-        raise no_end_error(shape, span)
+        raise questions.no_end_error(shape, span)
 
 
 def table_in_files(files: TableReader, state: TableState | None = None) -> KnownFiles:
     """A table in a state, by default now."""
-    state = state or state_at(files.table, None)
+    state = state or questions.state_at(files.table, None)
     return KnownFiles(files.table, state.shape, state.until, files, state.fields, state.snapshot)

@@ -15,28 +15,10 @@ from backstory.model.history import History
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
-from backstory.reading.histories import (
-    HISTORIES,
-    no_end_error,
-    order_columns,
-    shown_key,
-    state_at,
-    system_columns,
-)
-from backstory.reading.lifetimes import (
-    ANSWER,
-    CHANGED,
-    ENDED,
-    NO_FACT,
-    SPARK,
-    STARTED,
-    STATED_FROM,
-    differences_query,
-    internal_name,
-    true_query,
-)
+from backstory.reading import lifetimes, questions
+from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED, STATED_FROM
 from backstory.reading.options import Comparison, Selection, shown_key_of
-from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
+from backstory.reading.questions import HISTORIES, SIDE_COLUMNS, TIMES, KnownTable, Query
 from backstory.reading.timelines import VersionRow, shown_name
 from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of
@@ -53,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 # The times at which a row was recorded and its end last moved, and the end before that move.
-NATIVE: Final = tuple(map(internal_name, ("recorded", "moved", "end_before")))
-_CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
+NATIVE: Final = tuple(map(lifetimes.internal_name, ("recorded", "moved", "end_before")))
+_CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(lifetimes.internal_name, ANSWER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +50,13 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
     @property
     def metadata(self) -> TableMetadata:
-        """The metadata of the table."""
         return metadata_of(self.store, self.stored)
 
     def at(self, known_at: datetime | None) -> "KnownFrames":
-        """The table as known at a recorded time."""
         now = table_in_session(self.store, self.stored)
         if known_at is None:
             return now
-        state, source = state_at(self.metadata, known_at), now.source
+        state, source = questions.state_at(self.metadata, known_at), now.source
         if state.snapshot is None:
             source = f"(SELECT * FROM {source} LIMIT 0)"
         elif state.until is None:
@@ -84,7 +64,6 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return replace(now, shape=state.shape, until=state.until, source=source)
 
     def unite(self, before: "DataFrame", after: "DataFrame") -> "DataFrame":
-        """The rows of two states, with `SIDE_COLUMNS`."""
         from pyspark.sql.functions import lit
 
         one, other = (
@@ -106,48 +85,43 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
         from backstory.strategies.frames import comparable
 
-        shape, key, types = (
-            self.shape,
-            shown_key(self.shape),
-            {each.name: each.dataType for each in rows.schema},
-        )
+        key, types = questions.shown_key(self.shape), {each.name: each.dataType for each in rows.schema}
         hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *SIDE_COLUMNS}
-        names = comparison.names(shape.table, key, [name for name in types if name not in hidden])
-        timed = shape.layout is Layout.ODF and bool(system_columns(self.stored)["events"])
+        names = comparison.names(self.shape.table, key, [name for name in types if name not in hidden])
+        timed = bool(self.system.get("events"))
         row = struct(*(_shown_value(name, types[name], unsigned=not key) for name in names))
         rows = rows.withColumn(_ROW, row).withColumnsRenamed({name: time for time, name in TIMES.items()})
         if comparison.through or not key:
             values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
-            rows = rows.withColumn(internal_name("values"), values)
-        records = query_frame(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
+            rows = rows.withColumn(lifetimes.internal_name("values"), values)
+        records = query_frame(
+            rows, lifetimes.differences_query(SPARK, key, through=comparison.through, timed=timed)
+        )
         before, after = column(_WAS), column(_IS)
-        differing = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
+
+        def differs(name: str) -> "Column":
+            one, other = (comparable(side[name], types[name]) for side in (before, after))
+            return ~one.eqNullSafe(other)
+
+        differing = (when(differs(name), lit(name)) for name in names if name not in key)
         changed = when(column(_CHANGE) == CHANGED, array_compact(array(*differing))).otherwise(array())
         same = (column(_CHANGE) == CHANGED) & (size(changed) == 0)
         whole = coalesce(before, after)
+        change = when(same, column(_OTHERWISE)).otherwise(coalesce(column(_CHANGE), column(_OTHERWISE)))
         differences = records.select(
             (struct(*map(column, key)) if key else whole).alias("key"),
-            when(same, column(_OTHERWISE))
-            .otherwise(coalesce(column(_CHANGE), column(_OTHERWISE)))
-            .alias("change"),
+            change.alias("change"),
             before.alias("before"),
             after.alias("after"),
             changed.cast("array<string>").alias("changed"),
             *([column(_AWAY).alias("away")] if comparison.through else []),
         )
-        differences = differences.where(column("change").isNotNull())
-        return (
-            differences
-            if comparison.change is None
-            else differences.where(column("change") == comparison.change)
-        )
+        kind = column("change")
+        return differences.where(kind.isNotNull() if comparison.change is None else kind == comparison.change)
 
     def in_order(self, rows: "DataFrame") -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The schema and batches of rows, sorted by their key and times."""
-        first = [
-            *order_columns(self.stored.shape, rows.columns),
-            *(name for name in rows.columns if name == STATED_FROM),
-        ]
+        stated = [STATED_FROM] if STATED_FROM in rows.columns else []
+        first = [*questions.order_columns(self.stored.shape, rows.columns), *stated]
         with translate_faults(self.stored.shape.table):
             schema = arrow_of(rows.limit(0)).schema
         return schema, self._batches(rows.orderBy(*map(column, first)) if first else rows, schema)
@@ -163,12 +137,10 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
                 yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)
 
     def values(self, rows: "DataFrame") -> Sequence[VersionRow]:
-        """The values of rows."""
         with translate_faults(self.stored.shape.table):
             return rows_of(arrow_of(rows))
 
     def ask(self, query: Query, *more: str, timed: bool = True) -> "DataFrame":
-        """Spark's answer to a query."""
         shown = _shown_sql(self.history, self.sql(query), *more, timed=timed)
         with translate_faults(self.stored.shape.table):
             return self._only_record(self.store.spark.sql(shown))
@@ -177,19 +149,17 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         """A query in Spark SQL."""
         syntax, span = replace(SPARK, rows=self.source), self.shape.layout.span
         if span is not None:
-            error = text_literal(error_text(no_end_error(self.shape, span)))
+            error = text_literal(error_text(questions.no_end_error(self.shape, span)))
             syntax = replace(syntax, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
         # The key columns keep their names, so that Spark pushes a filter on them below the window functions.
-        return layout_query(self, syntax, quote, query)
+        return self.query_sql(query, syntax, quote)
 
     def live_rows(self) -> "DataFrame":
-        """The rows of a table without a history, except rows that Fivetran marked as deleted."""
         users = (column(each.name).alias(each.source) for each in self.shape.user_columns)
         live = self.store.spark.sql(f"SELECT * FROM {self.source}")
         return self._only_record(_not_deleted(live, self.shape).select(*users))
 
     def select(self, rows: "DataFrame", selection: Selection) -> "DataFrame":
-        """The selected columns of rows."""
         return rows.select(*map(column, self.names(selection, rows.columns)))
 
     def of_record(self, key: object) -> "KnownFrames":
@@ -223,13 +193,6 @@ def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
     value = column(name)
     signed = unsigned and isinstance(type_, DoubleType | FloatType)
     return (value + lit(0.0).cast(type_) if signed else value).alias(name)
-
-
-def _values_differ(name: str, type_: "DataType") -> "Column":
-    from backstory.strategies.frames import comparable
-
-    before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
-    return ~before.eqNullSafe(after)
 
 
 def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> KnownFrames:
@@ -314,7 +277,7 @@ def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame"
     if stored.shape.layout not in HISTORIES:
         return _not_deleted(rows, stored.shape)
     known = table_in_session(store, stored)
-    query = known.sql(known.versions_query(partial(true_query, instant=None)))
+    query = known.sql(known.versions_query(partial(lifetimes.true_query, instant=None)))
     return store.spark.sql(query).select(*map(column, rows.columns))
 
 

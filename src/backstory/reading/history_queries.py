@@ -22,6 +22,7 @@ from backstory.reading.lifetimes import TRUE_AT
 from backstory.reading.options import exact_value
 from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.engine import Engine
 from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:
@@ -91,6 +92,17 @@ class Query(NamedTuple):
 
     sql: str
     columns: tuple[str, ...]
+
+
+def fetch_rows(engine: Engine, query: Query) -> list[dict[str, Any]]:
+    """The rows of a query, as dictionaries. Times are in UTC."""
+    return [
+        {
+            name: in_utc(value) if isinstance(value, datetime) else value
+            for name, value in zip(query.columns, row, strict=True)
+        }
+        for row in engine.fetch_all(query.sql)
+    ]
 
 
 class ResultColumn(NamedTuple):
@@ -527,20 +539,32 @@ def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[st
         cases = " ".join(f"WHEN {text(each.name)} THEN {_text(history, each, side)}" for each in compared)
         return f"CASE c.column_name {cases} END" if compared else nothing
 
-    any_differs = "".join(f" OR ({each})" for each in differs)
-    is_changed = f"p.backstory_change = {text('changed')}"
+    old, new = (history.of(side, history.key) for side in ("o", "n"))
+    change = (
+        f"CASE WHEN {old} IS NULL THEN {text('added')} "
+        f"WHEN {new} IS NULL THEN {text('removed')} ELSE {text('changed')} END"
+    )
+    key = [
+        ResultColumn(name, f"COALESCE({history.of('n', name)}, {history.of('o', name)})")
+        for name in history.identifying
+    ]
+    one, other = (
+        f"(SELECT * FROM {history.table} AS h WHERE {is_valid_at(history, 'h', time)})"
+        for time in (first, second)
+    )
     return select(
         dialect,
         [
-            ResultColumn("change", "p.backstory_change"),
-            *columns_of(history, "p", history.identifying),
+            ResultColumn("change", change),
+            *key,
             ResultColumn("column_name", "c.column_name"),
             ResultColumn("old_value", value("o")),
             ResultColumn("new_value", value("n")),
         ],
-        f"FROM (\n{_versions_of_two(history, first, second, compared)}\n) AS p\n"
+        f"FROM {one} AS o\nFULL JOIN {other} AS n ON {new} = {old}\n"
         f"JOIN (\n{' UNION ALL '.join(names)}\n) AS c\n"
-        f"ON (c.column_name IS NULL AND NOT {is_changed}) OR ({is_changed} AND (1 = 0{any_differs}))",
+        f"ON (c.column_name IS NULL AND ({old} IS NULL OR {new} IS NULL))\n"
+        f"  OR ({old} = {new} AND (1 = 0{''.join(f' OR ({each})' for each in differs)}))",
     )
 
 
@@ -555,46 +579,16 @@ def _compared_attributes(history: StoredHistory, columns: Sequence[str] | None) 
     return [known[name] for name in (known if columns is None else columns)]
 
 
-def _side(history: StoredHistory, column: SqlColumn, side: str) -> str:
-    """The name of an attribute's column on a side: `o` for the first time, and `n` for the second."""
-    return f"backstory_{side}{[each.name for each in history.attributes].index(column.name)}"
-
-
-def _versions_of_two(history: StoredHistory, first: Time, second: Time, columns: Sequence[SqlColumn]) -> str:
-    """Each record that is valid at either of two times: its change, and its attributes at both times."""
-    sides, values = [], []
-    for side, time in (("o", first), ("n", second)):
-        named = [f"{history.of('h', each.name)} AS {_side(history, each, side)}" for each in columns]
-        listed = ", ".join([*(history.of("h", name) for name in history.identifying), *named])
-        sides.append(f"(SELECT {listed} FROM {history.table} AS h WHERE {is_valid_at(history, 'h', time)})")
-        values += [f"{side}.{_side(history, each, side)}" for each in columns]
-    old, new = (history.of(side, history.key) for side in ("o", "n"))
-    change = (
-        f"CASE WHEN {old} IS NULL THEN {history.text('added')} "
-        f"WHEN {new} IS NULL THEN {history.text('removed')} ELSE {history.text('changed')} END"
-    )
-    keys = [
-        f"COALESCE({history.of('n', name)}, {history.of('o', name)}) AS "
-        f"{history.dialect.render_identifier(name)}"
-        for name in history.identifying
-    ]
-    listed = ", ".join([f"{change} AS backstory_change", *keys, *values])
-    return f"SELECT {listed}\nFROM {sides[0]} AS o\nFULL JOIN {sides[1]} AS n ON {new} = {old}"
-
-
 def _differs(history: StoredHistory, column: SqlColumn) -> str:
     """Whether the values of an attribute differ. JSON is compared as text."""
     as_text = column.datatype is Datatype.JSON
-    sides = [
-        _text(history, column, side) if as_text else f"p.{_side(history, column, side)}"
-        for side in ("o", "n")
-    ]
+    sides = (_text(history, column, side) if as_text else history.of(side, column.name) for side in "on")
     return history.dialect.null_safe_ne(*sides)
 
 
 def _text(history: StoredHistory, column: SqlColumn, side: str) -> str:
     """The canonical text of an attribute on a side."""
-    sql, dialect = f"p.{_side(history, column, side)}", history.dialect
+    sql, dialect = history.of(side, column.name), history.dialect
     if column.datatype is Datatype.FLOAT:
         return dialect.cast_expression(sql, dialect.map_logical_type(Datatype.STRING))
     return dialect.canonical_text(sql, column.datatype, column.decimal_precision, column.decimal_scale)

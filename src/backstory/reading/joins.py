@@ -18,9 +18,9 @@ from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape
 from backstory.reading.frames import NATIVE, KnownFrames, frame_instant, query_frames
-from backstory.reading.histories import shown_key
 from backstory.reading.history_queries import distinct
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
+from backstory.reading.questions import shown_key
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
@@ -140,8 +140,10 @@ FROM (
   ) AS newest FROM both_sides
 ) AS ordered WHERE row IS NOT NULL
 """
-# Rows that match nothing are spread over some partitions.
-_IN_ORDER: Final = f"""
+# Sorts rows and versions together by time, and takes the last version before each row. One sort serves any
+# number of rows and versions of a key. If versions overlap, the one that began last is used. Rows that match
+# nothing are spread over some partitions.
+IN_ORDER: Final = f"""
 WITH both_sides AS (
   SELECT {{history_keys}}, NULL AS part, {{start}} AS instant, NULL AS number, NULL AS row,
     struct({{end}} AS until, {{shown}} AS shown) AS version FROM history
@@ -202,15 +204,6 @@ WITH stated AS (
 """
 # The most statements of a record that are compared one by one.
 FEW: Final = 32
-
-
-def join_in_order(join: Join) -> "DataFrame":
-    """Sort rows and versions together by time, and take the last version before each row.
-
-    One sort serves any number of rows and versions of a key. If versions overlap, the one that began last is
-    used.
-    """
-    return join.ask_in_order(_IN_ORDER)
 
 
 def join_statements(join: Join, few: int = FEW) -> "DataFrame":
@@ -284,7 +277,7 @@ def join_as_of(
     one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
     short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(source.at(known_at).versions())
-    return join_pairs(join) if short else join_in_order(join)
+    return join_pairs(join) if short else join.ask_in_order(IN_ORDER)
 
 
 def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: Sequence[str]) -> None:

@@ -71,15 +71,11 @@ def require_key(shape: Shape, key: Mapping[str, object]) -> None:
             message = f"{shape.table} has no key column {unknown[0]}; the key is {listed}."
         else:
             message = f"The key of {shape.table} is {listed}; {lacking[0]} is not given."
-        raise UsageError("other-key", message, _key_remedy(shape, key))
-
-
-def _key_remedy(shape: Shape, key: Mapping[str, object]) -> str:
-    """The remedy for a key of other columns: the same values by the right names."""
-    if len(shape.source_key) == len(key) == 1:
-        (value,) = key.values()
-        return f"Write {shape.source_key[0]}={value}, or only {value}."
-    return f"Write {' '.join(f'{name}=VALUE' for name in shape.source_key)}."
+        remedy = f"Write {' '.join(f'{name}=VALUE' for name in shape.source_key)}."
+        if len(shape.source_key) == len(key) == 1:
+            (value,) = key.values()
+            remedy = f"Write {shape.source_key[0]}={value}, or only {value}."
+        raise UsageError("other-key", message, remedy)
 
 
 def exact_value(name: str, value: object, type_: ColumnType) -> Any:
@@ -90,15 +86,9 @@ def exact_value(name: str, value: object, type_: ColumnType) -> Any:
     try:
         return named_value(value, type_)
     except Unnamed as error:
-        raise UsageError(
-            "other-key",
-            f"{value!r} is not {_article(type_)} {type_}, the type of column {name}.",
-            error.remedy,
-        ) from None
-
-
-def _article(type_: ColumnType) -> str:
-    return "an" if str(type_)[0] in "AEIOaeio" else "a"
+        article = "an" if str(type_)[0] in "AEIOaeio" else "a"
+        message = f"{value!r} is not {article} {type_}, the type of column {name}."
+        raise UsageError("other-key", message, error.remedy) from None
 
 
 _AXES: Final = {VALID_FROM, VALID_TO, STATED_FROM, STATED_TO}

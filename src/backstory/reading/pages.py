@@ -14,19 +14,14 @@ from backstory.errors import UsageError
 from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.files import KnownFiles, are_after, equals_next, query_rows, sort_rows, table_in_files
-from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.options import Selection, exact_value, key_of
+from backstory.reading.questions import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.timelines import shown_name
 from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
 from backstory.stores.metadata.table_metadata import Unreadable
-from backstory.stores.metadata.table_rows import (
-    MOST_VALUES,
-    TableReader,
-    is_small,
-    least_values,
-    number_of_rows,
-)
+from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import rows_of, truths_of, whole_numbers
 from backstory.strategies.values import ranks
 
@@ -60,12 +55,12 @@ class PageQuery:
         snapshot, names = self.known.snapshot, _key_names(self.known)
         if limit is None or snapshot is None or not names or self.known.searches:
             return self.answer(self.known)
-        if is_small(snapshot) and int(number_of_rows(snapshot) or 0) <= FEW:
+        if table_rows.is_small(snapshot) and int(table_rows.number_of_rows(snapshot) or 0) <= FEW:
             return self.answer(self.known)
         try:
             return self._of_least_keys(snapshot, names[0], limit)
         except Unreadable:
-            if is_small(snapshot):
+            if table_rows.is_small(snapshot):
                 return self.answer(self.known)
             if not self.sure and len(names) == 1:
                 raise
@@ -81,7 +76,7 @@ class PageQuery:
         """
         least, count = self.after.get(name), max(limit * ROWS_FOR_ONE, FEWEST)
         fields, files = list(self.known.fields), self.known.files
-        while (span := least_values(files, snapshot, fields, name, count, least)) is not None:
+        while (span := table_rows.least_values(files, snapshot, fields, name, count, least)) is not None:
             rows = self._within({name: span})
             if rows.num_rows >= limit:
                 return rows
@@ -172,6 +167,9 @@ def page(
     key, conditions, time = shown_key(known.shape), _search_values(known, where), _lasting_time(known, time)
     least = {} if after is None else key_of(known.shape, after)
     behind = dict(zip(key, least.values(), strict=False))
+    sure: dict[str, Search] = {}  # searches that match all rows of the page
+    if known.shape.layout not in HISTORIES or known.utc_span is not None:
+        sure = {**dict(conditions.values()), **({} if time is None else known.searches_at(time))}
 
     def answer(part: KnownFiles) -> pa.Table:
         rows = part.rows_at(time)
@@ -179,7 +177,7 @@ def page(
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
 
-    first, needed = PageQuery(known, answer, _sure_searches(known, time, conditions), least), limit + 1
+    first, needed = PageQuery(known, answer, sure, least), limit + 1
     while True:
         rows = first.read(needed)
         rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
@@ -225,15 +223,6 @@ def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
     return time if known.shape.layout in HISTORIES else None
 
 
-def _sure_searches(
-    known: KnownFiles, time: datetime | None, conditions: Mapping[str, tuple[str, Search]]
-) -> dict[str, Search]:
-    """Searches that match all rows of the answer, by the table's own column names."""
-    if known.shape.layout in HISTORIES and known.utc_span is None:
-        return {}
-    return {**dict(conditions.values()), **({} if time is None else known.searches_at(time))}
-
-
 def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
     """The table's own name and the search for each column of `where`, by the names that readers show."""
     shape = known.shape
@@ -262,27 +251,25 @@ class ChangeTimes:
 
     def before(self, time: datetime) -> datetime | None:
         """The last instant before a time, or None."""
-        place = int(np.searchsorted(self.instants, micros_of(time), side="left"))
-        return self._instant(place - 1)
+        return self._instant(np.searchsorted(self.instants, micros_of(time), side="left") - 1)
 
     def after(self, time: datetime) -> datetime | None:
         """The first instant after a time, or None."""
-        return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")))
+        return self._instant(np.searchsorted(self.instants, micros_of(time), side="right"))
 
     def until(self, time: datetime) -> datetime | None:
         """The last instant at or before a time, or None."""
-        return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")) - 1)
+        return self._instant(np.searchsorted(self.instants, micros_of(time), side="right") - 1)
 
     def some(self, most: int) -> list[datetime]:
         """At most `most` of the instants, evenly spaced by index, including the first and the last."""
         count = len(self.instants)
         places = np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(np.int64))
-        return [EPOCH + timedelta(microseconds=int(each)) for each in self.instants[places]]
+        return [EPOCH + timedelta(microseconds=each) for each in self.instants[places].tolist()]
 
-    def _instant(self, place: int) -> datetime | None:
-        if not 0 <= place < len(self.instants):
-            return None
-        return EPOCH + timedelta(microseconds=int(self.instants[place]))
+    def _instant(self, place: np.integer) -> datetime | None:
+        exists = 0 <= place < len(self.instants)
+        return EPOCH + timedelta(microseconds=int(self.instants[place])) if exists else None
 
 
 # The times at which versions began or ended, from their starts and ends in microseconds. An end one grain

@@ -1,6 +1,6 @@
 """Run a read-only Spark SQL query on a warehouse."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -34,8 +34,13 @@ def run_query(store: IcebergStore, query: str) -> DataFrame:
         looked_up = _names_to_look_up(store, query)
         read = [] if looked_up is not None else list(tables_read(store.spark, query))
         for name in read if looked_up is None else looked_up:
-            _require_here(store, name)
-        _refresh(store, read)
+            own = name[name[0] == store.catalog :]
+            for end in range(2, len(own) + 1):  # a metadata table or a branch may follow the name of a table
+                require_here(store, TableName(".".join(own[: end - 1]), own[end - 1]))
+        for name in read:  # the session then reads the current state of the table and its metadata tables
+            own = name[name[0] == store.catalog :]
+            if len(own) > 1:
+                refresh(store, TableName(*own[:2]))
         try:
             return store.spark.sql(query)
         except (
@@ -43,21 +48,6 @@ def run_query(store: IcebergStore, query: str) -> DataFrame:
             UnsupportedOperationException,
         ) as wrong:  # the latter for types in Spark 3.5
             raise UsageError("wrong-query", cause_of(wrong), REMEDY) from None
-
-
-def _refresh(store: IcebergStore, names: Iterable[Sequence[str]]) -> None:
-    """Make the session read the current states of these tables and of their metadata tables."""
-    for name in names:
-        own = name[1:] if name[0] == store.catalog else name
-        if len(own) > 1:
-            refresh(store, TableName(*own[:2]))
-
-
-def _require_here(store: IcebergStore, name: Sequence[str]) -> None:
-    """Raise UsageError if a name or its beginning is a table in a former folder of the warehouse."""
-    parts = name[name[0] == store.catalog :]
-    for end in range(2, len(parts) + 1):  # a metadata table or a branch may follow the name of a table
-        require_here(store, TableName(".".join(parts[: end - 1]), parts[end - 1]))
 
 
 def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] | None:

@@ -1,90 +1,210 @@
-"""The questions about a table.
+"""A table's layout for readers, its state at a recorded time, and the questions about it.
 
-Each question is one query for the table's layout, in any engine that reads rows.
-
-Files are read as Arrow tables and queried by DuckDB (`files.py`). Spark answers with frames (`frames.py`).
+Each question is one query for the table's layout, in any engine that reads rows. Files are read as Arrow
+tables and queried by DuckDB (`files.py`). Spark answers with frames (`frames.py`).
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+import structlog
+
+from backstory.errors import Refused, UsageError
 from backstory.model.history import History
-from backstory.model.layout import VALID_FROM, VALID_TO, Layout
+from backstory.model.instant import EPOCH, iso, parse_instant
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span, layout_of
 from backstory.model.table import Shape
-from backstory.reading.histories import (
-    HISTORIES,
-    RECORDING,
-    commits_by_recorded_time,
-    history_of,
-    identity_names,
-    log_kind,
-    require_knowledge,
-    shown_key,
-    system_columns,
-    warn_of_disorder,
-)
-from backstory.reading.lifetimes import (
-    ENDED,
-    SIDES,
-    STARTED,
-    STATED_FROM,
-    STATED_TO,
-    ColumnSql,
-    LogKind,
-    SqlSyntax,
-    internal_name,
-    moves_query,
-    recorded_columns,
-    revisions_query,
-    statements_query,
-    true_query,
-    unstated_query,
-    versions_query,
-)
+from backstory.model.versions_layout import KNOWN_FROM, RECORDED
+from backstory.reading import lifetimes
 from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection, shown_key_of
-from backstory.reading.timelines import Axis, Timeline, VersionRow, timeline_of
+from backstory.reading.timelines import Axis, Timeline, VersionRow, shown_name, timeline_of
 from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.table_metadata import TableMetadata
-from backstory.stores.port import TableLike
+from backstory.stores.port import DISORDER, TableLike, require_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = structlog.get_logger()
+
+# Layouts whose rows have lifetimes.
+HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
+# Layouts that store statements, each with the property of a commit that contains its recorded time.
+RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system-time"}
+# Layouts that a change of the sync mode turns into each other.
+CHANGING_LAYOUTS: Final = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
+# The table property with the names of an event log's system columns. `events` is true for ledgers.
+SYSTEM_COLUMNS: Final = "backstory.odf.columns"
+# System columns that every event needs.
+REQUIRED: Final = ("offset", "system_time", "event_time")
+
+
+def system_columns(table: TableLike) -> Mapping[str, Any]:
+    """The names of `offset`, `op`, `system_time`, `event_time` and `observed`. `events` is true for ledgers.
+
+    Raises UsageError if the table does not have them.
+    """
+    text = table.properties.get(SYSTEM_COLUMNS)
+    if text is None:
+        raise UsageError(
+            "no-columns",
+            f"{table.shape.table} does not name its system columns.",
+            "Add its manifest again with `backstory add`.",
+        )
+    names: dict[str, Any] = json.loads(text)
+    if table.rows:
+        require_columns(table, *(names[each] for each in REQUIRED if each in names))
+    return names
+
+
+def identity_names(names: Mapping[str, Any], shape: Shape) -> list[str]:
+    """The columns that identify a record, given an event log's system columns, or none for other layouts.
+
+    In a ledger, the event time is one of these columns.
+    """
+    extra = [names["event_time"]] if names.get("events") and names["event_time"] not in shape.key else []
+    return [*shape.key, *extra]
+
+
+def require_knowledge(table: TableLike, known_at: datetime) -> None:
+    """Raise UsageError if a table of layout `versions` was pruned and no longer records this time (V90)."""
+    since = table.properties.get(KNOWN_FROM)
+    if since and known_at < parse_instant(since):
+        raise UsageError(
+            "known-pruned",
+            f"The recorded history of {table.shape.table} before {iso(parse_instant(since))} was pruned.",
+            "Ask for a later known time.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at a recorded time: its shape and fields, and the snapshot with its rows.
+
+    `until` is the time in microseconds, if the rows themselves contain recorded times.
+    """
+
+    shape: Shape
+    fields: Sequence[Mapping[str, Any]]
+    snapshot: Mapping[str, Any] | None
+    until: int | None
+
+
+def state_at(table: TableMetadata, known_at: datetime | None) -> TableState:
+    """The table as known at a recorded time, by default now.
+
+    Layout `versions` and event logs contain recorded times in their rows, so all rows are read. For other
+    layouts, the rows of the newest commit at or before that time are read, with the columns of that commit.
+    Before the first commit, there are no rows. Raises UsageError (`known-pruned`) if layout `versions` no
+    longer records the time, and Refused (`snapshots-expired`) if the commit has expired.
+    """
+    now = TableState(table.shape, table.fields, table.snapshot, None)
+    if known_at is None:
+        return now
+    if table.shape.layout in RECORDING:
+        if table.shape.layout is Layout.VERSIONS:
+            require_knowledge(table, known_at)
+        return replace(now, until=micros_of(known_at))
+    oldest, committed_at = None, EPOCH
+    for oldest in table.ancestry:
+        committed_at = EPOCH + timedelta(milliseconds=oldest["timestamp-ms"])
+        if committed_at <= known_at:
+            return state_after(table, oldest)
+    if oldest is not None and oldest.get("parent-snapshot-id") is not None:
+        raise Refused(
+            "snapshots-expired",
+            f"The commits of {table.shape.table} before {iso(committed_at)} have expired.",
+            "Ask for a later known time; `backstory log` lists the commits that are kept.",
+        )
+    return replace(now, snapshot=None)
+
+
+def state_after(table: TableMetadata, snapshot: Mapping[str, Any]) -> TableState:
+    """The table as a commit left it, without regard to recorded times in its rows."""
+    shape, fields = table.shape, table.fields_then(snapshot.get("schema-id"))
+    columns = columns_of_fields(fields, {each.name: each.source_name for each in shape.columns})
+    ids = {each["name"]: each["id"] for each in table.fields}
+    names = {each["id"]: each["name"] for each in fields}
+    key = (names.get(ids.get(name)) for name in shape.key)
+    shape = replace(shape, columns=columns, key=tuple(filter(None, key)))
+    if shape.layout in CHANGING_LAYOUTS:  # the sync mode may have changed since
+        then = layout_of(None, shape.table.name, frozenset(shape.names))
+        shape = replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
+    return TableState(shape, fields, snapshot, None)
+
+
+def commits_by_recorded_time(table: TableMetadata) -> dict[datetime, int]:
+    """The snapshot ids of a table's kept commits, by the recorded time in their properties."""
+    time_property = RECORDING.get(table.shape.layout)
+    if time_property is None:
+        return {}
+    times = ((commit.properties.get(time_property), commit.id) for commit in table.commits)
+    return {parse_instant(time): snapshot for time, snapshot in times if time}
+
+
+def history_of(table: TableLike, shape: Shape | None = None) -> History:
+    """The history of a table.
+
+    Raises UsageError if it keeps no history. `shape` is its shape at another time.
+    """
+    shape = shape or table.shape
+    if shape.layout not in HISTORIES:
+        raise UsageError(
+            "no-history",
+            f"{shape.table} keeps no history (its layout is {shape.layout}).",
+            "Read its rows with `current`.",
+        )
+    if shape.layout is not Layout.ODF:
+        return History(shape)
+    system = {name for name in system_columns(table).values() if isinstance(name, str)}
+    return History(shape, own=frozenset(system - set(table.shape.key)))
+
+
+def warn_of_disorder(table: TableLike) -> None:
+    """Log a warning if a sender broke the history of the table."""
+    if table.properties.get(DISORDER) == "true":
+        log.warning(
+            f"{table.shape.table} has versions that overlap; at any time the one that began last is used"
+        )
+
+
+def shown_key(shape: Shape) -> list[str]:
+    """The names of the key's columns in answers, or none if one of them is not a user's column."""
+    users = {each.name: each for each in shape.user_columns}
+    columns = [users.get(name) for name in shape.key]
+    return [shown_name(each.source) for each in columns if each] if all(columns) else []
+
+
+def order_columns(shape: Shape, shown: Sequence[str]) -> list[str]:
+    """The columns that answers are sorted by: the key and the start, if they are shown."""
+    return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
+
+
+def no_end_error(shape: Shape, span: Span) -> Refused:
+    """The error for a row of a history that has no end and is not open."""
+    return Refused(
+        "no-end",
+        f"A version in {shape.table} has no {span.end} and no {span.open}, so its end is unknown.",
+        "Give such rows an end, or delete them, in the program that wrote them.",
+    )
+
+
 Rows = TypeVar("Rows")
 Differences = TypeVar("Differences")
 # Columns of versions, by their names in queries and in answers.
-TIMES: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
+TIMES: Final = {lifetimes.STARTED: VALID_FROM, lifetimes.ENDED: VALID_TO}
 # The columns that record in which of two states a row was true.
-SIDE_COLUMNS: Final = tuple(map(internal_name, SIDES))
+SIDE_COLUMNS: Final = tuple(map(lifetimes.internal_name, lifetimes.SIDES))
 # Returns the query for a layout, from the columns that identify a record and the kind of its log.
-Query = Callable[[SqlSyntax, Sequence[str], LogKind | None], str]
+Query = Callable[[lifetimes.SqlSyntax, Sequence[str], lifetimes.LogKind | None], str]
 # Restricts the query for versions to some versions.
-Narrowing = Callable[[SqlSyntax, str], str]
-
-
-def layout_query(
-    known: "KnownTable[Any, Any]",
-    syntax: SqlSyntax,
-    column: ColumnSql,
-    query: Query,
-    key: Sequence[str] | None = None,
-    *,
-    remembered: bool = True,
-) -> str:
-    """A query of the rows in `syntax.rows`, with the values that the layout records (`recorded_columns`).
-
-    `key` replaces the columns that identify a record.
-    """
-    table, shape = known.stored, known.shape
-    names = system_columns(table) if shape.layout is Layout.ODF else {}
-    log, own = (log_kind(names, shape), identity_names(names, shape)) if names else (None, shape.key)
-    listed = recorded_columns(syntax, shape, column, names, remembered=remembered)
-    rows = f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded"
-    return query(replace(syntax, rows=rows), own if key is None else key, log)
+Narrowing = Callable[[lifetimes.SqlSyntax, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +273,32 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """The history of the table. Raises UsageError if it keeps none."""
         return history_of(self.stored, self.shape)
 
+    @property
+    def system(self) -> Mapping[str, Any]:
+        """The names of the system columns of an event log, or none for other layouts."""
+        return system_columns(self.stored) if self.shape.layout is Layout.ODF else {}
+
+    def query_sql(
+        self,
+        query: Query,
+        syntax: lifetimes.SqlSyntax,
+        column: lifetimes.ColumnSql,
+        key: Sequence[str] | None = None,
+        *,
+        remembered: bool = True,
+    ) -> str:
+        """A query of the rows in `syntax.rows`, with the values that the layout records (`recorded_columns`).
+
+        `key` replaces the columns that identify a record.
+        """
+        names, shape, log = self.system, self.shape, None
+        if names:
+            has_op, in_key = names["op"] is not None, names["event_time"] in shape.key
+            log = lifetimes.LogKind(bool(names["events"]), has_op, not has_op and not in_key)
+        listed = lifetimes.recorded_columns(syntax, shape, column, names, remembered=remembered)
+        rows = f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded"
+        return query(replace(syntax, rows=rows), identity_names(names, shape) if key is None else key, log)
+
     def versions(self, narrow: Narrowing | None = None, *more: str) -> Rows:
         """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL if it is open."""
         warn_of_disorder(self.stored)
@@ -161,8 +307,8 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     def versions_query(self, narrow: Narrowing | None = None) -> Query:
         """The query for the versions, which `narrow` may restrict."""
 
-        def query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None) -> str:
-            versions = versions_query(syntax, self.shape.layout, key, log, self.until)
+        def query(syntax: lifetimes.SqlSyntax, key: Sequence[str], log: lifetimes.LogKind | None) -> str:
+            versions = lifetimes.versions_query(syntax, self.shape.layout, key, log, self.until)
             return narrow(syntax, versions) if narrow else versions
 
         return query
@@ -174,8 +320,8 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         statement still holds. For other layouts, both times are NULL, and the versions are those known now.
         """
         if self.shape.layout in RECORDING:
-            return self.ask(statements_query, STATED_FROM, STATED_TO)
-        return self.versions(unstated_query, STATED_FROM, STATED_TO)
+            return self.ask(lifetimes.statements_query, lifetimes.STATED_FROM, lifetimes.STATED_TO)
+        return self.versions(lifetimes.unstated_query, lifetimes.STATED_FROM, lifetimes.STATED_TO)
 
     def rows_at(self, time: datetime | None = None, selection: Selection = EVERYTHING) -> Rows:
         """The rows that are true at an instant, by default now: the user's columns, and a history's times.
@@ -186,7 +332,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         if time is None and self.shape.layout not in HISTORIES:
             return self.select(known.live_rows(), selection)
         instant = None if time is None else micros_of(time)
-        return self.select(known.versions(partial(true_query, instant=instant)), selection)
+        return self.select(known.versions(partial(lifetimes.true_query, instant=instant)), selection)
 
     def names(self, selection: Selection, names: Sequence[str]) -> list[str]:
         """The selected columns among these. Raises UsageError for a missing column."""
@@ -227,7 +373,7 @@ def diff(
         return table.differences(rows, comparison)
     between = micros_of(first), micros_of(second)
     known = table.at(comparison.known_at)
-    moves = partial(moves_query, between=between, through=comparison.through)
+    moves = partial(lifetimes.moves_query, between=between, through=comparison.through)
     return known.differences(known.near(between).versions(moves, *SIDE_COLUMNS), comparison)
 
 
@@ -243,8 +389,8 @@ def _rows_of_two_times(
             require_knowledge(table.stored, known_at)
         between = micros_of(first), micros_of(second)
 
-        def query(syntax: SqlSyntax, *_: object) -> str:
-            return revisions_query(syntax, micros_of(time), between)
+        def query(syntax: lifetimes.SqlSyntax, *_: object) -> str:
+            return lifetimes.revisions_query(syntax, micros_of(time), between)
 
         return table.at(second).ask(query, *SIDE_COLUMNS, timed=False)
     before, after = (

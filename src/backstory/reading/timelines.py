@@ -62,15 +62,14 @@ def lanes(statements: Sequence[VersionRow]) -> list[Lane]:
 
 def statements_at(statements: Sequence[VersionRow], known_at: datetime | None = None) -> list[VersionRow]:
     """The statements that were known at a recorded time, by default now, sorted by their start."""
-    known = [each for each in statements if _holds(each, known_at)]
-    return sorted(known, key=lambda each: each[VALID_FROM])
 
+    def holds(statement: VersionRow) -> bool:
+        start, end = statement.get(KNOWN_FROM), statement.get(KNOWN_TO)
+        if known_at is None:
+            return end is None
+        return (start is None or start <= known_at) and (end is None or end > known_at)
 
-def _holds(statement: VersionRow, known_at: datetime | None) -> bool:
-    start, end = statement.get(KNOWN_FROM), statement.get(KNOWN_TO)
-    if known_at is None:
-        return end is None
-    return (start is None or start <= known_at) and (end is None or end > known_at)
+    return sorted(filter(holds, statements), key=lambda each: each[VALID_FROM])
 
 
 def changing_columns(versions: Sequence[VersionRow], columns: Sequence[str]) -> list[str]:
@@ -129,12 +128,11 @@ class Scale:
 
     def labels(self) -> tuple[str, str]:
         """The two ends of the axis as text: in years, months, days or seconds, so that the texts differ."""
-        ends = self.first, self.until
-        for form in ("%Y", "%Y-%m", "%Y-%m-%d"):
-            left, right = (f"{end:{form}}" for end in ends)
+        left, right = "", ""
+        for form in ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):
+            left, right = (f"{end:{form}}" for end in (self.first, self.until))
             if left != right:
-                return left, right
-        left, right = (f"{end:%Y-%m-%d %H:%M:%S}" for end in ends)
+                break
         return left, right
 
 
@@ -179,19 +177,14 @@ def draw_lanes(
     left, right = scale.labels()
     lines = [f"{'':{margin + dates}}{left}{right:>{max(room - len(left), len(right) + 2)}}"]
     for lane in lanes:
-        lines += _heading(lane, known)
+        if lane.known_from is not None:
+            until = f" to {lane.known_to:{known}}" if lane.known_to else ""
+            content = "" if lane.versions else ": nothing"
+            lines.append(f"known from {lane.known_from:{known}}{until}{content}")
         for mark, time, place, bar, change in _text_bars(lane, columns, scale, room):
             line = f"{mark:{margin}}{time:{form}}  {' ' * place}{bar:<{room + 1 - place}}  {change}"
             lines += [line] if width is None else _wrap(line, margin + dates + room + 3, width)
     return lines
-
-
-def _heading(lane: Lane, form: str) -> list[str]:
-    if lane.known_from is None:
-        return []
-    until = f" to {lane.known_to:{form}}" if lane.known_to else ""
-    content = "" if lane.versions else ": nothing"
-    return [f"known from {lane.known_from:{form}}{until}{content}"]
 
 
 def _text_bars(
@@ -282,8 +275,12 @@ def picture(
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
         return _document([], title, ROW)
-    by_lane = any(lane.known_from for lane in lanes)
-    rows = list(_rows_of_lanes(lanes, shown, columns) if by_lane else _rows_of_columns(lanes[0], shown))
+    if any(lane.known_from for lane in lanes):
+        rows = list(_rows_of_lanes(lanes, shown, columns))
+    else:
+        rows = [(name, list(_stretches(lanes[0], name))) for name in shown[:MOST_COLUMNS]]
+        if len(shown) > MOST_COLUMNS:
+            rows.append((f"… and {len(shown) - MOST_COLUMNS} more", []))
     height = TOP + len(rows) * ROW
     scale = Scale.of(versions, now)
     drawn = [*_ticks(scale, versions, height)]
@@ -314,20 +311,13 @@ def _rows_of_lanes(
         yield f"known {lane.known_from:{known}}" if lane.known_from else "", bars
 
 
-def _rows_of_columns(lane: Lane, shown: Sequence[str]) -> Iterator[PictureRow]:
-    for name in shown[:MOST_COLUMNS]:
-        yield name, list(_stretches(lane, name))
-    if len(shown) > MOST_COLUMNS:
-        yield f"… and {len(shown) - MOST_COLUMNS} more", []
-
-
 def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
     """The bars of a column. Adjoining versions with equal values make one bar."""
     begin: VersionRow | None = None
-    for version, following in zip(lane.versions, [*lane.versions[1:], None], strict=True):
+    for version, following in pairwise([*lane.versions, None]):
+        assert version is not None
         begin = begin or version
-        same = following is not None and not differ(name, following, version)
-        if same and following is not None and following[VALID_FROM] == version[VALID_TO]:
+        if following and following[VALID_FROM] == version[VALID_TO] and not differ(name, following, version):
             continue
         text = value_text(version[name])
         removed_at = removal_time(lane.versions, version)
@@ -489,7 +479,10 @@ def timeline_of(
 ) -> Timeline:
     """The timeline of the record with this key. `commits` are snapshot ids by their recorded time."""
     statements: Sequence[VersionRow] = [_with_axes(each, commits) for each in rows]
-    versions = sorted(statements if axis == "both" else statements_at(statements, known_at), key=_sort_key)
+    versions = sorted(
+        statements if axis == "both" else statements_at(statements, known_at),
+        key=lambda each: (each[VALID_FROM], each[KNOWN_FROM] is not None, each[KNOWN_FROM]),
+    )
     columns = [name for name in (versions[0] if versions else ()) if name not in {*key, *AXES}]
     first = versions[0] if versions else {}  # its key is shown, because Python widens a 32-bit float
     title = " ".join([str(table), *(f"{name}={first.get(name, value)}" for name, value in key.items())])
@@ -499,15 +492,11 @@ def timeline_of(
 def _with_axes(statement: VersionRow, commits: Mapping[datetime, int]) -> dict[str, Any]:
     """The values, times and snapshot id. A user's own `known_from` becomes `known_from_src`."""
     rest = dict(statement)
-    valid = {name: rest.pop(name) for name in (VALID_FROM, VALID_TO)}
-    known = {KNOWN_FROM: rest.pop(STATED_FROM, None), KNOWN_TO: rest.pop(STATED_TO, None)}
+    valid_from, valid_to = rest.pop(VALID_FROM), rest.pop(VALID_TO)
+    known_from, known_to = rest.pop(STATED_FROM, None), rest.pop(STATED_TO, None)
     values = {f"{name}_src" if name in AXES else name: value for name, value in rest.items()}
-    known_from = known[KNOWN_FROM]
-    return values | valid | known | {SNAPSHOT: commits.get(known_from) if known_from else None}
-
-
-def _sort_key(statement: VersionRow) -> tuple[Any, ...]:
-    return statement[VALID_FROM], (statement.get(KNOWN_FROM) is not None, statement.get(KNOWN_FROM))
+    own = (valid_from, valid_to, known_from, known_to, commits.get(known_from) if known_from else None)
+    return values | dict(zip(AXES, own, strict=True))
 
 
 def require_axis(axis: str, known_at: object = None) -> None:

@@ -99,8 +99,9 @@ def key_or_identifiers(table: IcebergTable, key: str | Sequence[str]) -> tuple[s
 def _refuse_columns(shape: Shape, layout: Layout) -> None:
     span = layout.span
     assert span is not None
-    shown = next((other.value for other in Layout if other.is_adopted and _fits(shape, other)), None)
-    refuse_times(shape, (span.start, span.end), layout, shown)
+    spans = {other.value: other.span for other in Layout if other.is_adopted and other.span}
+    fitting = (name for name, own in spans.items() if {own.start, own.end} <= set(shape.names))
+    refuse_times(shape, (span.start, span.end), layout, next(fitting, None))
     if layout is Layout.AUTOCDC and {*SYSTEM_TIMES} <= set(shape.names):
         raise UsageError(
             "two-axes",
@@ -129,10 +130,6 @@ def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str |
             f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]]}, not a time.",
             "Change the columns to a date or timestamp type.",
         )
-
-
-def _fits(shape: Shape, layout: Layout) -> bool:
-    return layout.span is not None and {layout.span.start, layout.span.end} <= set(shape.names)
 
 
 def refuse_key(

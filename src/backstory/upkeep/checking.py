@@ -14,16 +14,15 @@ from backstory.model.receipt import attempt_each, exit_code
 from backstory.model.table import Column, TableName
 from backstory.model.types import Kind
 from backstory.model.versions_layout import IGNORE, OVERWRITE, SETTLED, TRACK
-from backstory.reading.histories import REQUIRED, SYSTEM_COLUMNS
 from backstory.reading.lifetimes import TIMELY
+from backstory.reading.questions import REQUIRED, SYSTEM_COLUMNS
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, existing_as_is, tables
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
-from backstory.upkeep.laws.checks import broken_in_files, broken_in_table
-from backstory.upkeep.laws.tally import Broken
+from backstory.upkeep.laws.checks import Broken, broken_in_files, broken_in_table
 from backstory.upkeep.laws.terms import LAWS, Law
 
 Known = TypeVar("Known", bound=TableLike)

@@ -1,15 +1,20 @@
 """Forget a record: remove it from every version, snapshot, file and manifest (native.md V87 to V89).
 
 A table that does not support this is refused before anything is searched or written. The certificate lists
-everything that may still contain the record.
+everything that may still contain the record. It never contains the key or a path with the key.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+import json
+import re
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
+from hashlib import sha256
 from operator import and_
-from typing import Final
+from typing import Any, Final, Literal
+from urllib.parse import quote, quote_plus, unquote
 
 from pyspark.sql import Column
 from pyspark.sql.functions import coalesce, get_json_object, lit
@@ -21,35 +26,20 @@ from backstory.model.change_feed import CURSOR_TAG as CURSOR
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
+from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.versions_layout import ROLE, SCOPE
 from backstory.reading.frames import is_record
 from backstory.reading.options import key_of
 from backstory.spark.connect import needs_java
 from backstory.spark.versions import try_cast
-from backstory.stores.iceberg.erasures import (
-    Erasure,
-    FoundFiles,
-    columns_with_ids,
-    files_left_outside,
-    is_location,
-    refuse_unfinished,
-    search,
-    unfinished_erasure,
-)
+from backstory.stores.iceberg import erasures, storage
+from backstory.stores.iceberg.erasures import Erasure, FoundFiles
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.storage import (
-    HIDING,
-    NamedFiles,
-    Surroundings,
-    bare_location,
-    named_files,
-    places_of,
-    surroundings,
-)
+from backstory.stores.iceberg.storage import HIDING, NamedFiles, Surroundings
 from backstory.stores.iceberg.store import (
     IcebergStore,
     IcebergTable,
@@ -58,7 +48,6 @@ from backstory.stores.iceberg.store import (
     newest_snapshot,
     references,
 )
-from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties
 
 VERSION: Final = "version"
@@ -67,6 +56,103 @@ OUTSIDE: Final = "a file outside of the table's folder"
 PARQUET: Final = "PARQUET"
 DANGLING: Final = "'remove-dangling-deletes', 'true'"
 FORMAT, ENCRYPTED = "write.format.default", "encryption.key-id"
+
+
+# Shorter values of keys occur in strings by chance.
+SHORTEST_VALUE: Final = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Certificate(Receipt):
+    """The result of an erasure, or its plan if `applied` is false.
+
+    The certificate does not contain the key. `status` is no-record if no file contains the record, because
+    the record never existed or was erased before. `rows` has the numbers of the record's rows in the newest
+    snapshot, by role. `left` is 0, or lists everything that could not be searched or deleted. The `path` of a
+    file is the SHA-256 of the salt and its location, because folders and files may be named after the key.
+    `consumers` are the cursors that have read the record. The consumers' copies still contain it. `also` has
+    the certificates of the tables that belong to this one.
+    """
+
+    table: str
+    key_digest: str
+    salt: str
+    forgotten_at: str | None = None
+    status: Literal["no-record", "planned", "forgotten"] = "no-record"
+    applied: bool = False
+    rows: Mapping[str, int] = field(default_factory=dict)
+    files_rewritten: int = 0
+    files_deleted: Sequence[Mapping[str, Any]] = ()
+    snapshots_expired: Sequence[int] = ()
+    metadata_deleted: Sequence[Mapping[str, Any]] = ()
+    statistics_deleted: Sequence[Mapping[str, Any]] = ()
+    searched: Mapping[str, int] = field(default_factory=dict)
+    left: int | Sequence[str] = 0
+    consumers: Sequence[str] = ()
+    also: Sequence[Mapping[str, Any]] = ()
+    sha256: str = ""
+
+    def seal(self) -> "Certificate":
+        """The certificate with the digest of all its other fields."""
+        fields = {name: value for name, value in self.to_dict().items() if name != "sha256"}
+        text = json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return replace(self, sha256=sha256(text.encode()).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenRecord:
+    """The key of a record, and a salt. The certificate only contains the salted digest of the key.
+
+    `folders` are the partition names of layouts, which never contain a key.
+    """
+
+    key: Mapping[str, object]
+    folders: Collection[str] = ()
+    salt: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def digest(self) -> str:
+        """The salted digest of the key."""
+        return self.digest_of(json.dumps([str(value) for value in self.key.values()]))
+
+    def digest_of(self, text: str) -> str:
+        """The salted digest of a string."""
+        return sha256((self.salt + text).encode()).hexdigest()
+
+    @property
+    def mark(self) -> str:
+        """The mark that is in a table's properties until the erasure is finished."""
+        return f"{self.salt} {self.digest}"
+
+    def is_marked(self, mark: str) -> bool:
+        """Whether a mark belongs to this record."""
+        salt, _, digest = mark.partition(" ")
+        return bool(mark) and replace(self, salt=salt).digest == digest
+
+    def occurs_in(self, text: str) -> bool:
+        """Whether a string contains a value of the key that is too long to occur by chance."""
+        return any(len(value) >= SHORTEST_VALUE and value in text for value in map(str, self.key.values()))
+
+    def show(self, text: str) -> str:
+        """A name or location in a form that may be shown.
+
+        If the name may contain the key, its digest is shown instead.
+
+        The folders of a user's own partitions may contain the key in another spelling.
+        """
+        spelt = {how(str(value)) for value in self.key.values() for how in (str, quote, quote_plus)}
+        texts = (text.casefold(), unquote(text).casefold())
+        words = {word for spelling in texts for word in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", spelling)}
+        long = {spelling.casefold() for spelling in spelt if len(spelling) >= SHORTEST_VALUE}
+        own = "|".join(map(re.escape, self.folders))
+        foreign = re.sub(rf"(?<=/)(?:{own})=[^/=]*(?=/)", "", text) if own else text
+        may_contain_key = "=" in foreign or bool({spelling.casefold() for spelling in spelt} & words)
+        may_contain_key = may_contain_key or any(spelling in whole for spelling in long for whole in texts)
+        return f"(SHA-256 with the salt {self.salt}) {self.digest_of(text)}" if may_contain_key else text
+
+    def without_paths(self, files: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The deleted files, with the digests of their locations."""
+        return [{**file, "path": self.digest_of(str(file["path"]))} for file in files]
 
 
 def refuse_other_layouts(store: IcebergStore, table: IcebergTable) -> None:
@@ -132,7 +218,7 @@ def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
         )
     if properties.get(FORMAT, PARQUET).upper() != PARQUET:
         raise _other_format(sql, name, [properties[FORMAT].upper()])
-    named_by_table = named_files(store, table)
+    named_by_table = storage.named_files(store, table)
     rows = [named_by_table.files[location] for location in sorted(named_by_table.now.all)]
     if ENCRYPTED in properties or any(row.secret for row in rows):
         raise Refused(
@@ -195,7 +281,7 @@ def remains(
 
 def outside_files(table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
     """The files that contain the record but do not belong to the table. Names do not contain the key."""
-    places = places_of(table.iceberg)
+    places = storage.places_of(table.iceberg)
     return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
 
 
@@ -206,13 +292,13 @@ def _remaining_files(
     around: Surroundings,
     reported: Collection[str],
 ) -> Iterator[str]:
-    places = places_of(table.iceberg)
-    known = {name for file in reported for name in (bare_location(file), record.show(file))}
+    places = storage.places_of(table.iceberg)
+    known = {name for file in reported for name in (storage.bare_location(file), record.show(file))}
     elsewhere = {path for path in search_result.foreign if not places.owns(path)}
     for shown in outside_files(table, record, search_result):
         yield f"{OUTSIDE}, which holds the record: {shown}"
-    for shown in files_left_outside(table):
-        if not is_location(shown) and shown not in known:
+    for shown in erasures.files_left_outside(table):
+        if not erasures.is_location(shown) and shown not in known:
             yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {shown}"
     for description, files in (
         (f"{OUTSIDE}, which holds the record", elsewhere),
@@ -221,12 +307,12 @@ def _remaining_files(
         ("files that no metadata names, in a folder shared with other tables", around.shared),
     ):
         for path in sorted(files):
-            if bare_location(path) not in known:
+            if storage.bare_location(path) not in known:
                 yield f"{description}: {record.show(path)}"
 
 
 def _remaining_names(store: IcebergStore, table: IcebergTable, record: ForgottenRecord) -> Iterator[str]:
-    if unfinished_erasure(table).record:
+    if erasures.unfinished_erasure(table).record:
         yield "files of a record whose erasure was interrupted: the next erasure of any record deletes them"
     for name, value in table.properties.items():
         if record.occurs_in(value) or record.occurs_in(name):
@@ -234,11 +320,11 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
     for reference in references(table):
         if record.occurs_in(reference.name):
             yield f"cursor {record.show(reference.name)}"
-    ids = {field["name"]: field["id"] for field in fields_of(store.jvm, table.iceberg.schema())}
+    ids = {each["name"]: each["id"] for each in fields_of(store.jvm, table.iceberg.schema())}
     for schema in dict(table.iceberg.schemas()).values():
-        for field in fields_of(store.jvm, schema):
-            if field["name"] in record.key and field["id"] != ids.get(field["name"]):
-                yield f"values of a column {field['name']} that was dropped, in data files"
+        for each in fields_of(store.jvm, schema):
+            if each["name"] in record.key and each["id"] != ids.get(each["name"]):
+                yield f"values of a column {each['name']} that was dropped, in data files"
                 return
 
 
@@ -249,11 +335,11 @@ def _remaining_positions(
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return
-    live = {bare_location(location) for location in search_result.named.now.data}
+    live = {storage.bare_location(location) for location in search_result.named.now.data}
     name = store.sql_name(table.shape.table, "position_deletes")
     for row in store.spark.table(name).select("file_path").distinct().collect():
         path = str(row["file_path"])
-        if bare_location(path) not in live and record.show(path) != path:
+        if storage.bare_location(path) not in live and record.show(path) != path:
             yield f"deletes by position in a file that no longer exists: {record.show(path)}"
 
 
@@ -291,14 +377,15 @@ def forget(
         refuse_readers(table, drop_cursors=drop_cursors)
     files_by_table = [refuse_other_files(store, table) for table in tables]
     places_around = [
-        surroundings(store, table, files.now.all) for table, files in zip(tables, files_by_table, strict=True)
+        storage.surroundings(store, table, files.now.all)
+        for table, files in zip(tables, files_by_table, strict=True)
     ]
     searches = [_search_record(store, *pair, record) for pair in zip(tables, places_around, strict=True)]
     for record_search in searches if apply else ():
         if record_search.open:
-            refuse_unfinished(record_search.table, record_search.search_result)
+            erasures.refuse_unfinished(record_search.table, record_search.search_result)
     first, *others = (
-        _forget_in_table(store, search, record) if apply else search.certificate for search in searches
+        _forget_in_table(store, each, record) if apply else each.certificate for each in searches
     )
     return replace(first, also=[certificate.seal().to_dict() for certificate in others]).seal()
 
@@ -317,14 +404,14 @@ class _RecordSearch:
     @property
     def open(self) -> bool:
         """Whether something must be done: files contain the record, or an erasure was interrupted."""
-        return bool(self.search_result.holding or unfinished_erasure(self.table).record)
+        return bool(self.search_result.holding or erasures.unfinished_erasure(self.table).record)
 
 
 def _search_record(
     store: IcebergStore, table: IcebergTable, around: Surroundings, record: ForgottenRecord
 ) -> _RecordSearch:
     condition, columns = _condition(store, table, record.key)
-    files = search(store, table, condition, columns, around)
+    files = erasures.search(store, table, condition, columns, around)
     rows = _count_rows(store, table, condition)
     if rows and not files.holding:
         raise _not_forgotten_error(
@@ -375,8 +462,8 @@ def _forget_in_table(
         return record_search.certificate
 
     def plan_erasure(stored: IcebergTable) -> Erasure | None:
-        again = search(store, stored, condition, columns, record_search.around)
-        before = unfinished_erasure(stored)
+        again = erasures.search(store, stored, condition, columns, record_search.around)
+        before = erasures.unfinished_erasure(stored)
         if not (again.holding or before.record):
             return None
         current = newest_snapshot(stored)
@@ -387,7 +474,7 @@ def _forget_in_table(
         properties = {
             key: text for key, text in carried_properties(stored).items() if not record.occurs_in(text)
         }
-        known = (record.show(file) for file in (*before.kept, *files_left_outside(stored)))
+        known = (record.show(file) for file in (*before.kept, *erasures.files_left_outside(stored)))
         mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
         if again.holding:
             mark = replace(mark, record=record.mark)
@@ -396,7 +483,7 @@ def _forget_in_table(
     consumers = [reference.name.removeprefix(CURSOR) for reference in references(record_search.table)]
     done = erase(store, name, plan_erasure, lambda rows: rows.where(~condition))
     after = existing(store, name)
-    again = search(store, after, condition, columns, record_search.around)
+    again = erasures.search(store, after, condition, columns, record_search.around)
     shown = any(_count_rows(store, after, condition, snapshot.id) for snapshot in after.snapshots)
     if done is None or again.holding or shown or _count_rows(store, after, condition):
         raise _not_forgotten_error(
@@ -405,7 +492,7 @@ def _forget_in_table(
     left_over = remains(store, after, record, again, record_search.around, done.left)
     if not (
         record_search.search_result.holding
-        or record.is_marked(unfinished_erasure(record_search.table).record)
+        or record.is_marked(erasures.unfinished_erasure(record_search.table).record)
     ):
         # The erasure of another record was completed.
         return replace(record_search.certificate, left=left_over or 0)
@@ -436,7 +523,7 @@ def _condition(
     wanted: dict[str, tuple[str, ...]] = dict.fromkeys(key, ())
     if table.shape.layout is Layout.VERSIONS:
         wanted[MEMORY] = (SCOPE,)
-    columns = columns_with_ids(store, table, wanted)
+    columns = erasures.columns_with_ids(store, table, wanted)
     types = {name: columns[name].dataType for name in key}
     condition = is_record(key, types)
     if MEMORY not in wanted:
@@ -458,12 +545,9 @@ def _count_rows(
     with translate_faults(table.shape.table):
         store.spark.catalog.refreshTable(name)
         native = table.shape.layout is Layout.VERSIONS
-        role = coalesce(column(MEMORY)[ROLE], lit(VERSION)) if native else lit(_role_word(table.shape.layout))
+        word = lit(VERSION if table.shape.layout.span else "row")
+        role = coalesce(column(MEMORY)[ROLE], word) if native else word
         stored = table.shape.table
         rows = store.spark.table(name) if snapshot is None else rows_at(store, stored, snapshot)
         counts = rows.where(condition).groupBy(role.alias("role")).count()
         return {row["role"]: row["count"] for row in counts.collect()}
-
-
-def _role_word(layout: Layout) -> str:
-    return VERSION if layout.span else "row"

@@ -23,7 +23,7 @@ from backstory.journal.chain import PREFIX as BLOCK
 from backstory.journal.chain import bring_up_to_date
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
 from backstory.model.change_feed import CURSOR_TAG as CURSOR
-from backstory.model.instant import iso, milliseconds_of, parse_instant
+from backstory.model.instant import EPOCH, iso, milliseconds_of, parse_instant
 from backstory.model.layout import FILE, HIST_SUFFIX, MEMORY, POSITION, VALID_FROM, VALID_TO, Layout
 from backstory.model.receipt import Receipt, attempt_each
 from backstory.model.table import TableName
@@ -108,11 +108,6 @@ class Expiry:
     cursors: Sequence[str]
     renewed: Mapping[str, int]
 
-    @property
-    def milliseconds(self) -> int:
-        """The instant `before` in milliseconds since 1970-01-01T00:00:00Z, rounded down."""
-        return int(self.before.timestamp() * 1000)
-
 
 def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | None:
     """The commits and cursors that may expire. None if nothing may expire or the table may not delete files.
@@ -127,13 +122,17 @@ def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | N
         return None
     stale, renewed, times_to_keep = list[str](), dict[str, int](), [current.committed_at]
     for reference in references(table):
-        age_limit, age = _cursor_age(table, reference.max_age_ms), now - reference.committed_at
+        own_ms, age = reference.max_age_ms, now - reference.committed_at
+        if own_ms is None and CURSOR_MAX_AGE in table.properties:
+            age_limit = timedelta(milliseconds=milliseconds_of(table.properties[CURSOR_MAX_AGE]))
+        else:
+            age_limit = KEPT_FOR if own_ms is None else timedelta(milliseconds=own_ms)
         old = reference.name.startswith(CURSOR) and age > age_limit
         if old and reference.snapshot_id != current.id:
             stale.append(reference.name)
             continue
         times_to_keep.append(reference.committed_at)
-        if old and reference.max_age_ms is not None:
+        if old and own_ms is not None:
             renewed[reference.name] = int((age + age_limit) / timedelta(milliseconds=1))
     past = list(ancestry(table))
     at_least = table.number(AT_LEAST, 1)
@@ -145,26 +144,8 @@ def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | N
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
 
 
-def _cursor_age(table: IcebergTable, own_age_ms: int | None) -> timedelta:
-    if own_age_ms is not None:
-        return timedelta(milliseconds=own_age_ms)
-    text = table.properties.get(CURSOR_MAX_AGE)
-    return KEPT_FOR if text is None else timedelta(milliseconds=milliseconds_of(text))
-
-
 # If memory is a larger share of a table's rows, settling is proposed.
 SHARE: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryShare:
-    """The share of a table's rows that are memory.
-
-    For a large share, a time up to which to settle is proposed.
-    """
-
-    share: float
-    propose: str | None
 
 
 def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: bool) -> int:
@@ -275,10 +256,10 @@ def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         (row,) = rows.agg(sf.max(sf.unix_micros(sf.greatest(column(VALID_FROM), column(VALID_TO))))).collect()
-    return None if row[0] is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
+    return None if row[0] is None else EPOCH + timedelta(microseconds=row[0])
 
 
-def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
+def memory_share(store: IcebergStore, table: IcebergTable) -> tuple[float, str | None]:
     """The share of memory rows and, if the share is above a fifth, a proposed time up to which to settle."""
     role = column(MEMORY)[ROLE]
     fact = sf.when(role == Role.FACT.value, sf.unix_micros(VALID_FROM))
@@ -287,8 +268,8 @@ def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
         facts = sf.avg(role.isNotNull().cast("int")), sf.percentile_approx(fact, 0.8)
         share, until = rows.agg(*facts).collect()[0]
     if share is None or share <= SHARE or until is None:
-        return MemoryShare(share or 0.0, None)
-    return MemoryShare(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))
+        return share or 0.0, None
+    return share, iso(EPOCH + timedelta(microseconds=until))
 
 
 # Returns the tokens of commits that must be kept because no log records them.
@@ -340,8 +321,8 @@ def maintain(
     done = Maintained(str(name), table.shape.layout.value)
     if native:
         done = replace(done, rows_settled=settle(store, name, bounds, dry_run=dry_run))
-        share = memory_share(store, existing(store, name))
-        done = replace(done, memory_share=round(share.share, 4), propose_settle_before=share.propose)
+        share, propose = memory_share(store, existing(store, name))
+        done = replace(done, memory_share=round(share, 4), propose_settle_before=propose)
     compaction = compact(store, name, carried_properties, dry_run=dry_run)
     done = replace(
         done, files=compaction.files, files_after=compaction.files_after, bytes_rewritten=compaction.bytes
@@ -349,11 +330,11 @@ def maintain(
     expiry = plan_expiry(existing(store, name), needed(store, existing(store, name)))
     if expiry is None:
         return done
-    if not dry_run:
-        expired = _expire(store, name, needed)
-        cursors, left = list(expiry.cursors), list(expired.left)
-        return replace(done, snapshots_expired=expired.snapshots, cursors_dropped=cursors, left=left)
-    return replace(done, snapshots_expired=expiry.snapshots, cursors_dropped=list(expiry.cursors))
+    done = replace(done, snapshots_expired=expiry.snapshots, cursors_dropped=list(expiry.cursors))
+    if dry_run:
+        return done
+    expired = _expire(store, name, needed)
+    return replace(done, snapshots_expired=expired.snapshots, left=list(expired.left))
 
 
 def run_for_each(
@@ -363,12 +344,11 @@ def run_for_each(
 
     An error becomes the receipt of its table and does not stop `act` for other tables.
     """
-    results = ((name, result) for name, result in attempt_each(names, act, every=every).items())
     return [
         Maintained(str(name), "", status="failed", error=result)
         if isinstance(result, BackstoryError)
         else result
-        for name, result in results
+        for name, result in attempt_each(names, act, every=every).items()
     ]
 
 
@@ -377,7 +357,9 @@ def _expire(store: IcebergStore, name: TableName, needed: Needed) -> Expired:
 
     def plan(table: IcebergTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
         expiry = plan_expiry(table, needed(store, table))
-        return None if expiry is None else (expiry.milliseconds, expiry.cursors, expiry.renewed)
+        if expiry is None:
+            return None
+        return int(expiry.before.timestamp() * 1000), expiry.cursors, expiry.renewed
 
     table = existing(store, name)
     if table.shape.layout is Layout.ODF:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,16 +10,8 @@ from backstory.engine.deliver import deliver_change
 from backstory.model.change import COUNTS, Change, Note, Tag
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
-from backstory.stores.branches import (
-    PENDING,
-    Json,
-    commits_of_branch,
-    head_of,
-    pending_properties,
-    refuse_on_branch,
-    require_branch_name,
-    require_current,
-)
+from backstory.stores import branches
+from backstory.stores.branches import PENDING, Json
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
 
@@ -48,12 +40,12 @@ def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: 
     A dry run creates no branch. Without an existing branch, it returns a store with the table itself. Raises
     Refused for a table that does not exist or has no commits.
     """
-    require_branch_name(branch)
+    branches.require_branch_name(branch)
     stored = load(store, table)
     if stored is not None and branch_head(stored, branch) is not None:
         return replace(store, branch=branch)
     if stored is None or newest_snapshot(stored) is None:
-        raise refuse_on_branch(table, branch, "the table has no commits yet")
+        raise branches.refuse_on_branch(table, branch, "the table has no commits yet")
     if dry_run:
         return store
 
@@ -89,11 +81,11 @@ def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
     """
 
     def make_current(metadata: Json) -> tuple[list[Json], Change]:
-        commits = require_current(metadata, table, branch)
+        commits = branches.require_current(metadata, table, branch)
         if not commits:
             return commits, Change(tags={branch: None})
-        head, newest = head_of(metadata, branch), commits[0]
-        pending = pending_properties(newest["summary"].get(PENDING))
+        head, newest = branches.head_of(metadata, branch), commits[0]
+        pending = branches.pending_properties(newest["summary"].get(PENDING))
         return commits, Change(properties=pending, tags={branch: None}, back_to=head)
 
     return _remove_branch(store, table, branch, make_current)
@@ -103,7 +95,7 @@ def discard(store: IcebergStore, table: TableName, branch: str) -> Published:
     """Remove a branch and its deliveries. Raises UsageError if the branch does not exist."""
 
     def forget(metadata: Json) -> tuple[list[Json], Change]:
-        return commits_of_branch(metadata, table, branch), Change(tags={branch: None})
+        return branches.commits_of_branch(metadata, table, branch), Change(tags={branch: None})
 
     return replace(_remove_branch(store, table, branch, forget), discarded=True)
 
@@ -122,18 +114,14 @@ def _remove_branch(
         stored = existing(store, table)
         commits, change = decide(json.loads(metadata_json(store.jvm, stored.iceberg)))
         number = len(commits)
-        return stored, replace(change, counts=_sum_counts(commits))
+        counts: Counter[str] = Counter()
+        for commit in commits:
+            counts.update(json.loads(commit["summary"].get(COUNTS) or "{}"))
+        del counts["unchanged"]
+        return stored, replace(change, counts=dict(counts))
 
     committed = deliver_change(store, [table], Note(DOOR, ""), plan)
     assert committed is not None
     newest = newest_snapshot(existing(store, table))
     assert newest is not None
     return Published(str(table), branch, number, committed.counts, newest.id)
-
-
-def _sum_counts(commits: Sequence[Json]) -> Mapping[str, int]:
-    """The row counts of several commits by outcome, without unchanged rows."""
-    counts: Counter[str] = Counter()
-    for commit in commits:
-        counts.update(json.loads(commit["summary"].get(COUNTS) or "{}"))
-    return {name: count for name, count in counts.items() if name != "unchanged"}

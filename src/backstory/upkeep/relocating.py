@@ -89,10 +89,13 @@ def relocate(
             entry: TableRelocation(entry.table, folders, name_mark(folders.folder, entry.location), dry_run)
             for entry in _moved_entries(folders, catalog)
         }
-        with _remove_on_failure(files.values()):
+        try:
             places = {entry: rewriting.relocate(entry.location) for entry, rewriting in files.items()}
             if not dry_run:
                 _switch(connection, folders, catalog, places)
+        except BaseException:
+            _unlink(path for file in files.values() if not dry_run for path in file.written)
+            raise
     if not dry_run:
         _remove(files.values())
     return Relocated(
@@ -192,16 +195,6 @@ def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
             f"{file} cannot be written: {stop}.",
             "Nothing was changed; make the folder writable, then run it again.",
         ) from None
-
-
-@contextmanager
-def _remove_on_failure(files: Iterable[TableRelocation]) -> Iterator[None]:
-    """Remove the written files if an error stops the relocation."""
-    try:
-        yield
-    except BaseException:
-        _unlink(path for file in files if not file.dry_run for path in file.written)
-        raise
 
 
 def _switch(

@@ -30,10 +30,9 @@ from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
-from backstory.upkeep.laws.checks import broken_in_files, broken_in_frame, find_suspects, terms_in_table
-from backstory.upkeep.laws.queries import TableSql, query_of_rows
-from backstory.upkeep.laws.table_terms import TableTerms
-from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally, mend_records
+from backstory.upkeep.laws import checks
+from backstory.upkeep.laws.checks import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally
+from backstory.upkeep.laws.queries import TableSql, TableTerms, query_of_rows
 from backstory.upkeep.laws.terms import PREFIX, Law
 
 Table = TypeVar("Table", bound=TableLike)
@@ -74,65 +73,48 @@ def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Rep
     `backstory.repair` contains the broken laws and the number of repaired records and rows. Raises UsageError
     for event logs and tables without versions, which cannot be repaired.
     """
-    return deliver(store, [table], _Repairing(table, apply=apply).open_plan)
+    return deliver(store, [table], partial(_open_repair, table=table, apply=apply))
 
 
 def repair_small(files: TableReader) -> Repair:
     """An empty repair for a small table without broken rows. Raises Unreadable for any other table."""
     table = _require_mendable(files.table)
-    if broken_in_files(files):
+    if checks.broken_in_files(files):
         raise Unreadable("rows to mend")
     return _summarize(table, MendTally())
 
 
-@dataclass(frozen=True, slots=True)
-class _Repairing:
-    table: TableName
-    apply: bool
+@contextmanager
+def _open_repair(store: IcebergStore, table: TableName, *, apply: bool) -> Iterator[Plan[Repair]]:
+    """A plan that repairs the table's broken records, computed in Spark's tasks."""
+    stored = _require_mendable(existing(store, table))
+    table_terms = checks.terms_in_table(store, stored)
+    rows, names = _rows(store, stored, table_terms)
+    suspects = checks.find_suspects(rows, query_of_rows(table_terms))
+    laws = [name for name in suspects.columns if name.startswith(PREFIX)]
+    suspects = suspects.select(*map(quote, [*names, *laws]))
+    acts = persist_on_disk(
+        map_batches(suspects, partial(checks.mend_records, table_terms, names), _schema(suspects, names))
+    )
+    try:
+        with translate_faults(table):
+            records = arrow_of(acts.where(column(ACT) == REPORT).select(quote(REPORTED)))
+        tally = MendTally()
+        for text in records[REPORTED].to_pylist():
+            tally.add(text)
+        after = acts.where(column(ACT).isin(STAY, ADD)).drop(ACT, REPORTED)
+        left = checks.broken_in_frame(after, table_terms) if tally.keys else {}
+        about = _summarize(stored, tally, {law: keys for law, (_, keys) in left.items()})
+        summary = {"laws": about.laws, "keys": about.keys, **about.counts}
+        note = Note(DOOR, "", {REPAIR: json.dumps(summary), **_recorded_property(table_terms)})
+        yield Plan(stored, _change(stored, acts, about), note, partial(_receipt, about), dry_run=not apply)
+    finally:
+        acts.unpersist()
 
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Repair]]:
-        """A plan that repairs the table's broken records, computed in Spark's tasks."""
-        table = _require_mendable(existing(store, self.table))
-        table_terms = terms_in_table(store, table)
-        rows, names = _rows(store, table, table_terms)
-        suspects = find_suspects(rows, query_of_rows(table_terms))
-        laws = [name for name in suspects.columns if name.startswith(PREFIX)]
-        suspects = suspects.select(*map(quote, [*names, *laws]))
-        acts = persist_on_disk(
-            map_batches(suspects, partial(mend_records, table_terms, names), _schema(suspects, names))
-        )
-        try:
-            with translate_faults(self.table):
-                records = arrow_of(acts.where(column(ACT) == REPORT).select(quote(REPORTED)))
-            tally = MendTally()
-            for text in records[REPORTED].to_pylist():
-                tally.add(text)
-            after = acts.where(column(ACT).isin(STAY, ADD)).drop(ACT, REPORTED)
-            left = broken_in_frame(after, table_terms) if tally.keys else {}
-            about = _summarize(table, tally, {law: keys for law, (_, keys) in left.items()})
-            yield self._plan(table, table_terms, acts, about)
-        finally:
-            acts.unpersist()
 
-    def _plan(self, table: IcebergTable, table_terms: TableTerms, acts: Any, about: Repair) -> Plan[Repair]:
-        counts = about.counts
-        summary = {"laws": about.laws, "keys": about.keys, **counts}
-        more = {REPAIR: json.dumps(summary), **_recorded_property(table_terms)}
-        orderly = table.disorderly and not set(about.left) - {Law.PROPERTIES.value}
-        change = (
-            _change(table, acts, counts, {DISORDER: None} if orderly else NOTHING)
-            if any(counts.values())
-            else None
-        )
-        if change is None and orderly:
-            change = Change(properties={DISORDER: None}, snapshot=True)
-
-        def receipt(committed: Commit | None) -> Repair:
-            number = None if committed is None else committed.snapshot_id
-            return replace(about, applied=committed is not None, snapshot_id=number)
-
-        return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
+def _receipt(about: Repair, committed: Commit | None) -> Repair:
+    snapshot = None if committed is None else committed.snapshot_id
+    return replace(about, applied=committed is not None, snapshot_id=snapshot)
 
 
 def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[str]] = NOTHING) -> Repair:
@@ -183,13 +165,16 @@ def _schema(frame: Any, names: Sequence[str]) -> Any:
     return StructType([StructField(ACT, ByteType()), StructField(REPORTED, StringType()), *stored])
 
 
-def _change(
-    table: IcebergTable, acts: Any, counts: Mapping[str, int], properties: Mapping[str, None]
-) -> Change:
+def _change(table: IcebergTable, acts: Any, about: Repair) -> Change | None:
+    """The change to the rows, which also removes the mark of disorder if no law remains broken."""
+    orderly = table.disorderly and not set(about.left) - {Law.PROPERTIES.value}
+    properties: Mapping[str, None] = {DISORDER: None} if orderly else NOTHING
+    if not any(about.counts.values()):
+        return Change(properties=properties, snapshot=True) if orderly else None
     ids = [ROW_ID] if ROW_ID in acts.columns else []
     removed = acts.where(column(ACT) == REMOVE).select(FILE, POSITION)
     added = acts.where(column(ACT) == ADD).select(*map(quote, [*table.shape.names, *ids]))
-    rewritten = counts["rewritten"]
+    counts, rewritten = about.counts, about.counts["rewritten"]
     return Change(counts, removed, added if rewritten else None, properties=properties, expected=rewritten)
 
 

@@ -6,9 +6,9 @@ its base.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -54,7 +54,7 @@ from backstory.stores.iceberg.store import (
     existing,
     load,
 )
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
 from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
 from backstory.upkeep.maintaining import refuse_loading
 
@@ -113,16 +113,8 @@ def roll_back(store: IcebergStore, table: TableName, time: datetime, *, apply: b
         made_from = load(store, base) if base != table else None
         done = _roll_back_one(store, stored, time, apply=apply)
         also = [_roll_back_one(store, made_from, time, apply=apply)] if made_from else []
-        return Rewound(
-            done.table,
-            done.time,
-            done.applied or any(receipt.applied for receipt in also),
-            done.counts,
-            done.commits,
-            done.keys,
-            snapshot_id=done.snapshot_id,
-            also=[receipt.to_dict() for receipt in also],
-        )
+        applied = done.applied or any(receipt.applied for receipt in also)
+        return replace(done, applied=applied, also=[receipt.to_dict() for receipt in also])
 
     return attempt(store, [table, base, log_of(table)], act)
 
@@ -153,15 +145,11 @@ def _roll_back_one(store: IcebergStore, table: IcebergTable, time: datetime, *, 
     done = None
     if apply:
         change = Change(counts, back_to=then.id)
-        done = _commit(store, table, change, Note(table.shape.layout.door, f"rewind {iso(time)}"))
+        done = commit_change(store, table, change, Note(table.shape.layout.door, f"rewind {iso(time)}"))
         if table.shape.layout is Layout.ODF:
             _cut_log(store, existing(store, name))
     commits = [commit_fields(commit) for commit in later]
     return Rewound(str(name), iso(time), bool(done), counts, commits, keys, None, then.id if done else None)
-
-
-def _commit(store: IcebergStore, table: IcebergTable, change: Change | None, note: Note) -> Any:
-    return commit_change(store, table, change, note)
 
 
 def _split_commits(
@@ -243,7 +231,7 @@ def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
         return
     change = change_where(store, log, column(NUMBER) > int(head[SEQUENCE]))
     if change is not None:
-        _commit(store, log, change, Note("odf", "", {**head, LOGGED: head[SEQUENCE]}))
+        commit_change(store, log, change, Note("odf", "", {**head, LOGGED: head[SEQUENCE]}))
 
 
 def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
@@ -254,51 +242,48 @@ def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool
     """
     layout = existing(store, table).shape.layout
     if layout is Layout.VERSIONS:
-        return deliver(store, [table], _Rewinding(table, time, dry_run=not apply).open_plan)
+        return deliver(store, [table], partial(_open_rewind, table=table, time=time, dry_run=not apply))
     return roll_back(store, table, time, apply=apply)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rewinding:
-    table: TableName
-    time: datetime
-    dry_run: bool
+@contextmanager
+def _open_rewind(
+    store: IcebergStore, table: TableName, time: datetime, *, dry_run: bool
+) -> Iterator[Plan[Rewound]]:
+    """A plan for the rewind, made from the rows recorded since then.
 
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:
-        """A plan for the rewind, made from the rows recorded since then.
+    Without such rows, the plan has no change.
+    """
+    stored = existing(store, table)
+    _refuse_pruned(stored, time)
+    commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or time) > time]
+    change, counts, keys = None, dict[str, int](), list[dict[str, Any]]()
+    with ExitStack() as stack, translate_faults(table):
+        rows = rows_with_ids(store, stored).withColumns({name: column(name) for name in PLACE.names})
+        touched = rows.where(is_learnt_after(time))
+        now = _next_recorded_at(stored, touched) if stored.rows else None
+        if now is not None:
+            planned = stack.enter_context(run_plan(_plan_terms(store, stored, touched, time, now)))
+            counts = {name: count for name, count in planned.sums.counts.items() if count}
+            if (few := planned.sums.samples.get(KEYS)) is not None:
+                keys = few.sort_by([(name, "ascending") for name in stored.shape.key]).to_pylist()
+            properties = memory_at(stored.properties, time, now)
+            removed, added = planned.places(REMOVED, stored), planned.rows(ADDED)
+            change = Change(counts, removed, added, properties=properties) if counts else None
 
-        Without such rows, the plan has no change.
-        """
-        stored = existing(store, self.table)
-        _refuse_pruned(stored, self.time)
-        commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or self.time) > self.time]
-        change, counts, keys = None, dict[str, int](), list[dict[str, Any]]()
-        with ExitStack() as stack, translate_faults(self.table):
-            rows = rows_with_ids(store, stored).withColumns({name: column(name) for name in PLACE.names})
-            touched = rows.where(is_learnt_after(self.time))
-            now = _next_recorded_at(stored, touched) if stored.rows else None
-            if now is not None:
-                planned = stack.enter_context(run_plan(_plan_terms(store, stored, touched, self.time, now)))
-                counts = {name: count for name, count in planned.sums.counts.items() if count}
-                keys = _keys(planned.sums, stored.shape.key)
-                properties = memory_at(stored.properties, self.time, now)
-                removed, added = planned.places(REMOVED, stored), planned.rows(ADDED)
-                change = Change(counts, removed, added, properties=properties) if counts else None
+        def receipt(committed: Commit | None) -> Rewound:
+            return Rewound(
+                str(table),
+                iso(time),
+                committed is not None,
+                {name: counts.get(name, 0) for name in OUTCOMES},
+                [commit_fields(commit) for commit in commits] if change else [],
+                keys,
+                iso(now) if committed and now else None,
+                committed.snapshot_id if committed else None,
+            )
 
-            def receipt(committed: Commit | None) -> Rewound:
-                return Rewound(
-                    str(self.table),
-                    iso(self.time),
-                    committed is not None,
-                    {name: counts.get(name, 0) for name in OUTCOMES},
-                    [commit_fields(commit) for commit in commits] if change else [],
-                    keys,
-                    iso(now) if committed and now else None,
-                    committed.snapshot_id if committed else None,
-                )
-
-            yield Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
+        yield Plan(stored, change, _note(stored, time, now), receipt, dry_run)
 
 
 def is_learnt_after(known: datetime) -> Column:
@@ -344,12 +329,6 @@ def _next_recorded_at(table: IcebergTable, touched: DataFrame) -> datetime | Non
     recorded = [_recorded_at(commit) for commit in ancestry(table)][:1]
     times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, recorded)]
     return max(datetime.now(UTC), max(times) + timedelta(microseconds=1))
-
-
-def _keys(sums: PlanSums, key: Sequence[str]) -> list[dict[str, Any]]:
-    """Up to ten keys of records that a rewind changes, in order."""
-    few = sums.samples.get(KEYS)
-    return [] if few is None else few.sort_by([(name, "ascending") for name in key]).to_pylist()
 
 
 def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> dict[str, str | None]:

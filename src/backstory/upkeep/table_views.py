@@ -25,16 +25,13 @@ def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> li
     false in a dry run, and if the catalog does not support views. Raises UsageError if the table keeps no
     history, or if the session cannot create views. Raises Refused if a name is in use.
     """
-    queries = {
-        TableName(table.schema, f"{table.name}{name}"): sql for name, sql in _definitions(store, table)
-    }
+    current, versions = (TableName(table.schema, f"{table.name}{name}") for name in (CURRENT, VERSIONS))
+    every = versions_sql(store, existing(store, table))
+    queries = {current: f"SELECT * FROM ({every}) AS versions WHERE {VALID_TO} IS NULL", versions: every}
     entries = make_views(store, table, queries, dry_run=dry_run)
     condition = f"{VALID_FROM} <= :time AND ({VALID_TO} IS NULL OR :time < {VALID_TO})"
-    versions_view = store.sql_name(TableName(table.schema, f"{table.name}{VERSIONS}"))
-    return [
-        *entries,
-        {"view": None, "made": False, "sql": f"SELECT * FROM {versions_view} WHERE {condition}"},
-    ]
+    query = f"SELECT * FROM {store.sql_name(versions)} WHERE {condition}"
+    return [*entries, {"view": None, "made": False, "sql": query}]
 
 
 def make_views(
@@ -87,11 +84,6 @@ def _make_view(store: IcebergStore, table: TableName, name: TableName, sql: str)
 def _may_hold_views(store: IcebergStore) -> bool:
     """Whether the catalog may support views. Without Java, only SHOW VIEWS can show whether it does."""
     return not store.has_java or holds_views(store.jvm, store.iceberg())
-
-
-def _definitions(store: IcebergStore, table: TableName) -> list[tuple[str, str]]:
-    every = versions_sql(store, existing(store, table))
-    return [(CURRENT, f"SELECT * FROM ({every}) AS versions WHERE {VALID_TO} IS NULL"), (VERSIONS, every)]
 
 
 def _require_free(store: IcebergStore, table: TableName, name: TableName, existing_names: set[str]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from specification.laws import LogRow, broken_events
 
-from backstory.upkeep.laws.table_terms import LogFacts
+from backstory.upkeep.laws.queries import LogFacts
 from backstory.upkeep.laws.terms import Law
 
 PAIRED = LogFacts(keyed=True, paired=True)

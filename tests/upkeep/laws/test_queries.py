@@ -20,8 +20,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.upkeep.laws import checks
-from backstory.upkeep.laws.queries import query_of_events, query_of_rows
-from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
+from backstory.upkeep.laws.queries import LogFacts, TableTerms, query_of_events, query_of_rows
 from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 FAR = 9_000_000

@@ -36,7 +36,7 @@ from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
 from backstory.formats.memory import translate_disk_errors
 from backstory.model.instant import iso
-from backstory.upkeep.views import SUFFIXES
+from backstory.upkeep.model_histories import SUFFIXES
 
 CLOCK_LAG = timedelta(seconds=1)
 

@@ -40,7 +40,12 @@ from backstory.strategies.scd2.statements import (
     or_in_archive,
 )
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, TRANSITIONS, Past, State, Tally
-from backstory.upkeep.views import create_marked_views, defined_view_marks, drop_views, stored_view_marks
+from backstory.upkeep.model_histories import (
+    create_marked_views,
+    defined_view_marks,
+    drop_views,
+    stored_view_marks,
+)
 
 
 def base_steps(load: Load) -> list[Statement]:

@@ -18,11 +18,10 @@ from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.instant import instant_of, iso
-from backstory.reading.history_queries import Key, Query, StoredHistory, Time, in_utc
+from backstory.reading.history_queries import Key, Query, StoredHistory, Time, fetch_rows, in_utc
 from backstory.stores.sql.engine import Engine
-from backstory.upkeep import pruning
-from backstory.upkeep.pruning import Cut, Pruned
-from backstory.upkeep.views import create_marked_views, drop_views
+from backstory.upkeep import model_histories
+from backstory.upkeep.model_histories import Cut, Pruned, create_marked_views, drop_views
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,7 @@ class Upkeep:
 
     def ask(self, query: Query) -> list[dict[str, Any]]:
         """The rows of a query, as dictionaries. Times are in UTC."""
-        return [
-            {
-                name: in_utc(value) if isinstance(value, datetime) else value
-                for name, value in zip(query.columns, row, strict=True)
-            }
-            for row in self.engine.fetch_all(query.sql)
-        ]
+        return fetch_rows(self.engine, query)
 
     def refresh_views(self) -> None:
         """Create the views that the model defines, with the current columns."""
@@ -127,7 +120,7 @@ class Upkeep:
         cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
         history = self.history()
         if not apply:
-            count, newest = self.engine.fetch_all(pruning.preview_query(history, cut))[0]
+            count, newest = self.engine.fetch_all(model_histories.preview_query(history, cut))[0]
             ends = [end for end in (newest and in_utc(newest), history.watermark) if end]
             return Pruned(count, max(ends, default=None))
         if not rules.allow_prune:
@@ -139,8 +132,10 @@ class Upkeep:
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
         with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
             self._views(drop_views(self.history()))
-            pruning.prepare_archive(self.history(), self.engine)
-            pruned = pruning.prune(self.history(), self.engine, cut, run, self.clock(), self._remember)
+            model_histories.prepare_archive(self.history(), self.engine)
+            pruned = model_histories.prune(
+                self.history(), self.engine, cut, run, self.clock(), self._remember
+            )
             self._views(create_marked_views(self.history()))
         self._log(run, "prune", pruned.versions, began)
         return pruned
@@ -162,10 +157,10 @@ class Upkeep:
             _refuse_present(load, history, self.engine, key)
             if not apply:
                 return sum(
-                    int(self.engine.execute_scalar(pruning.versions_of(history, table, key)))
-                    for table in pruning.stored_tables(history, self.engine)
+                    int(self.engine.execute_scalar(model_histories.versions_of(history, table, key)))
+                    for table in model_histories.stored_tables(history, self.engine)
                 )
-            count = pruning.erase_record(history, self.engine, key, rows=rows)
+            count = model_histories.erase_record(history, self.engine, key, rows=rows)
         self._log(run, "erase_rows" if rows else "erase_values", count, began)
         return count
 

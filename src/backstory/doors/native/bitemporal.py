@@ -48,7 +48,7 @@ from backstory.stores.port import table_exists
 from backstory.strategies.frames import comparable
 from backstory.upkeep.adopting import Adopted, key_or_identifiers, refuse_key, refuse_times, require_iceberg
 from backstory.upkeep.laws.checks import broken_in_frame
-from backstory.upkeep.laws.table_terms import TableTerms
+from backstory.upkeep.laws.queries import TableTerms
 from backstory.upkeep.laws.terms import LawTerms
 
 # A property of the new table: the table, the snapshot and the key that it was imported from, as JSON.

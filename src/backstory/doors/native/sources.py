@@ -42,7 +42,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.reading.frames import all_are_current, table_in_session
-from backstory.reading.histories import HISTORIES
+from backstory.reading.questions import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.literals import column

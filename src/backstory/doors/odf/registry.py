@@ -30,7 +30,7 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import attempt_each
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.reading.histories import SYSTEM_COLUMNS
+from backstory.reading.questions import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load, tables
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.port import TableLike, require_columns

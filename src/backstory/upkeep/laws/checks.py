@@ -1,11 +1,14 @@
-"""Counts the violations of each law that a table's layout has, with a query that DuckDB or Spark runs.
+"""Count the violations of each law of a table's layout, and mend broken records.
 
-DuckDB reads the files of a small table. Spark scans a large table once, and plain Python examines its broken
-records in Spark's tasks.
+A query finds the rows that break laws. DuckDB runs it on the files of a small table. Spark scans a large
+table once, and plain Python examines and mends its broken records in Spark's tasks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -17,13 +20,17 @@ import pyarrow.compute as pc
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import MemoryLease
 from backstory.journal.chain import log_rows, log_rows_in_files, snapshots_in_files
-from backstory.model.layout import MEMORY, ROW_HASH, Layout
+from backstory.journal.verify import read_history
+from backstory.model import versions_layout as memory
+from backstory.model.instant import EPOCH, iso
+from backstory.model.layout import FILE, MEMORY, POSITION, RECORDED_AT, ROW_HASH, ROW_ID, Layout
 from backstory.model.table import TableName
+from backstory.model.values import key_text
 from backstory.model.versions_layout import Role
-from backstory.reading.files import SORT_MEMORY, hold_memory, query_rows, without_zone
+from backstory.reading.files import sort_in_lease, without_zone
 from backstory.reading.frames import query_frame
-from backstory.reading.histories import system_columns
 from backstory.reading.lifetimes import DUCKDB, SPARK
+from backstory.reading.questions import system_columns
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quote
@@ -32,34 +39,84 @@ from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, MOST_ROWS, TableReader, sort_like_spark
-from backstory.stores.metadata.values import integers, rows_of, whole_numbers
+from backstory.stores.metadata.values import integers, rows_of, values_of, whole_numbers
 from backstory.strategies.values import identities
-from backstory.upkeep.laws.queries import (
-    LAW_OF,
-    OFFSET,
-    SUSPECT,
-    LawQuery,
-    TableSql,
-    layout_columns,
-    nest_steps,
-    query_of_events,
-    query_of_rows,
-)
-from backstory.upkeep.laws.table_terms import (
-    TableTerms,
-    log_facts,
-    misplaced_query,
-    read_row_hashes,
-    terms_of,
-    wrong_offsets,
-)
-from backstory.upkeep.laws.tally import FOUND, Broken, add_up, examine
-from backstory.upkeep.laws.terms import LAWS, PREFIX, Law
+from backstory.upkeep.laws import queries
+from backstory.upkeep.laws.mending import mend_rows
+from backstory.upkeep.laws.queries import LAW_OF, OFFSET, SUSPECT, LawQuery, TableSql, TableTerms
+from backstory.upkeep.laws.terms import LAWS, PREFIX, REMEMBERED, Law, RecordRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.stores.sql.row_hashes import RowHash
+
+FOUND: Final = "law string, violations bigint, keys array<string>"
+_FOUND: Final = pa.schema({"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())})
+Broken = dict[str, tuple[int, list[str]]]
+
+
+def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Iterator[pa.Table]:
+    """Split rows that are ordered by record into one table for each record."""
+    pending: pa.Table | None = None
+    for batch in batches:
+        rows = batch if pending is None else pa.concat_tables([pending, batch])
+        keys = [repr(row) for row in rows.select(list(identity)).to_pylist()]
+        begin = 0
+        for place in range(1, rows.num_rows):
+            if keys[place] != keys[begin]:
+                yield rows.slice(begin, place - begin)
+                begin = place
+        pending = rows.slice(begin)
+    if pending is not None and pending.num_rows:
+        yield pending
+
+
+def examine(laws: LawQuery, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count how often rows, ordered by record, break each law, with up to ten keys for each law."""
+    judge = laws.judge
+    counts: Counter[str] = Counter()
+    keys: dict[str, dict[str, None]] = {}
+
+    def add(law: str, times: int, rows: pa.Table) -> None:
+        counts[law] += times
+        texts = keys.setdefault(law, {})
+        for text in _key_texts(rows, laws.naming):
+            if len(texts) == MAX_KEYS:
+                break
+            texts[text] = None
+
+    def suspects() -> Iterator[pa.Table]:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            for name in LAW_OF.keys() & set(rows.column_names):
+                if times := pc.sum(rows[name]).as_py():
+                    add(LAW_OF[name], times, rows.filter(rows[name]))
+            yield rows.filter(rows[SUSPECT]) if judge else rows.slice(0, 0)
+
+    for life in split_records(suspects(), laws.identity):
+        for law, times in judge(life).items() if judge else ():
+            add(law, times, life)
+    results = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]
+    yield pa.RecordBatch.from_pylist(results, _FOUND)
+
+
+def _key_texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
+    """The keys of rows as people write them."""
+    for begin in range(0, rows.num_rows, MAX_KEYS):
+        part = rows.slice(begin, MAX_KEYS)
+        for values in zip(*(values_of(part[name]) for name in shown), strict=True):
+            yield key_text(shown, values)
+
+
+def add_up(results: Iterable[Mapping[str, Any]]) -> Broken:
+    """The sum of the results of `examine`, with the first ten keys for each law."""
+    totals: Broken = {}
+    for row in results:
+        count, keys = totals.get(row["law"], (0, []))
+        totals[row["law"]] = (count + row["violations"], sorted({*keys, *row["keys"]})[:MAX_KEYS])
+    return totals
+
 
 _PLACE: Final = "place"
 _RECORD: Final = "record"
@@ -68,6 +125,19 @@ _RECORD: Final = "record"
 # The column that is true if a row's record breaks a law, or is suspected.
 _BROKEN: Final = quote(f"{PREFIX}broken")
 _HASH: Final = f"{PREFIX}hash"
+
+
+def _misplaced_query(offsets: str, wanted: int) -> str:
+    """The query for offsets that do not occur exactly once, with the number of rows by which each is wrong.
+
+    The right offsets are the numbers from 0 to `wanted` - 1. NULL is never a right offset.
+    """
+    due = "CASE WHEN number IS NULL THEN 0 ELSE 1 END"
+    return f"""SELECT * FROM (
+      SELECT COALESCE(place, number) AS place, ABS(COALESCE(times, 0) - {due}) AS times
+      FROM (SELECT place, COUNT(*) AS times FROM {offsets} GROUP BY place) AS there
+      FULL JOIN RANGE({wanted}) AS numbers (number) ON place = number
+    ) AS found WHERE times > 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +158,10 @@ class FileRows:
         own = {_PLACE: integers(np.arange(len(self.table)))}
         own |= {} if records is None else {_RECORD: integers(records)}
         columns = {f"c{place}": without_zone(each) for place, each in enumerate(self.table.columns)}
-        rows = pa.table(own | columns)
-        with hold_memory(self.lease, "laws", SORT_MEMORY * rows.nbytes):
-            try:
-                return query_rows(rows, query)
-            except duckdb.Error:
-                raise Unreadable("values that DuckDB lacks") from None
+        try:
+            return sort_in_lease(self.lease, "laws", pa.table(own | columns), query)
+        except duckdb.Error:
+            raise Unreadable("values that DuckDB lacks") from None
 
     def hashes(self, ways: "Sequence[RowHash]") -> tuple[str, ...]:
         """The hashes that a row may have, as SQL. Raises Unreadable if they may differ from Spark's."""
@@ -113,7 +181,7 @@ class FileRows:
         """How often rows break each law. Finds the broken records, then checks their rows again."""
         records, steps = identities(self.table, laws.identity), laws.steps(self.engine)
         anything = " OR ".join(map(DUCKDB.name, steps[-1]))
-        relation = f"{nest_steps(steps, DUCKDB)} AS judged"
+        relation = f"{queries.nest_steps(steps, DUCKDB)} AS judged"
         broken_places = self.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
         if not broken_places.num_rows:
             return {}
@@ -138,9 +206,8 @@ class FileRows:
     ) -> tuple[Broken, int, list[str]]:
         """The result of `count`, and the number of wrong offsets, with the first ten of them."""
         broken, offsets = self.count(laws), self.table[offset].cast(pa.int64())
-        query = f"{misplaced_query(DUCKDB.rows, wanted(len(offsets)))} ORDER BY place NULLS FIRST"
-        with hold_memory(self.lease, "laws", offsets.nbytes):
-            wrong = query_rows(pa.table({_PLACE: offsets}), query)
+        query = f"{_misplaced_query(DUCKDB.rows, wanted(len(offsets)))} ORDER BY place NULLS FIRST"
+        wrong = sort_in_lease(self.lease, "laws", pa.table({_PLACE: offsets}), query)
         keys = list(map(str, wrong[_PLACE].slice(0, MAX_KEYS).to_pylist()))
         return broken, int(pc.sum(wrong["times"]).as_py() or 0), keys
 
@@ -201,7 +268,7 @@ class FrameRows:
         if (seen["rows"], seen["hash"]) == (right, hashes["hash"]):
             return broken, 0, []
         source = f"(SELECT CAST({quote(offset)} AS BIGINT) AS place FROM {SPARK.rows})"
-        wrong = query_frame(self.rows, misplaced_query(source, right))
+        wrong = query_frame(self.rows, _misplaced_query(source, right))
         with translate_faults(self.table):
             keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
             (total,) = wrong.selectExpr("sum(times) AS times").collect()
@@ -210,7 +277,7 @@ class FrameRows:
 
 def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
     """How often versions in a frame break each law, with up to ten keys for each law."""
-    return FrameRows(rows, table_terms.shape.table).count(query_of_rows(table_terms))
+    return FrameRows(rows, table_terms.shape.table).count(queries.query_of_rows(table_terms))
 
 
 def find_suspects(rows: "DataFrame", laws: LawQuery) -> "DataFrame":
@@ -224,7 +291,7 @@ def find_suspects(rows: "DataFrame", laws: LawQuery) -> "DataFrame":
     whole = {quote(SUSPECT): f"MAX({quote(SUSPECT)}) {of_record} AS {quote(SUSPECT)}"}
     anything = f"MAX({' OR '.join(map(quote, steps[-1]))}) {of_record} AS {_BROKEN}"
     listed = ", ".join([*(whole.get(name, name) for name in names), anything])
-    text = f"SELECT {listed} FROM {nest_steps(steps, SPARK)} AS judged"
+    text = f"SELECT {listed} FROM {queries.nest_steps(steps, SPARK)} AS judged"
     text = f"SELECT {', '.join(names)} FROM ({text}) AS records WHERE {_BROKEN}"
     return query_frame(rows, text).sortWithinPartitions(*key, quote(laws.order))
 
@@ -243,20 +310,21 @@ def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
     if table.shape.layout.span is None and Law.UNIQUE_KEY not in LAWS[table.shape.layout]:
         return {}
     rows, table_terms = read_terms(table, read)
-    return rows.count(query_of_rows(table_terms)) if table_terms.identity else {}
+    return rows.count(queries.query_of_rows(table_terms)) if table_terms.identity else {}
 
 
 def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, TableTerms]:
     """The rows of a table, and the table's terms, from its layout, properties, commits and marks."""
-    ways, table_terms = read_row_hashes(table), terms_of(table)
+    ways, table_terms = queries.read_row_hashes(table), queries.terms_of(table)
     rows = read(_columns(table_terms, ways))
     table_terms = replace(table_terms, hashes=rows.hashes(ways) if ways else ())
     if not table_terms.valued:
         return rows, table_terms
     # Iceberg prunes by the key, which is NULL only in marks.
     engine, first = rows.engine, rows.engine.column(table.shape.key[0])
-    known = engine.steps(layout_columns(engine, table_terms))
-    marks = f"SELECT {', '.join(map(engine.words.name, known[0]))} FROM {nest_steps(known, engine.words)}"
+    known = engine.steps(queries.layout_columns(engine, table_terms))
+    columns = ", ".join(map(engine.words.name, known[0]))
+    marks = f"SELECT {columns} FROM {queries.nest_steps(known, engine.words)}"
     marks += f" AS marks WHERE {first} IS NULL AND {engine.words.name(PREFIX + 'role')} = '{Role.FACT}'"
     return rows, table_terms.with_marks(rows_of(rows.ask(marks)))
 
@@ -275,14 +343,17 @@ def _columns(table_terms: TableTerms, ways: "Sequence[RowHash]") -> list[str]:
 
 def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
     names, shape = system_columns(table), table.shape
-    laws = query_of_events(shape, names, log_facts(table, names))
+    laws = queries.query_of_events(shape, names, queries.log_facts(table, names))
     columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
     rows, wrong_blocks = read([*dict.fromkeys([*columns, *shape.key, *laws.identity])]), list[str]()
 
     def right_number(count: int) -> int:
-        wrong, right = wrong_offsets(logged(), snapshots_in_files(table), count)
-        wrong_blocks.extend(wrong)
-        return right
+        """The number of offsets that the blocks contain, or `count` if they contain no offsets."""
+        blocks, problems = read_history(logged(), snapshots_in_files(table))
+        wrong = (each.offsets for each in problems if each.what == "offsets")
+        wrong_blocks.extend(str(offsets[0]) for offsets in wrong if offsets)
+        ends = [block.offsets[1] for block in blocks if block.offsets]
+        return ends[-1] + 1 if ends else count
 
     broken, times, keys = rows.count_events(laws, names["offset"], right_number)
     times += len(wrong_blocks)
@@ -313,3 +384,136 @@ def terms_in_table(store: IcebergStore, table: IcebergTable) -> TableTerms:
 def _rows_in_session(store: IcebergStore, table: IcebergTable) -> FrameRows:
     """The rows of a table. Spark itself omits columns that no query needs."""
     return FrameRows(store.spark.table(store.sql_name(table.shape.table)), table.shape.table)
+
+
+REMOVE, STAY, ADD, REPORT = range(4)
+ACT, REPORTED = f"{PREFIX}act", f"{PREFIX}told"
+
+# The laws of a record in the order in which they are shown.
+_SHOWN: Final = tuple(dict.fromkeys([Law.MEMORY, Law.RECORDED, Law.SETTLED, *REMEMBERED, *Law]))
+
+
+@dataclass
+class MendTally:
+    """Counts of a repair: rows by outcome, broken laws, and records, with samples before and after."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    laws: Counter[str] = field(default_factory=Counter)
+    keys: int = 0
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        """Add the counts of another task, from its `to_json`."""
+        other = json.loads(text)
+        self.counts.update(other["counts"])
+        self.laws.update(other["laws"])
+        self.keys += other["keys"]
+        self.samples = sorted([*self.samples, *other["samples"]], key=lambda each: each["key"])[:MAX_KEYS]
+
+    def to_json(self) -> str:
+        """The counts as JSON text."""
+        return json.dumps(self.__dict__)
+
+
+def mend_records(
+    table_terms: TableTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of broken records to remove, to keep and to add, and one row with the counts."""
+    tally, schema = MendTally(), None
+    tables = (pa.Table.from_batches([batch]) for batch in batches)
+    for life in split_records(tables, table_terms.identity):
+        stored = life.select(list(names))
+        schema = stored.schema
+        for act, rows in _mend_record(table_terms, life, stored, tally).items():
+            yield from _act(act, rows).to_batches()
+    if schema is not None:
+        nothing = {each.name: pa.nulls(1, each.type) for each in schema}
+        yield from _act(REPORT, pa.table(nothing, schema=schema), tally.to_json()).to_batches()
+
+
+def _act(act: int, rows: pa.Table, report: str | None = None) -> pa.Table:
+    columns = [pa.array([act] * len(rows), pa.int8()), pa.array([report] * len(rows), pa.string())]
+    return pa.table([*columns, *rows.columns], names=[ACT, REPORTED, *rows.column_names])
+
+
+def _mend_record(
+    table_terms: TableTerms, life: pa.Table, stored: pa.Table, tally: MendTally
+) -> dict[int, pa.Table]:
+    """The rows of a record by action, or none for a healthy record."""
+    times: Counter[str] = Counter(table_terms.count_broken(life) if table_terms.terms.remembers else {})
+    for name in LAW_OF.keys() & set(life.column_names):
+        times[LAW_OF[name].value] += life[name].to_pylist().count(True)
+    laws = {law.value: times[law] for law in _SHOWN if times[law]}
+    if not laws:
+        return {}
+    values, names = life.to_pylist(), stored.column_names
+    places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
+    twins = [repr([row[name] for name in names if name not in places]) for row in values]
+    rows = [table_terms.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
+    after = mend_rows(rows, table_terms.terms, set(map(Law, laws)))
+    changed = [row for row in after if row != rows[row.place]]
+    moved, left = {row.place for row in changed}, {row.place for row in after}
+    removed = [row.place for row in rows if row.place in moved or row.place not in left]
+    tally.laws.update(laws)
+    tally.keys += 1
+    tally.counts.update(dropped=len(rows) - len(after), rewritten=len(changed))
+    if len(tally.samples) < MAX_KEYS:
+        key = key_text(table_terms.naming, [values[0][name] for name in table_terms.naming])
+        shown = {"before": _cells(table_terms, rows), "after": _cells(table_terms, after)}
+        tally.samples.append({"key": key, "laws": [*laws], **shown})
+    written = [
+        _write_values(table_terms, {name: values[row.place][name] for name in names}, row) for row in changed
+    ]
+    return {
+        REMOVE: stored.take(pa.array(removed, pa.int64())),
+        STAY: stored.take(pa.array(sorted(left - moved), pa.int64())),
+        ADD: pa.Table.from_pylist(written, stored.schema),
+    }
+
+
+def _write_values(table_terms: TableTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
+    """The values of a stored row with the repaired end, flag, state and memory."""
+    span = table_terms.shape.layout.span
+    assert span is not None
+    values |= {span.end: _instant(row.end)} | ({span.flag: row.flag} if span.flag else {})
+    values |= {span.state: row.state} if span.state else {}
+    if table_terms.terms.remembers:
+        values |= {RECORDED_AT: _instant(row.written), MEMORY: _memory(row, values[MEMORY])}
+    return values | dict(row.values)
+
+
+def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    fields = {
+        **(before or {}),
+        memory.ROLE: row.role,
+        memory.KIND: row.kind,
+        memory.SCOPE: row.scope,
+        memory.OWN_TIME: _instant(row.time),
+        memory.ENDED_AT: _instant(row.ended_at),
+        memory.END_BEFORE: _instant(row.end_before),
+    }
+    return None if all(value is None for value in fields.values()) else fields
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+
+
+def _cells(table_terms: TableTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
+    """The layout's own columns of the rows, sorted by start. Values are never included."""
+    span = table_terms.shape.layout.span
+    assert span is not None
+    shown = []
+    for row in sorted(rows, key=lambda row: (row.start or 0, row.place))[: 2 * MAX_KEYS]:
+        cells: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
+        cells |= {span.flag: row.flag} if span.flag else {}
+        cells |= {span.state: row.state} if span.state else {}
+        if table_terms.terms.remembers:
+            cells |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
+        shown.append(cells)
+    return shown
+
+
+def _time_text(micros: int | None) -> str | None:
+    """Microseconds since 1970 as an ISO time in UTC."""
+    return None if micros is None else iso(EPOCH + timedelta(microseconds=micros))

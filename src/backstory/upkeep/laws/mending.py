@@ -62,24 +62,21 @@ def statements(row: RecordRow) -> list[Statement]:
 
 def count_overlaps(rows: Sequence[RecordRow]) -> int:
     """Count the pairs of a record's rows that stated something about one instant at one recorded time."""
-    ordered = sorted(
-        ((row.start or 0, place, row) for place, row in enumerate(rows)), key=lambda each: each[:2]
-    )
     overlaps = 0
-    open_: list[RecordRow] = []
-    for start, _, row in ordered:
-        open_ = [each for each in open_ if max((one[3] for one in statements(each)), default=0) > start]
-        overlaps += sum(_overlap(each, row) for each in open_)
-        open_.append(row)
+    open_: list[list[Statement]] = []
+    for row in sorted(rows, key=lambda row: row.start or 0):
+        start, stated = row.start or 0, statements(row)
+        open_ = [each for each in open_ if max((one[3] for one in each), default=0) > start]
+        overlaps += sum(
+            any(
+                max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[3], b[3])
+                for a in each
+                for b in stated
+            )
+            for each in open_
+        )
+        open_.append(stated)
     return overlaps
-
-
-def _overlap(one: RecordRow, other: RecordRow) -> bool:
-    return any(
-        max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[3], b[3])
-        for a in statements(one)
-        for b in statements(other)
-    )
 
 
 def is_fact(row: RecordRow) -> bool:
@@ -245,10 +242,13 @@ def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | 
     stored = {row.start: row for row in facts.versions}
     versions: dict[int, RecordRow] = {}
     for start, end, values in _folded_versions(facts, terms):
-        row = stored.get(start) or _last_upsert(facts, start)
+        upserts = [row for row in facts.events.get(start, ()) if row.kind == FactKind.UPSERT]
+        row = stored.get(start) or max(upserts, key=lambda row: row.sequence, default=None)
         if row is None:
             return None
-        versions[row.place] = _as_version(row, end, values)
+        same = same_state({name: row.values.get(name) for name in values}, values)
+        merged = row.values if same else {**row.values, **values}
+        versions[row.place] = replace(row, role=None, end=end, flag=end is None, values=merged)
     folded = [versions.get(row.place) or _as_fact(row) for row in rows]
     return [row for row in folded if row is not None]
 
@@ -267,18 +267,6 @@ def _folded_versions(facts: LifeFacts, terms: LawTerms) -> Iterator[Version]:
     for (at, values), end in zip(changes, [*following, None], strict=False):
         if values is not None:
             yield at, end, values
-
-
-def _last_upsert(facts: LifeFacts, start: int) -> RecordRow | None:
-    """The last upsert of an instant."""
-    upserts = [row for row in facts.events.get(start, ()) if row.kind == FactKind.UPSERT]
-    return max(upserts, key=lambda row: row.sequence, default=None)
-
-
-def _as_version(row: RecordRow, end: int | None, values: Mapping[str, Any]) -> RecordRow:
-    stored = {name: row.values.get(name) for name in values}
-    merged = row.values if same_state(stored, values) else {**row.values, **values}
-    return replace(row, role=None, end=end, flag=end is None, values=merged)
 
 
 def _as_fact(row: RecordRow) -> RecordRow | None:
@@ -303,9 +291,19 @@ def mend_rows(rows: Sequence[RecordRow], terms: LawTerms, broken: Collection[Law
     keyed = [row for row in _without_twins(rows) if row.keyed or is_mark(row)]
     if not terms.remembers:
         return _one_after_another(keyed, terms)
-    keyed = [_of_its_kind(row) for row in keyed]
+    keyed = [
+        replace(row, role=None, scope=None, kind=None)
+        if Law.MEMORY in row.broken and is_version(row)
+        else row
+        for row in keyed
+    ]
     versions = _one_after_another([row for row in keyed if row.role is None], terms)
-    others = [row for row in keyed if row.role is not None and _may_stay(row, terms)]
+    others = [
+        row
+        for row in keyed
+        if row.role is not None and not row.broken & {Law.MEMORY, Law.RECORDED}
+        if row.role != Role.FACT or not is_settled(row.start, terms)
+    ]
     after = _without_overlaps(_with_recorded_times(versions, terms), _without_repeated(versions, others))
     return _refold(after, terms) if set(broken_together(after, terms)) == {Law.FOLD} else after
 
@@ -382,8 +380,10 @@ def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[Recor
     following = {one.place: other for one, other in pairwise(ordered)}
     ended = [_with_end(row, following.get(row.place), terms) for row in ordered]
     lasting = [row for row in ended if has_length(row, terms) or (row.end is None and terms.grain)]
-    cut = [_cut_overlap(row, after, terms) for row, after in zip(lasting, [*lasting[1:], None], strict=False)]
-    return _with_markers(cut, {row.place: row for row in rows}, terms)
+    for place, (row, after) in enumerate(pairwise(lasting)):
+        if after.start is not None and until(row, terms) > after.start:
+            lasting[place] = replace(row, end=after.start - terms.grain)
+    return _with_markers(lasting, {row.place: row for row in rows}, terms)
 
 
 def _with_end(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> RecordRow:
@@ -395,50 +395,25 @@ def _with_end(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> Recor
     return row if after is None else replace(row, end=(after.start or 0) - terms.grain)
 
 
-def _cut_overlap(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> RecordRow:
-    if after is None or after.start is None or until(row, terms) <= after.start:
-        return row
-    return replace(row, end=after.start - terms.grain)
-
-
 def _with_markers(
     rows: Sequence[RecordRow], before: dict[int, RecordRow], terms: LawTerms
 ) -> list[RecordRow]:
     """The rows with the flags and states that fit their ends."""
     if terms.flagged:
-        endless = [row.end is None and terms.grain > 0 for row in rows]
         return [
-            row if is_endless or row.flag is is_open(row, terms) else replace(row, flag=is_open(row, terms))
-            for row, is_endless in zip(rows, endless, strict=True)
+            row if row.end is None and terms.grain else replace(row, flag=is_open(row, terms)) for row in rows
         ]
     if not terms.stated or not {row.state for row in rows} <= WORDS | {None}:
         return list(rows)
-    marked = []
+    marked = list(rows)
     for place, row in enumerate(rows):
-        moved = row.end != before[row.place].end
-        if agrees_with_end(row, rows, terms) and not moved:
-            marked.append(row)
+        if agrees_with_end(row, rows, terms) and row.end == before[row.place].end:
             continue
         follows = place > 0 and rows[place - 1].end == row.start
         followed = place + 1 < len(rows) and rows[place + 1].start == row.end
         state = (CHANGED if follows else NEW) if is_open(row, terms) else (CHANGED if followed else DELETED)
-        marked.append(replace(row, state=state))
+        marked[place] = replace(row, state=state)
     return marked
-
-
-def _of_its_kind(row: RecordRow) -> RecordRow:
-    """The row without the fields of memory, if it is a version with a length."""
-    if row.role is not None and not is_version(row):
-        return row
-    if Law.MEMORY not in row.broken:
-        return row
-    return replace(row, role=None, scope=None, kind=None)
-
-
-def _may_stay(row: RecordRow, terms: LawTerms) -> bool:
-    """Whether a row of memory is valid: of its kind, with possible recorded times, and not settled."""
-    settled = row.role == Role.FACT and is_settled(row.start, terms)
-    return not settled and not row.broken & {Law.MEMORY, Law.RECORDED}
 
 
 def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:

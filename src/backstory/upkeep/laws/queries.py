@@ -1,27 +1,241 @@
-"""The laws of rows as SQL for DuckDB and Spark.
+"""The laws of rows as SQL for DuckDB and Spark, and the facts about a table that these laws need.
 
 A query is a list of steps. Each step adds columns to the rows, as expressions over the columns so far.
 Instants are microseconds since 1970. The last step has a column for each law, which is true in rows that
 break the law. The last step's column `SUSPECT` is true in rows whose records must also be checked in Python
-(`mending.py`).
+(`mending.py`). For event logs, the facts include which events may follow each other (odf-ingest.md, section
+2.10).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from backstory.journal.chain import WATERMARK
 from backstory.model import versions_layout as memory
-from backstory.model.layout import MEMORY, ROW_HASH
+from backstory.model.instant import parse_instant
+from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, ROW_HASH, Layout
 from backstory.model.table import Shape
-from backstory.model.versions_layout import FactKind, Role
-from backstory.reading.histories import identity_names
+from backstory.model.versions_layout import RECORDED, SEQUENCE, SETTLED, FactKind, Role
 from backstory.reading.lifetimes import DUCKDB, SPARK, QueryWords, SqlSyntax, operation_sql
+from backstory.reading.questions import identity_names
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.values import rows_of
+from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
-from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
-from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
+from backstory.upkeep.laws.mending import broken_together
+from backstory.upkeep.laws.terms import (
+    DELETED,
+    FIELDS,
+    INFINITY,
+    LAWS,
+    NEW,
+    PREFIX,
+    WORDS,
+    Law,
+    LawTerms,
+    RecordRow,
+)
+
+if TYPE_CHECKING:
+    from backstory.stores.sql.row_hashes import RowHash
+
+# The query compares each row with at most this many instants of copies.
+MOST_COPIES: Final = 1_000
+# Types whose values engines do not compare, or compare differently.
+_WITHOUT_ORDER: Final = ("map<", "variant")
+
+
+@dataclass(frozen=True, slots=True)
+class TableTerms:
+    """The identifying columns of a table's records, and the facts needed to check them.
+
+    If `valued` is true, the table keeps memory, so the values in its rows are checked too. `hashes` are the
+    hashes that a row may have, as SQL, or empty if the way of hashing is unknown.
+    """
+
+    shape: Shape
+    terms: LawTerms
+    valued: bool = False
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns whose values identify a record."""
+        shape = self.shape
+        record = f"{shape.table.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
+        known = shape.layout in {Layout.HIST, Layout.BASE} and record in shape.names
+        return (record,) if known else shape.key
+
+    @property
+    def naming(self) -> tuple[str, ...]:
+        """The columns by which a record is shown to people."""
+        return self.shape.key or self.identity
+
+    @property
+    def foldable(self) -> tuple[str, ...]:
+        """The columns by which a query checks the law `fold`, or none if no query can check the law."""
+        marks = self.terms.marks
+        types = [
+            str(column.type).lower() for column in self.shape.columns if column.name in self.terms.tracked
+        ]
+        ordered = not any(word in each for word in _WITHOUT_ORDER for each in types)
+        copies = all(mark.kind == FactKind.COPY for mark in marks) and len(marks) <= MOST_COPIES
+        return self.terms.tracked if self.valued and ordered and copies else ()
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether facts at one instant have a sequence."""
+        column = self.shape.column(MEMORY)
+        return column is not None and SEQUENCE in dict(column.type.parts)
+
+    def with_marks(self, rows: Iterable[Mapping[str, Any]]) -> "TableTerms":
+        """The terms with the marks in these rows, which have no key."""
+        marks = (self.row(0, values) for values in rows)
+        marks = (mark for mark in marks if mark.kind and mark.start is not None and mark.ended_at is None)
+        return replace(self, terms=replace(self.terms, marks=tuple(marks)))
+
+    def row(
+        self, place: int, columns: Mapping[str, Any], twin: object = None, row_id: int | None = None
+    ) -> RecordRow:
+        """A row of a record from the columns of the first step."""
+        fields: dict[str, Any] = {name: columns.get(PREFIX + name) for name in FIELDS}
+        sequence = fields["sequence"]
+        fields["sequence"] = () if sequence is None else tuple(sequence.values())
+        values = {name: columns.get(name) for name in self.terms.tracked} if self.valued else {}
+        broken = frozenset(law for law in Law if columns.get(PREFIX + law))
+        return RecordRow(place, **fields, values=values, twin=twin, row_id=row_id, broken=broken)
+
+    def count_broken(self, life: pa.Table) -> Mapping[str, int]:
+        """How often the rows of a record break each law about several rows."""
+        rows = [self.row(place, columns) for place, columns in enumerate(rows_of(life))]
+        return Counter(law.value for law in broken_together(rows, self.terms))
+
+
+def terms_of(table: TableMetadata) -> TableTerms:
+    """The facts needed to check a table's rows, without its marks and hashes."""
+    shape, span = table.shape, table.shape.layout.span
+    hashed = Law.ROW_HASH in LAWS[shape.layout]
+    if span is None:
+        return TableTerms(shape, LawTerms(hashed=hashed))
+    terms = LawTerms(bool(span.flag), bool(span.state), hashed, span.grain, span.far)
+    if shape.layout is not Layout.VERSIONS:
+        return TableTerms(shape, terms)
+    newest = table.newest_property(RECORDED)
+    known = None if newest is None else micros_of(parse_instant(newest))
+    terms = replace(terms, remembers=True, newest=known, settled=_settled_interval(table))
+    if table.properties.get(SETTLED) is None:
+        return TableTerms(shape, terms)
+    track, ignore, overwrite = (
+        json.loads(table.properties.get(name) or "[]")
+        for name in (memory.TRACK, memory.IGNORE, memory.OVERWRITE)
+    )
+    users = [column.name for column in shape.user_columns if not track or column.name in track]
+    tracked = tuple(name for name in users if name not in {*ignore, *overwrite, *shape.key})
+    numbers = {each["name"]: int(each["id"]) for each in table.fields}
+    return TableTerms(shape, replace(terms, tracked=tracked, numbers=numbers), valued=True)
+
+
+def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
+    """The ways in which rows may be hashed.
+
+    The result is empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not
+    installed.
+    """
+    if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
+        return ()
+    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
+
+    names = {int(each["id"]): each["name"] for each in table.fields}
+    return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
+
+
+def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
+    """The settled interval, or None if nothing is settled or the property cannot be parsed."""
+    try:
+        first, last = json.loads(table.properties.get(SETTLED) or "[]")
+        return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+_MANIFEST: Final = "backstory.odf.manifest"
+_FOLLOWING: Final[Mapping[Op | None, frozenset[Op]]] = {
+    None: frozenset({Op.APPEND}),
+    Op.APPEND: frozenset({Op.CORRECT_FROM, Op.RETRACT}),
+    Op.CORRECT_FROM: frozenset({Op.CORRECT_TO}),
+    Op.CORRECT_TO: frozenset({Op.CORRECT_FROM, Op.RETRACT}),
+    Op.RETRACT: frozenset({Op.APPEND}),
+}
+# A log without a row for the values before a correction.
+_UNPAIRED: Final = {
+    **_FOLLOWING,
+    Op.APPEND: frozenset({Op.CORRECT_TO, Op.RETRACT}),
+    Op.CORRECT_TO: frozenset({Op.CORRECT_TO, Op.RETRACT}),
+    Op.CORRECT_FROM: frozenset[Op](),
+}
+# A ledger has many events of a key. A correction removes the old event before it adds the new one.
+_LEDGER: Final = {
+    None: frozenset({Op.APPEND}),
+    Op.APPEND: frozenset({Op.APPEND, Op.CORRECT_FROM}),
+    Op.CORRECT_FROM: frozenset({Op.CORRECT_TO}),
+    Op.CORRECT_TO: frozenset({Op.APPEND, Op.CORRECT_FROM}),
+    Op.RETRACT: frozenset[Op](),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """The settings of a log: whether its rows have keys, how it writes corrections, its watermark.
+
+    A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
+    2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
+    and a correction may move the event to another time.
+    """
+
+    keyed: bool
+    paired: bool
+    strict: bool = True
+    watermark: int | None = None
+    corrects: bool = False
+
+    def follows(self, before: Op | None, op: Op) -> bool:
+        """Whether an event may follow another one of its record, or be the first."""
+        if self.corrects:
+            return op in _LEDGER[before]
+        if not self.keyed:
+            return op is Op.APPEND
+        if not self.strict:
+            return True
+        return op in (_FOLLOWING if self.paired else _UNPAIRED)[before]
+
+
+def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
+    """The settings of a log, from its properties and system columns."""
+    newest = table.newest_property(WATERMARK)
+    watermark = None if newest is None else micros_of(parse_instant(newest))
+    keyed, paired = bool(table.shape.key), names["op"] is not None
+    corrects = keyed and paired and bool(names["events"])
+    return LogFacts(keyed, paired, _is_strict(table), watermark, corrects)
+
+
+def _is_strict(table: TableLike) -> bool:
+    """Whether the manifest in the table's properties has no source that keeps a changelog as delivered."""
+    validations = list[str]()
+
+    def read(part: Mapping[str, Any]) -> None:
+        validations.append(str(part.get("validation", "")).lower())
+
+    json.loads(table.properties.get(_MANIFEST) or "{}", object_hook=read)
+    return "schema" not in validations
+
 
 SUSPECT: Final = PREFIX + "suspect"
 OFFSET: Final = PREFIX + "offset"

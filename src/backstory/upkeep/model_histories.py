@@ -1,21 +1,113 @@
-"""Pruning: old closed versions of a history move to its archive, and records are erased from both (7.5).
+"""Upkeep of a model's history in a database: its views, pruning and erasure (sections 7 and 7.5).
 
-Versions are copied, then compared in every column, and finally deleted. A version that is in both tables is
-copied again, so that an interrupted run can be repeated without transactions. The watermark is stored before
-anything is deleted, so that it is never too early.
+A view has the columns that the history had when the view was created. So views are dropped before the columns
+change, and created again after a change or after pruning. A database rewrites the definition of a view, so
+each view is marked by a comment with a hash of our query.
+
+Pruning moves old closed versions to the archive. They are copied, then compared in every column, and finally
+deleted. A version that is in both tables is copied again, so that an interrupted run can be repeated without
+transactions. The watermark is stored before anything is deleted, so that it is never too early.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 
 from backstory.errors import Failed
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.layout import ROW_HASH
-from backstory.reading.history_queries import Key, StoredHistory, distinct, in_utc
+from backstory.reading.history_queries import (
+    Key,
+    StoredHistory,
+    columns_of,
+    distinct,
+    effective,
+    in_utc,
+    labeled,
+    select,
+)
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialects import DuckDB, Postgres
 from backstory.stores.sql.engine import Engine
+
+ALL, LABELED, EFFECTIVE = "_all", "_labeled", "_effective"
+SUFFIXES = (ALL, LABELED, EFFECTIVE)
+
+
+def drop_views(history: StoredHistory) -> list[str]:
+    """The statements that drop all views of the history."""
+    return [f"DROP VIEW IF EXISTS {history.name_with_suffix(suffix)}" for suffix in reversed(SUFFIXES)]
+
+
+def create_views(history: StoredHistory) -> list[str]:
+    """The statements that create the views that the history's model defines."""
+    return [
+        f"CREATE VIEW {history.name_with_suffix(suffix)} AS\n{sql}" for suffix, sql in definitions(history)
+    ]
+
+
+def definitions(history: StoredHistory) -> Iterator[tuple[str, str]]:
+    """The suffix and the query of each view that the history's model defines. A pruned history has `_all`."""
+    if history.model.archive:
+        everything = f"FROM {history.all_versions} AS v"
+        yield ALL, select(history.dialect, columns_of(history, "v", history.names), everything).sql
+    if history.model.shown_labels:
+        yield LABELED, labeled(history, history.model.shown_labels).sql
+    if history.model.dating:
+        yield EFFECTIVE, effective(history, history.model.dating).sql
+
+
+# The cast truncates the name as PostgreSQL did when the view was created.
+_COMMENTS: dict[type[Dialect], str] = {
+    DuckDB: "SELECT comment FROM duckdb_views() WHERE database_name = current_database() "
+    "AND lower(schema_name) = lower({schema}) AND lower(view_name) = lower({view})",
+    Postgres: "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c "
+    "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind = 'v' "
+    "AND n.nspname = {schema} AND c.relname = CAST({view} AS name)",
+}
+
+
+def stored_view_marks(engine: Engine, history: StoredHistory) -> dict[str, str | None]:
+    """The suffix and the mark of each existing view. A view without a comment has no mark."""
+    marks: dict[str, str | None] = {}
+    query = _query(history.dialect)
+    for suffix in SUFFIXES:
+        name = f"{history.model.name}{suffix}"
+        if query is not None:
+            text = query.format(schema=history.text(history.schema), view=history.text(name))
+            for (comment,) in engine.fetch_all(text):
+                marks[suffix] = comment
+        elif engine.introspect_table(history.schema, name) is not None:
+            marks[suffix] = None
+    return marks
+
+
+def defined_view_marks(history: StoredHistory) -> dict[str, str | None]:
+    """The suffix and the mark of each view that the history's model defines."""
+    return {suffix: _mark(sql) for suffix, sql in definitions(history)}
+
+
+def create_marked_views(history: StoredHistory) -> list[str]:
+    """The statements that create the views, and mark them if marks can be read in this dialect."""
+    created = create_views(history)
+    if _query(history.dialect) is None:
+        return created
+    return created + [
+        f"COMMENT ON VIEW {history.name_with_suffix(suffix)} IS {history.text(_mark(sql))}"
+        for suffix, sql in definitions(history)
+    ]
+
+
+def _mark(sql: str) -> str:
+    return f"backstory {sha256(sql.encode()).hexdigest()}"
+
+
+def _query(dialect: Dialect) -> str | None:
+    return next((query for kind, query in _COMMENTS.items() if isinstance(dialect, kind)), None)
+
 
 _MADE = (TableColumn("archived_at", Datatype.TIMESTAMP), TableColumn("archive_run_id", Datatype.STRING, 64))
 
