@@ -17,8 +17,8 @@ from backstory.doors.native.options import (
 )
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import Remark, RemarkOptions, with_remark
+from backstory.explorer.access import open_explorer
 from backstory.explorer.catalog_reader import CatalogReader
-from backstory.explorer.opening import open_explorer
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout

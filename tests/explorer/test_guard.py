@@ -16,9 +16,8 @@ from serving import SECONDS
 
 from backstory.errors import UsageError
 from backstory.explorer import server
+from backstory.explorer.access import POLICY, is_loopback, new_token, open_explorer
 from backstory.explorer.catalog_reader import table_reader, without_paths
-from backstory.explorer.guard import POLICY, is_loopback
-from backstory.explorer.opening import new_token, open_explorer
 from backstory.explorer.server import MOST, BoundedConnection
 from backstory.settings import Settings
 

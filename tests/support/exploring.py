@@ -14,8 +14,8 @@ from manifesting import manifest, polling
 from pyiceberg.catalog.sql import SqlCatalog
 from small_model import FIRST, MODEL, SECOND
 
+from backstory.explorer.access import open_explorer
 from backstory.explorer.catalog_reader import table_reader
-from backstory.explorer.opening import open_explorer
 from backstory.settings import Settings
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables

@@ -461,8 +461,8 @@ def explore(
         token: Token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
         no_open: Print the link, and open no browser.
     """
+    from backstory.explorer.access import open_explorer
     from backstory.explorer.catalog_reader import table_reader
-    from backstory.explorer.opening import open_explorer
 
     log_for_options(options)
     ended = threading.Event()

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
+from backstory.explorer.access import Guard, guard_application
 from backstory.explorer.catalog_reader import CatalogReader, without_paths
-from backstory.explorer.guard import Guard, guard_application
 from backstory.explorer.pages import asset, error_page, evidence, page
 from backstory.explorer.questions import Question, question_of
 from backstory.explorer.views import OF_TABLE, OF_WAREHOUSE, now, take_step, view_of

@@ -175,11 +175,6 @@ class EvolvedShape:
     retyped: Mapping[str, ColumnType] = field(default_factory=dict)
     mistakes: frozenset[str] = frozenset()
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether the table's columns change."""
-        return bool(self.changes)
-
     def former_name(self, name: str) -> str:
         """The name that a column has had so far."""
         return next((old for old, new in self.renamed.items() if new == name), name)

@@ -204,13 +204,13 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
         return Change(copy.outcomes, added=added, into=evolved.shape, properties=properties)
     if evolved.retyped:
         return _replace_all_rows(inputs, copy, marks, replaced)
-    if added is None and not evolved.is_changed and not records_copy:
+    if added is None and not evolved.changes and not records_copy:
         return None
     return Change(
         copy.outcomes,
         join_places(copy.planned.places(REMOVED, inputs.table), replaced),
         in_few_files(added, copy.rows_to_add + len(marks), inputs.terms.key),
-        evolved.shape if evolved.is_changed else None,
+        evolved.shape if evolved.changes else None,
         evolved.renamed,
         _properties(inputs),
         snapshot=records_copy,

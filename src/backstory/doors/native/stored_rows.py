@@ -84,14 +84,36 @@ def stored_slice(
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
         return schema.empty_table()
+    names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
+    of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
+    chosen: ChooseRows = partial(are_touched, since, low=low)
+    wanted = {}
+    if keys is not None:
+        key, of_records = table.shape.key, choose_touched_of_keys(keys, table.shape.key, low)
+        of = (*of, *key)
+
+        def chosen(rows: pa.Table) -> pa.ChunkedArray:
+            marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
+            return pc.or_(marks, of_records(rows))
+
+        for name in key:
+            if is_bounded((values := keys.keys[name]).type):  # marks have NULL keys
+                wanted[name] = OneOf(pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)]))
+    ends = {VALID_TO: _ends_since(since)}
+    where: Searches = ends
+    if low is not None:  # bounds of files cover positions in the log, too
+        # The first part of a position that differs within one log.
+        part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
+        where = AnyOf({**ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
     try:
-        return _read_here(store, table, schema, keys, since, lease, low=low)
+        rows = LocalRows(store, table, lease).read(names, of, chosen, [wanted, where])
     except Unreadable:
-        rows = live_frame(store, table, since, low)
+        frame = live_frame(store, table, since, low)
         if keys is not None:
-            marks = rows.where(column(table.shape.key[0]).isNull())
-            rows = rows_of_keys(store, rows, keys.keys).unionByName(marks)
-        return in_schema(arrow_of(rows), schema)
+            marks = frame.where(column(table.shape.key[0]).isNull())
+            frame = rows_of_keys(store, frame, keys.keys).unionByName(marks)
+        rows = arrow_of(frame)
+    return in_schema(rows, schema)
 
 
 def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> int:
@@ -142,40 +164,6 @@ def slice_schema(table: IcebergTable | None, columns: Iterable[Column]) -> pa.Sc
     """The schema of a slice: the table's columns, the places, and the row ids, if the table has row ids."""
     ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in place_names(table) else []
     return pa.schema([*arrow_schema({col.name: col.type for col in columns}), *PLACE_SCHEMA, *ids])
-
-
-def _read_here(
-    store: IcebergStore,
-    table: IcebergTable,
-    schema: pa.Schema,
-    keys: KeysSince | None,
-    since: int,
-    lease: MemoryLease,
-    *,
-    low: Position | None,
-) -> pa.Table:
-    names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
-    of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
-    chosen: ChooseRows = partial(are_touched, since, low=low)
-    wanted = {}
-    if keys is not None:
-        key, of_records = table.shape.key, choose_touched_of_keys(keys, table.shape.key, low)
-        of = (*of, *key)
-
-        def chosen(rows: pa.Table) -> pa.ChunkedArray:
-            marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
-            return pc.or_(marks, of_records(rows))
-
-        for name in key:
-            if is_bounded((values := keys.keys[name]).type):  # marks have NULL keys
-                wanted[name] = OneOf(pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)]))
-    ends = {VALID_TO: _ends_since(since)}
-    where: Searches = ends
-    if low is not None:  # bounds of files cover positions in the log, too
-        # The first part of a position that differs within one log.
-        part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
-        where = AnyOf({**ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
-    return in_schema(LocalRows(store, table, lease).read(names, of, chosen, [wanted, where]), schema)
 
 
 def is_bounded(type_: pa.DataType) -> bool:
