@@ -227,25 +227,18 @@ def adopt(
     names = [name.strip() for name in key.split(",") if name.strip()]
     with open_warehouse(options, brief=not into) as warehouse:
         adopted = warehouse.adopt(table, layout=layout, key=names, into=into, dry_run=dry_run, **remark)
-    if options.output_format == "json":
-        show_document(adopted.to_dict())
-    elif options.output_format == "csv":
-        show([adopted.to_dict()], "csv")
-    elif not adopted.changed:
-        console.print(f"{adopted.table} is already adopted.", markup=False)
+    if options.output_format != "table":
+        show_one(adopted.to_dict(), options.output_format)
+        return
+    outcome, key_columns, verb = adopted.to_dict(), ", ".join(adopted.key), "would be" if dry_run else "is"
+    if not adopted.changed:
+        text = f"{adopted.table} is already adopted."
     elif into:
-        imported = adopted.to_dict()
-        verb = "would be imported" if dry_run else "is imported"
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in imported["counts"].items())
-        text = (
-            f"{adopted.table} {verb} into {imported['into']} with key {', '.join(imported['key'])}: {counts}"
-        )
-        console.print(text, markup=False)
+        counts = ", ".join(f"{count} {name}" for name, count in outcome["counts"].items())
+        text = f"{adopted.table} {verb} imported into {outcome['into']} with key {key_columns}: {counts}"
     else:
-        verb = "would be read" if dry_run else "is read"
-        key_columns = ", ".join(adopted.key)
-        text = f"{adopted.table} {verb} as a history of {adopted.layout} with key {key_columns}"
-        console.print(text, markup=False)
+        text = f"{adopted.table} {verb} read as a history of {adopted.layout} with key {key_columns}"
+    console.print(text, markup=False)
 
 
 @with_flags(Remark)
