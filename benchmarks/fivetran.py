@@ -141,7 +141,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         from backstory.doors.fivetran.server import listen
         from backstory.doors.fivetran.service import Destination
-        from backstory.observe.logs import log_for_people
+        from backstory.observe import log_for_people
         from backstory.settings import Settings
         from backstory.spark.session import start_session
         from backstory.stores.iceberg.store import IcebergStore

@@ -6,7 +6,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from backstory.engine.run_context import Remark, RemarkOptions, with_remark
-from backstory.model.change_feed import Cursor
+from backstory.model.change import Cursor
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
 from backstory.model.options import with_options, with_request

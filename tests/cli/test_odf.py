@@ -17,9 +17,9 @@ from web import Play, serving
 from backstory import warehouse as python
 from backstory.cli.app import run
 from backstory.cli.output import errors
+from backstory.cli.pull import ProgressLine
 from backstory.errors import UsageError
 from backstory.model.table import TableName
-from backstory.observe.progress import ProgressLine
 from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse

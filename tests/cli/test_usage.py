@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.cli.app import app, run
 from backstory.errors import UsageError
-from backstory.observe.logs import fivetran_line
+from backstory.observe import fivetran_line
 
 WRONG = {
     "current a.b --limit -1": "--limit",

@@ -7,7 +7,7 @@ import tenacity
 from backstory.engine import deliver
 from backstory.engine.deliver import ATTEMPTS, retry
 from backstory.errors import Refused, TryAgain
-from backstory.observe.metrics import RETRIES
+from backstory.observe import RETRIES
 
 
 @pytest.fixture

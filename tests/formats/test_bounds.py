@@ -15,7 +15,7 @@ from backstory.formats.batch_file import BatchFile, Compression, Encoding, Forma
 from backstory.formats.delivered import read_files, stream_file
 from backstory.formats.memory import Memory, TooLarge
 from backstory.formats.parquet import batches as parquet_batches
-from backstory.formats.parquet.batches import page_sizes
+from backstory.formats.parquet import page_sizes
 from backstory.model.types import ColumnType
 from backstory.testing.sender import encrypt
 

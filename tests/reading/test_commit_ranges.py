@@ -9,8 +9,7 @@ from committing import commit
 from feeding import EXPIRE, Fed, line
 
 from backstory.errors import BackstoryError, Refused, TryAgain
-from backstory.model.change import Change
-from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG
+from backstory.model.change import CURSOR_MARK, CURSOR_TAG, Change
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED

@@ -12,8 +12,7 @@ from memory_store.store import MemoryStore
 from specification.change_feed import E16_CHANGES, E16_NET, E16_OF_CURRENT_ROWS, changes_of_commits, net
 
 from backstory.errors import Refused, UsageError
-from backstory.model.change import Change
-from backstory.model.change_feed import (
+from backstory.model.change import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
@@ -21,6 +20,7 @@ from backstory.model.change_feed import (
     SIGN,
     TIME,
     VERSION,
+    Change,
 )
 from backstory.model.instant import TMAX
 from backstory.model.layout import Layout

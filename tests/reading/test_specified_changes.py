@@ -14,7 +14,7 @@ from specification.change_feed import (
     net,
 )
 
-from backstory.model.change_feed import ChangeType
+from backstory.model.change import ChangeType
 
 NAN = float("nan")
 

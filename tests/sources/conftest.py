@@ -7,8 +7,7 @@ import pytest
 from web import serving
 
 from backstory.sources.fetching import fetch
-from backstory.sources.retries import Policy
-from backstory.sources.source import FetchContext, GlobOfFiles, Resource
+from backstory.sources.source import FetchContext, GlobOfFiles, Policy, Resource
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 AT_ONCE = Policy(attempts=3, delay=0.001)

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain, UsageError
-from backstory.observe.metrics import RETRIES
-from backstory.sources.retries import Policy, Unreachable, retry_requests, seconds_of
+from backstory.observe import RETRIES
+from backstory.sources.source import Policy, Unreachable, retry_requests, seconds_of
 
 QUICK = Policy(attempts=4, delay=0.001)
 
@@ -88,7 +88,7 @@ def test_every_attempt_is_seen():
 def pauses(monkeypatch):
     """The pauses, which are not really waited for."""
     made = []
-    monkeypatch.setattr("backstory.sources.retries.time", SimpleNamespace(sleep=made.append))
+    monkeypatch.setattr("backstory.sources.source.time", SimpleNamespace(sleep=made.append))
     return made
 
 

@@ -8,8 +8,7 @@ import pytest
 from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain
-from backstory.sources.retries import Policy
-from backstory.sources.source import Resource
+from backstory.sources.source import Policy, Resource
 
 BODY = bytes(range(256)) * 40
 WHOLE = Play(BODY, etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT", ranges=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from backstory.model.change_feed import ChangeType
+from backstory.model.change import ChangeType
 
 Row = Mapping[str, Any]
 Identity = Callable[[Row], Hashable]

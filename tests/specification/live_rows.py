@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from backstory.strategies.actions import UNMODIFIED
+from backstory.strategies.part_plan import UNMODIFIED
 
 Row = dict[str, object]
 _Key = tuple[object, ...]

@@ -12,7 +12,7 @@ from typing import Any
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.strategies.shape_changes.operations import (
+from backstory.strategies.shape_changes import (
     Add,
     AddInHistory,
     DeleteBefore,

@@ -16,7 +16,7 @@ from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, FactKind
 from backstory.strategies.copies.comparison import plan_rows
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, copy_mark, memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import check_delivery
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms

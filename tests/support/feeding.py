@@ -7,8 +7,7 @@ from committing import commit, make
 
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
-from backstory.model.change import Change
-from backstory.model.change_feed import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
+from backstory.model.change import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION, Change
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind

@@ -26,7 +26,7 @@ from backstory.doors.historize.resolve import MODEL, resolve, schema_of
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import get_dialect
-from backstory.testing.reference_hashes import Hashes
+from backstory.testing.conformance_bench import Hashes
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 PEPPER = "pepper"

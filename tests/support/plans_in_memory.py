@@ -9,7 +9,7 @@ from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, FILE, POSITION, START, SYNCED
 from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals
-from backstory.strategies.actions import UNMODIFIED, Actions
+from backstory.strategies.part_plan import UNMODIFIED, Actions
 
 Row = dict[str, object]
 INSTANT = pa.timestamp("us", tz="UTC")

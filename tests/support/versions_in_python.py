@@ -18,7 +18,7 @@ from backstory.doors.historize.model import StateLabels
 from backstory.model.history import Archive
 from backstory.reading.history_queries import Query, StoredHistory
 from backstory.strategies.scd2.transitions import State
-from backstory.testing.reference_hashes import sha256
+from backstory.testing.conformance_bench import sha256
 from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 KEYS = ("x", "y", "z")

@@ -21,7 +21,7 @@ from backstory.cli.options import (
 )
 from backstory.cli.output import show, show_document
 from backstory.errors import bad_option
-from backstory.model.change_feed import Cursor
+from backstory.model.change import Cursor
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
 from backstory.reading.options import ENDS, ChangesRequest, Comparison, CursorRequest, as_object, side_values

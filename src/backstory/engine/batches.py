@@ -32,7 +32,7 @@ from backstory.model.change import Change, Commit, Note
 from backstory.model.layout import END, FILE, POSITION, ROW_ID, START, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import ColumnType
-from backstory.observe.metrics import time_stage
+from backstory.observe import time_stage
 from backstory.spark.versions import persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import with_row_ids
@@ -43,8 +43,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import carry_errors, freeze_imports
 from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
 from backstory.stores.tables import existing, read_slice
-from backstory.strategies.actions import Actions
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
+from backstory.strategies.part_plan import ADDED, REMOVED, Actions, PartPlan, Whole
 from backstory.strategies.versions import refuse_broken_versions
 
 DELIVERED, SLICE = "delivered", "stored rows"

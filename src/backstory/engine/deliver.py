@@ -24,7 +24,7 @@ from backstory.errors import Refused, TryAgain
 from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.change import Change, Commit, Note
 from backstory.model.table import TableName
-from backstory.observe.metrics import CONFLICTS, RETRIES
+from backstory.observe import CONFLICTS, RETRIES
 from backstory.stores.iceberg.commit import commit
 from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.port import Store, StoredTable

@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.batch_file import BatchFile, Encoding, Format
-from backstory.formats.csv.row_blocks import RowBlock, delivered_source
-from backstory.formats.csv.table import CsvTable, csv_table
+from backstory.formats.csv.table import CsvTable, RowBlock, csv_table, delivered_source
 from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.options import CsvOptions
-from backstory.formats.parquet.batches import batches
-from backstory.formats.parquet.rows import legacy_columns, refuse_legacy
+from backstory.formats.parquet import batches, legacy_columns, refuse_legacy
 from backstory.formats.rows import RAW, ROUNDED, Mended, Rows, arrow_type
 from backstory.formats.values.cells import (
     UnreadableCell,

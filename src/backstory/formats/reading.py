@@ -10,15 +10,14 @@ import pyarrow as pa
 
 from backstory.errors import Refused, UsageError, option
 from backstory.formats.batch_file import refuse_changes, stamp_of, while_unchanged
-from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.rows import csv_columns, csv_rows
-from backstory.formats.csv.table import refuse_whole_header
+from backstory.formats.csv.table import file_source, refuse_whole_header
 from backstory.formats.expected import inner_fields, type_name
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.json.rows import json_columns, json_rows
 from backstory.formats.memory import Bound
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
-from backstory.formats.parquet.rows import parquet_rows
+from backstory.formats.parquet import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told, missing
 from backstory.formats.rows import KINDS, arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles, unpack

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from backstory.model.change_feed import CHANGE_COLUMNS
+from backstory.model.change import CHANGE_COLUMNS
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind

@@ -12,8 +12,7 @@ from typing import Final
 
 from backstory.engine.deliver import deliver_change
 from backstory.errors import Refused, TryAgain, UsageError, bad_option, option
-from backstory.model.change import Change, Note, Tag
-from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cursor, Start
+from backstory.model.change import CURSOR_MARK, CURSOR_TAG, Change, CommitName, Cursor, Note, Start, Tag
 from backstory.model.instant import instant_of, milliseconds_of
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import Refused, UsageError, bad_option, option
-from backstory.model.change_feed import (
+from backstory.model.change import (
     CHANGE_COLUMNS,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,

@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from backstory.errors import UsageError, bad_option, option
 from backstory.formats.values.named import Unnamed, named_value
-from backstory.model.change_feed import CommitName, Start
+from backstory.model.change import CommitName, Start
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName

@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 from backstory.errors import BackstoryError, Failed
 from backstory.sources import savepoint, source
 from backstory.sources.http import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
-from backstory.sources.retries import Unreachable, broken_transfer, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
+from backstory.sources.source import Unreachable, broken_transfer, retry_requests
 from backstory.sources.templates import private_parts, redact, secrets_of, without_secrets
 
 NO_STATE: Final = f"{{name}}: FTP does not report whether a file changed; {source.LATER_PULLS_SKIP_IT}"

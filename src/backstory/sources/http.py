@@ -25,8 +25,8 @@ from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.formats.memory import bound_by
 from backstory.model.instant import parse_instant
 from backstory.sources import savepoint, source
-from backstory.sources.retries import Unreachable, broken_transfer, retry_requests, seconds_of
 from backstory.sources.savepoint import Savepoint, unwritable
+from backstory.sources.source import Unreachable, broken_transfer, retry_requests, seconds_of
 from backstory.sources.templates import fill, private_parts, redact, secrets_of, without_secrets
 
 REDIRECTS: Final = 10

@@ -30,6 +30,7 @@ from backstory.testing.conformance_bench import (
     PEPPER,
     SCHEMA,
     Bench,
+    Hashes,
     bring_rows,
     dataset_of,
     examination,
@@ -45,7 +46,6 @@ from backstory.testing.conformance_bench import (
     steps_run,
     typed_column,
 )
-from backstory.testing.reference_hashes import Hashes
 
 
 class _Stop(Exception):

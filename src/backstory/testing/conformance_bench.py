@@ -1,10 +1,14 @@
-"""A database under examination, and the examination of a dialect's values (sections 2.3, 2.4 and 5.4)."""
+"""A database under examination, its hashes in plain Python, and the examination of a dialect's values.
 
+The keys and row hashes are the reference for every dialect (sections 2.3, 2.4 and 5.4).
+"""
+
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
 from itertools import product
 from typing import Any
@@ -12,16 +16,22 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.documents import Document
-from backstory.doors.historize.hashes import Expressions
+from backstory.doors.historize.hashes import NO_COLUMNS, STRICT, STRICT_NULL, Expressions, hash_order
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import (
     ColumnRole,
+    ForeignKey,
     HistState,
     Model,
     ModelColumn,
     ModelDataset,
+    TargetSchema,
     base_columns,
+    business_keys,
+    hashed_columns,
+    identity,
+    key_name,
     user_columns,
 )
 from backstory.doors.historize.resolve import MODEL, resolve, schema_of
@@ -33,7 +43,98 @@ from backstory.model.layout import STARTED
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import Engine, Statement
-from backstory.testing.reference_hashes import Hashes, canon, sha256
+
+MAX_DIGITS = 38
+
+
+def canon(value: Any, column: ModelColumn) -> str | None:
+    """A value's canonical string by the column's logical type, or None for NULL."""
+    if value is None:
+        return None
+    if column.hash_as:
+        return _decimal(Decimal(repr(value)), column.hash_as.scale)
+    match column.datatype:
+        case Datatype.BOOLEAN:
+            return "true" if value else "false"
+        case Datatype.DECIMAL:
+            return _decimal(Decimal(value), column.decimal_scale or 0)
+        case Datatype.DATE:
+            return date.isoformat(value)
+        case Datatype.TIME:
+            return value if isinstance(value, str) else time.strftime(value, "%H:%M:%S.%f")
+        case Datatype.TIMESTAMP:
+            return instant_text(value)
+        case Datatype.BINARY:
+            return bytes(value).hex()
+        case Datatype.UUID:
+            return str(value).lower()
+        case _:
+            return str(value)
+
+
+def _decimal(value: Decimal, scale: int) -> str:
+    exact = Context(prec=2 * MAX_DIGITS, rounding=ROUND_HALF_UP)
+    rounded = value.quantize(Decimal(1).scaleb(-scale), context=exact)
+    return format(rounded or abs(rounded), "f")  # a DECIMAL has no negative zero
+
+
+def sha256(text: str) -> str:
+    """The SHA-256 of a string's UTF-8 bytes, in lower-case hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def escape(text: str) -> str:
+    """The string with all separators escaped (`strict_v2`)."""
+    return text.replace("^", "^^").replace("|", "^p")
+
+
+class Hashes:
+    """The hashes of one layer: its separators, tokens and profile, and the pepper."""
+
+    def __init__(self, schema: TargetSchema, pepper: str) -> None:
+        self._schema = schema
+        self._strict = schema.hash_profile == STRICT
+        self._pepper = pepper
+
+    def key(self, parts: Mapping[str, str | None]) -> str:
+        """The key made from canonical strings, by name."""
+        pair = self._schema.surrogate_key_pair_separator
+        named = [f"{name}{pair}{self._text(parts[name])}" for name in sorted(parts)]
+        return sha256(self._schema.surrogate_key_component_separator.join([*named, self._pepper]))
+
+    def base_key(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
+        """The surrogate key of a base row."""
+        keys = business_keys(dataset)
+        return self.key({key_name(column): canon(row[column.name], column) for column in keys})
+
+    def foreign_key(self, reference: ForeignKey, parent: ModelDataset, row: Mapping[str, Any]) -> str:
+        """The parent's key, computed from the child's row."""
+        child = {part.to: part.from_ for part in reference.key_components}
+        return self.key(
+            {key_name(column): canon(row[child[column.name]], column) for column in business_keys(parent)}
+        )
+
+    def hist_key(self, dataset: ModelDataset, key: str, started: datetime) -> str:
+        """The key of the version that begins at `started`."""
+        return self.key({dataset.key: key, STARTED: instant_text(started)})
+
+    def row_hash(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
+        """The hash of a row's attributes."""
+        columns = hash_order(hashed_columns(dataset), strict=self._strict)
+        if not columns:
+            return sha256(NO_COLUMNS)
+        pair = self._schema.surrogate_key_pair_separator
+        parts = []
+        for column in columns:
+            text = self._text(canon(row[column.name], column))
+            parts.append(f"{identity(column)}{pair}{text}" if self._strict else text)
+        return sha256(self._schema.surrogate_key_component_separator.join(parts))
+
+    def _text(self, text: str | None) -> str:
+        if text is None:
+            return STRICT_NULL if self._strict else self._schema.surrogate_key_null_token
+        return escape(text) if self._strict else text
+
 
 PEPPER = "pepper"
 DAY = datetime(2025, 1, 2, tzinfo=UTC)

@@ -47,7 +47,7 @@ from backstory.model.table import Column, TableName, nested_key_error
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind
 from backstory.model.values import as_json, base64_text, comparison_key
 from backstory.stores.metadata.values import values_of
-from backstory.strategies.actions import UNMODIFIED
+from backstory.strategies.part_plan import UNMODIFIED
 
 NULL_STRING = "null-m8yilkvPsNulehxl2G6pmSQ3G3WWdLP"
 UNMODIFIED_STRING = "unmod-NcK9NIjPUutCsz4mjOQQztbnwnE1sY3"

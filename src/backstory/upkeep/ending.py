@@ -8,8 +8,7 @@ from typing import Final
 
 from backstory.engine.deliver import ARCHIVED, deliver_change
 from backstory.errors import Refused
-from backstory.model.change import Change, Note
-from backstory.model.change_feed import CURSOR_TAG
+from backstory.model.change import CURSOR_TAG, Change, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt

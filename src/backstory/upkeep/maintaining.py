@@ -22,7 +22,7 @@ from backstory.errors import BackstoryError, TryAgain, UsageError
 from backstory.journal.chain import PREFIX as BLOCK
 from backstory.journal.chain import bring_up_to_date
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
-from backstory.model.change_feed import CURSOR_TAG as CURSOR
+from backstory.model.change import CURSOR_TAG as CURSOR
 from backstory.model.instant import EPOCH, iso, milliseconds_of, parse_instant
 from backstory.model.layout import FILE, HIST_SUFFIX, MEMORY, POSITION, VALID_FROM, VALID_TO, Layout
 from backstory.model.receipt import Receipt, attempt_each

@@ -8,7 +8,7 @@ from destination import LIVE, Place, refusal
 from prometheus_client.parser import text_string_to_metric_families
 
 from backstory.errors import Failed
-from backstory.observe.metrics import serve_metrics, time_stage
+from backstory.observe import serve_metrics, time_stage
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables
-from backstory.testing.reference_hashes import Hashes
+from backstory.testing.conformance_bench import Hashes
 from backstory.testing.rule import BaseRow, historize
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "historize" / "countries.py"

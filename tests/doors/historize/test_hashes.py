@@ -14,7 +14,7 @@ from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.engine import fill_placeholders
-from backstory.testing.reference_hashes import Hashes
+from backstory.testing.conformance_bench import Hashes
 
 KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
 GOLDEN = {

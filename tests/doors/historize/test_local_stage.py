@@ -15,7 +15,7 @@ from backstory.doors.historize.load_sides import local_stage_side, stage_frame
 from backstory.doors.historize.runs import LoadRun
 from backstory.doors.historize.spark_tables import SparkWork
 from backstory.doors.historize.stage import stage_of
-from backstory.strategies.scd2.terms import LIVE
+from backstory.strategies.scd2.plan import LIVE
 
 COLUMNS = "k:BIGINT* select i:INTEGER d:DECIMAL(38,10) b:BOOLEAN day:DATE at:TIMESTAMP raw:BINARY j:JSON gone:BOOLEAN"
 FLOAT = {"target_column_name": "f", "datatype": "FLOAT", "hash_as": "DECIMAL(20,4)"}

@@ -14,7 +14,7 @@ from backstory.doors.historize.model import Model
 from backstory.doors.historize.model_load import datasets_to_load
 from backstory.doors.historize.resolve import findings, is_hist, read_model, resolve, schema_of
 from backstory.errors import UsageError
-from backstory.testing.reference_hashes import Hashes
+from backstory.testing.conformance_bench import Hashes
 
 # Section 1.3 as it is printed there, without `hist_state`.
 PRINTED = """\

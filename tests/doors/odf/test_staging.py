@@ -17,7 +17,7 @@ from odf_files import READ, declared, optional
 from backstory.doors.odf.file_rows import PreparedFile, read_batch
 from backstory.engine.staging import ARRIVAL, send_rows, type_with_void, with_void_columns
 from backstory.formats.memory import Memory, bound_of
-from backstory.formats.parquet.rows import plain_parquet
+from backstory.formats.parquet import plain_parquet
 
 APPEND = "{kind: append}"
 SHARED = Path("/dev/shm")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.formats.csv.grammar import grammar_of
-from backstory.formats.csv.row_blocks import GoesOn, Quotes
+from backstory.formats.csv.table import GoesOn, Quotes
 from backstory.formats.options import CsvOptions
 
 PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",', ',"']), max_size=30)

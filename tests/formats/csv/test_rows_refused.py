@@ -4,9 +4,8 @@ import pytest
 from odf_files import ddl, declared, optional, refusal
 
 from backstory.errors import Refused, UsageError
-from backstory.formats.csv import row_blocks as csv_pieces
-from backstory.formats.csv.row_blocks import file_source
-from backstory.formats.csv.table import csv_table
+from backstory.formats.csv import table as csv_pieces
+from backstory.formats.csv.table import csv_table, file_source
 from backstory.formats.options import CsvOptions
 
 

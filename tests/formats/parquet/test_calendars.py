@@ -10,7 +10,7 @@ from backstory.errors import Refused
 from backstory.formats.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_parquet
 from backstory.formats.options import ParquetOptions
-from backstory.formats.parquet.rows import parquet_rows, plain_parquet
+from backstory.formats.parquet import parquet_rows, plain_parquet
 from backstory.model.types import ColumnType, Kind
 
 SPARK_2 = {"org.apache.spark.version": "2.4.8"}

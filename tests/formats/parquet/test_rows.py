@@ -11,7 +11,7 @@ from odf_files import ddl, declared, optional, refusal, table_of
 
 from backstory.errors import Refused
 from backstory.formats.options import ParquetOptions
-from backstory.formats.parquet.rows import parquet_rows, plain_parquet
+from backstory.formats.parquet import parquet_rows, plain_parquet
 
 CITIES = {"city": ["vancouver", "seattle", "kyiv"], "population": [675000, 733000, 2884000]}
 

@@ -9,7 +9,7 @@ from feeding import Fed, line
 from specification.change_feed import changes_of_commits, net
 
 from backstory.formats.memory import Memory
-from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
+from backstory.model.change import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
 from backstory.reading.commit_ranges import lineage_of
 from backstory.reading.feeds import read_changes

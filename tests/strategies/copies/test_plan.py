@@ -18,8 +18,7 @@ from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS, FactKind, Role
 from backstory.strategies.copies.comparison import DIFFERING, NO_KEY, SPOILT, plan_rows
-from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED, CopyTerms
 from backstory.strategies.copies.version_rows import copy_mark, micros, withdraw_facts
 from backstory.strategies.keys import key_parts
 

@@ -29,10 +29,10 @@ from backstory.engine.plans import PlanTerms, Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
-from backstory.strategies.events.numbering import close_gaps, number_events, sort_order
 from backstory.strategies.events.plan import EVENTS, EventSummary, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by, sorted_places
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
+from backstory.strategies.frames import close_gaps, number_events, sort_order
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
 
@@ -243,7 +243,7 @@ def test_gaps_between_partitions_are_closed(spark):
 
 @pytest.mark.parametrize("partitions", [1, 3, 20])
 def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  # R15, R96
-    monkeypatch.setattr("backstory.strategies.events.numbering.ROWS_IN_PARTITION", 40)
+    monkeypatch.setattr("backstory.strategies.frames.ROWS_IN_PARTITION", 40)
     rows = [(0, second(n % 7), (n % 5, str(n % 11), None, float(n % 3)), n) for n in range(300)]
     with (
         in_tasks(

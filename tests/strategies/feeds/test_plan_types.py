@@ -15,7 +15,7 @@ from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, plan_rows
 from backstory.strategies.copies.comparison import FAULTS as COPY_FAULTS
 from backstory.strategies.copies.comparison import OUTSIDE as OUTSIDE_SCOPE
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.copies.version_rows import copy_mark as one_mark
 from backstory.strategies.feeds.arrival import CONFLICT, NO_KEY, NO_SEQUENCE, SETTLED, SPOILT, check_delivery
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.plan import plan_base
-from backstory.strategies.scd2.terms import (
+from backstory.strategies.scd2.plan import (
     ADDED_KEYS,
     BASE,
     BASE_ADDED,
@@ -28,6 +27,7 @@ from backstory.strategies.scd2.terms import (
     Flag,
     LoadTerms,
     counted_match,
+    plan_base,
     sampled_keys,
 )
 

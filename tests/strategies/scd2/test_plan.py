@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from backstory.model.layout import ENDED, FILE, LOAD_RUN_ID, LOADED_AT, POSITION, ROW_HASH, STARTED, STATE
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.plan import as_they_are, plan_beginnings, plan_load, tally
-from backstory.strategies.scd2.terms import (
+from backstory.strategies.scd2.plan import (
     APPEARED,
     APPEARS,
     BASE,
@@ -36,8 +35,12 @@ from backstory.strategies.scd2.terms import (
     OPEN_TWICE,
     SEEN,
     LoadTerms,
+    as_they_are,
     counted_match,
+    plan_beginnings,
+    plan_load,
     sampled_keys,
+    tally,
 )
 from backstory.strategies.scd2.transitions import WORDS, State
 from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize

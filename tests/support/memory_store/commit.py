@@ -11,7 +11,7 @@ from backstory.model.change import NOTHING, Change, Commit, Note, Tag
 from backstory.model.layout import POSITION
 from backstory.model.table import Shape, TableName
 from backstory.model.types import widens
-from backstory.observe.metrics import COMMITS
+from backstory.observe import COMMITS
 from backstory.stores.port import DISORDER, Snapshot, conflict, refuse_names
 from memory_store.store import MemoryStore, MemoryTable, TableState, WrittenRows
 

@@ -13,14 +13,14 @@ from backstory.model.layout import FILE, POSITION
 from backstory.model.table import Shape
 from backstory.stores.iceberg.literals import cast_batch
 from backstory.stores.port import DISORDER, repeated_key
-from backstory.strategies.shape_changes.operations import (
+from backstory.strategies.shape_changes import (
     AddInHistory,
     Operation,
     Reshape,
     Rewriting,
     Touching,
+    change_of,
 )
-from backstory.strategies.shape_changes.plan import change_of
 from backstory.strategies.versions import overlap
 from memory_store.store import MemoryStore, MemoryTable, rows_of
 

@@ -21,8 +21,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.port import DISORDER, Store, StoredTable, stored_names
 from backstory.stores.tables import rows_of
-from backstory.strategies.shape_changes import operations
-from backstory.strategies.shape_changes.plan import change_of
+from backstory.strategies import shape_changes as operations
 
 NULL_TEXT = "NULL"
 _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
@@ -62,7 +61,7 @@ class Subject:
         Raises Refused if an open version starts after the operation's time.
         """
         try:
-            return change_of(self.store, self.table, operation)
+            return operations.change_of(self.store, self.table, operation)
         except operations.TooEarly:
             raise migration_error(
                 f"{self.shape.table} has open versions that start after the operation's time.",

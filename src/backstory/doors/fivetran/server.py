@@ -28,7 +28,7 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import add_Destinati
 from backstory.doors.fivetran.wire.pool import POOL
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.formats.batch_file import Format
-from backstory.observe.metrics import close_metrics, serve_metrics
+from backstory.observe import close_metrics, serve_metrics
 from backstory.stores.iceberg.faults import SPARK_GONE
 from backstory.stores.port import Store
 

@@ -42,7 +42,7 @@ from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.observe.metrics import REQUESTS, count_batch
+from backstory.observe import REQUESTS, count_batch
 from backstory.stores.iceberg.faults import SPARK_GONE, spark_is_gone
 from backstory.stores.port import Store, table_exists
 from backstory.stores.tables import existing, load, read_slice, tables

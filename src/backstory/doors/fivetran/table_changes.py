@@ -14,8 +14,7 @@ from backstory.model.layout import HISTORY_COLUMNS, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind, are_related
 from backstory.stores.port import Store, StoredTable, stored_names
-from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore, Reshape
-from backstory.strategies.shape_changes.plan import change_of
+from backstory.strategies.shape_changes import DeleteBefore, EndBefore, FlagBefore, Reshape, change_of
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:

@@ -1,6 +1,6 @@
 """Keys and row hashes as SQL in any dialect (sections 2.3 and 2.4).
 
-The tests compare every dialect with `testing.reference_hashes`.
+The tests compare every dialect with `testing.conformance_bench`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,7 @@ from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.sql.dialects import DuckDB
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2 import terms as scd2
+from backstory.strategies.scd2 import plan as scd2
 from backstory.strategies.scd2.plan import (
     PastKeys,
     begun_versions,

@@ -45,7 +45,7 @@ from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb
-from backstory.strategies.scd2 import terms as scd2
+from backstory.strategies.scd2 import plan as scd2
 from backstory.strategies.scd2.plan import earlier_columns
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from backstory.model.values import key_text
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engine import LOAD_TIMESTAMP, Engine
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2 import terms as scd2
+from backstory.strategies.scd2 import plan as scd2
 from backstory.strategies.scd2.statements import closing_conditions
 
 REMEDIES = {

@@ -12,9 +12,8 @@ import pyarrow as pa
 from backstory.doors.historize.model import ModelColumn, ModelDataset
 from backstory.errors import Refused
 from backstory.formats.batch_file import BatchFile, Encoding, Format, Stamp, stamp_of, while_unchanged
-from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.rows import with_commas
-from backstory.formats.csv.table import CsvTable, csv_table, refuse_whole_header
+from backstory.formats.csv.table import CsvTable, csv_table, file_source, refuse_whole_header
 from backstory.formats.delivered import (
     WantedTable,
     arrow_schema,

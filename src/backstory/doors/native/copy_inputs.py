@@ -45,10 +45,10 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows, widens
 from backstory.stores.metadata.searches import IsNull, OneOf, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.copies.version_rows import are_versions, copy_mark, micros
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms
-from backstory.strategies.feeds.marks import scope_of
+from backstory.strategies.feeds.facts import scope_of
 from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 if TYPE_CHECKING:

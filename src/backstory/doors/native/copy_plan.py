@@ -56,8 +56,16 @@ from backstory.strategies.copies.comparison import (
     plan_rows,
 )
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
-from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, DRIVES, HAD, LOSES, UNCHANGED
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import (
+    APPEARED,
+    CHANGED,
+    CLOSED,
+    DRIVES,
+    HAD,
+    LOSES,
+    UNCHANGED,
+    CopyTerms,
+)
 from backstory.strategies.copies.version_rows import OPEN, begin_versions
 from backstory.strategies.frames import fingerprint
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value

@@ -23,8 +23,7 @@ from backstory.doors.native.options import ApplyRequest, DeliveryRequest, Snapsh
 from backstory.doors.native.sources import SourceRows
 from backstory.doors.native.whole_rows import names_whole_row
 from backstory.errors import MAX_KEYS, BackstoryError, Refused, bad_option, option
-from backstory.formats.csv.row_blocks import file_source
-from backstory.formats.csv.table import csv_table
+from backstory.formats.csv.table import csv_table, file_source
 from backstory.formats.file_options import FileOptions
 from backstory.formats.reading import as_files_of_a_user, open_files, refuse_whole_headers
 from backstory.formats.source_files import SourceFiles

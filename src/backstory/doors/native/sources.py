@@ -30,7 +30,7 @@ from backstory.formats.expected import first_unfit
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
-from backstory.formats.parquet.rows import plain_parquet
+from backstory.formats.parquet import plain_parquet
 from backstory.formats.produced import ProducedRows
 from backstory.formats.reading import Known, as_files_of_a_user, open_files
 from backstory.formats.rows import arrow_type

@@ -42,7 +42,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows
 from backstory.stores.metadata.searches import AnyOf, Between, IsNull, OneOf, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers
 

@@ -36,10 +36,10 @@ from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.literals import literal, null_columns
 from backstory.stores.iceberg.schema import columns_from, spark_schema, spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.strategies.events.numbering import number_events, sort_order
 from backstory.strategies.events.plan import EventSummary
 from backstory.strategies.events.sides import sorted_places
 from backstory.strategies.events.terms import EventTerms
+from backstory.strategies.frames import number_events, sort_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

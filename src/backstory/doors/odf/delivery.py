@@ -29,7 +29,7 @@ from backstory.journal.chain import blocks, read_all_blocks
 from backstory.model.change import Change, Commit, exceeds
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.observe.metrics import time_stage
+from backstory.observe import time_stage
 from backstory.sources.source import FetchedFile
 from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults

@@ -37,7 +37,7 @@ from backstory.formats.options import (
     ShapefileOptions,
     unsupported_option,
 )
-from backstory.formats.parquet.rows import plain_parquet
+from backstory.formats.parquet import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import Options, rows_of
 from backstory.formats.source_files import broken_archive, choose_entry, extract, open_zip

@@ -40,10 +40,10 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.slice import LocalRows, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.searches import OneOf
-from backstory.strategies.events.numbering import close_gaps, struct_field
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
 from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Op, Strategy
+from backstory.strategies.frames import close_gaps, struct_field
 from backstory.strategies.part_plan import PartPlan, Whole
 
 if TYPE_CHECKING:

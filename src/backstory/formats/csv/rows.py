@@ -11,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.csv.row_blocks import RowBlock, file_source
-from backstory.formats.csv.table import CsvTable, csv_table
+from backstory.formats.csv.table import CsvTable, RowBlock, csv_table, file_source
 from backstory.formats.expected import NULL, kind_of
 from backstory.formats.options import CsvOptions
 from backstory.formats.produced import (

@@ -1,18 +1,326 @@
-"""A CSV source as a table of cells, and a check for a wrong separator (section 1.6, B16 to B20)."""
+"""A CSV source as blocks of whole rows (RFC 4180) and as a table of cells (section 1.6, B16 to B20).
+
+A quote begins a value only at the start of a field. Later in an unquoted field, a quote is an ordinary
+character. Characters between a closing quote and the end of the field are an error. Blocks have doubled
+quotes only, as Arrow's parser needs them.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from backstory.errors import BackstoryError, Refused
-from backstory.formats.csv.grammar import Grammar, fields, grammar_of, rows, unquote
-from backstory.formats.csv.row_blocks import CsvSource, RowBlock, row_blocks
-from backstory.formats.encoded import BOM, lines
+from backstory.formats.batch_file import BatchFile, Encoding
+from backstory.formats.csv.grammar import (
+    Grammar,
+    NotScannable,
+    fields,
+    grammar_of,
+    last_end,
+    normalize_quotes,
+    rows,
+    unquote,
+)
+from backstory.formats.encoded import BOM, REMEDY, decode, lines, utf8_blocks
+from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.options import CsvOptions
+from backstory.formats.produced import MEND
+
+BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class CsvSource:
+    """A CSV source that can be read repeatedly from its start.
+
+    Attributes:
+        name: its name in messages.
+        blocks: its bytes as UTF-8, without a byte order mark.
+        remedy: the remedy in errors for broken CSV.
+        text_remedy: the remedy in errors for bytes that are invalid in the encoding.
+    """
+
+    name: str
+    blocks: Callable[[], Iterator[bytes]]
+    remedy: str
+    text_remedy: str
+
+    def refusal(self, place: str, why: str) -> Refused:
+        """The error for broken CSV. `place` is its line."""
+        return Refused("broken-csv", f"{self.name}{place and f', {place}'}: {why}.", self.remedy)
+
+    def no_text(self, _name: str, place: str, why: str, _remedy: str) -> Refused:
+        """The error for bytes that are invalid in the encoding."""
+        return Refused("unreadable-file", f"{self.name}, {place}: {why}.", self.text_remedy)
+
+
+def file_source(
+    path: Path, name: str, encoding: str, mend: str = f"{MEND}.", text_mend: str = REMEDY
+) -> CsvSource:
+    """The CSV source for a file of any encoding. `mend` and `text_mend` are the remedies in its errors."""
+
+    def blocks() -> Iterator[bytes]:
+        return utf8_blocks(path, name, encoding, source.no_text)
+
+    source = CsvSource(name, blocks, mend, text_mend)
+    return source
+
+
+def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None) -> CsvSource:
+    """The CSV source for a delivered file, decrypted and decompressed.
+
+    Its decoded bytes are counted while it is read. Reading raises Refused for a file that is missing, wrongly
+    wrapped or a decompression bomb. Reading raises TooLarge if the lease is exceeded.
+    """
+
+    def blocks() -> Iterator[bytes]:
+        meter = Meter(file, lease)
+        try:
+            with file.open(encoding) as stream:
+                mark = BOM
+                while block := _block(stream):
+                    meter.add(len(block))
+                    yield block.removeprefix(mark)
+                    mark = b""
+        except OSError:
+            raise file.unreadable(f"it is not {encoding.compression}; the key may be wrong") from None
+
+    whole = "Nothing was written; send the batch again with complete files"
+    return CsvSource(file.name, blocks, f"{whole}.", f"{whole} and their own keys.")
+
+
+def _block(stream: Any) -> bytes:
+    """The next block of bytes, which is shorter only at the end of the stream."""
+    parts: list[bytes] = []
+    size = 0
+    while size < BLOCK and (part := stream.read(BLOCK - size)):
+        parts.append(part)
+        size += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+_Places = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class GoesOn(ValueError):
+    """A value continues after its closing quote."""
+
+
+class Quotes:
+    """The state of quoting between two blocks: whether a value is open, and whether one may start next."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._quote = grammar.quote[0]
+        self._edge, self._behind = _tables(grammar.separator, grammar.quote)
+        self.inside = False
+        self._may_open, self._closed = True, False
+
+    def take(self, text: bytes) -> _Places:
+        """The positions of the opening and closing quotes in the next block, alternating.
+
+        A doubled quote counts as two quotes: the first closes the value, and the second opens it again.
+        Raises GoesOn if a value continues after its closing quote.
+        """
+        letters = np.frombuffer(text, np.uint8)
+        if not len(letters):
+            return np.empty(0, np.int64)
+        if self._closed and not self._behind[letters[0]]:
+            raise GoesOn
+        places = self._that_count(letters, np.flatnonzero(letters == self._quote))
+        closing = places[1 - self.inside :: 2]
+        at_end = bool(len(places)) and bool(places[-1] == len(letters) - 1)
+        self.inside ^= bool(len(places) & 1)
+        self._closed = at_end and not self.inside
+        behind = closing[: len(closing) - self._closed] + 1
+        if not self._behind[letters[behind]].all():
+            raise GoesOn
+        self._may_open = self._closed or bool(self._edge[letters[-1]])
+        return places
+
+    def last_end(self, text: bytes) -> int:
+        """The end of the last complete row in the next block, or 0 if no row is complete. Raises GoesOn."""
+        inside = self.inside
+        places = self.take(text)
+        # A CR at the end of a block may be the first half of CR LF.
+        feed = _last(text, b"\n", len(text), places, inside)
+        return max(feed, _last(text, b"\r", len(text) - 1, places, inside))
+
+    def _that_count(self, letters: Any, places: _Places) -> _Places:
+        """The positions of the quotes that open or close a value.
+
+        Any other quote is an ordinary character.
+        """
+        opening = places[int(self.inside) :: 2]
+        opens = self._behind[letters[opening - 1]]
+        if len(opening) and opening[0] == 0:
+            opens[0] = self._may_open
+        return places if opens.all() else self._one_by_one(letters, places)
+
+    def _one_by_one(self, letters: Any, places: _Places) -> _Places:
+        counted: list[int] = []
+        inside, last = self.inside, -1
+        for place in places.tolist():
+            if not inside and not (
+                self._may_open if place == 0 else self._edge[letters[place - 1]] or last == place - 1 >= 0
+            ):
+                continue
+            counted.append(place)
+            inside, last = not inside, place
+        return np.array(counted, np.int64)
+
+
+@lru_cache(maxsize=8)
+def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
+    """Whether a value may start after each byte, and whether the byte may adjoin a quoted value."""
+    edge = np.isin(np.arange(256), list(separator + b"\n\r"))
+    return edge, edge | (np.arange(256) == quote[0])
+
+
+def _last(text: bytes, letter: bytes, end: int, places: _Places, inside: bool) -> int:  # noqa: FBT001
+    """The index after the last occurrence of a byte outside quoted values, or 0 if there is none."""
+    place = text.rfind(letter, 0, end)
+    if place < 0 or (int(np.searchsorted(places, place)) + inside) & 1 == 0:
+        return place + 1
+    # Within a long value the last bytes may all be quoted: check all of them at once.
+    letters = np.flatnonzero(np.frombuffer(text, np.uint8, end) == letter[0])
+    outside = letters[(np.searchsorted(places, letters) + inside) & 1 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+LONGEST_ROW = 1 << 28
+NOT_CLOSED = "a quoted value is not closed"
+GOES_ON = "a value continues after its closing quote"
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Whole rows of a CSV. `line` is the line of the first row, counted from 1."""
+
+    text: bytes
+    line: int
+
+
+def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
+    """The rows of a source in their order. Quoted values may contain line breaks (O26).
+
+    Raises Refused, with the line, for invalid bytes and for a quote that is not closed. Also raises Refused
+    for a value that continues after its closing quote.
+    """
+    line, pending = 1, _HeldText(grammar)
+    for block in chain(source.blocks(), [b""]):
+        try:
+            end = pending.end_with(block)
+        except GoesOn:
+            raise _broken_quote(source, RowBlock(pending.text, line), grammar) from None
+        if end:
+            escaped, text = pending.is_escaped, pending.take_rows(end)
+            yield _strict(source, RowBlock(text, line), grammar, escaped=escaped)
+            line += lines(text)
+        elif pending.size > LONGEST_ROW:
+            why = f"the row is longer than {LONGEST_ROW >> 20} MiB, or {NOT_CLOSED}"
+            raise source.refusal(f"line {line}", why)
+    if pending.size:
+        last = RowBlock(pending.text, line)
+        if pending.is_open:
+            raise _broken_quote(source, last, grammar)
+        if not last.text.endswith((b"\n", b"\r")):
+            # Without a line break at the end, Arrow's parser treats an empty last cell as a quoted one.
+            last = RowBlock(last.text + b"\n", line)
+        yield _strict(source, last, grammar, escaped=pending.is_escaped)
+
+
+class _HeldText:
+    """The bytes of incomplete rows, and the state of their quotes."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._begin(b"")
+
+    def _begin(self, rest: bytes) -> None:
+        self._unseen, self._parts = rest, [rest]
+        self.size = len(rest)
+        self._quotes = Quotes(self.grammar) if self.grammar.quote else None
+        self._quoted = self._escape_seen = False
+
+    @property
+    def is_escaped(self) -> bool:
+        """Whether quotes may be escaped, so that each field must be parsed."""
+        return self._quoted and self._escape_seen
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a quoted value is certainly open at the end."""
+        return self._quotes is not None and not self.is_escaped and self._quotes.inside
+
+    @property
+    def text(self) -> bytes:
+        """All pending bytes."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
+
+    def end_with(self, block: bytes) -> int:
+        """Add a block, and return the end of the last complete row, or 0 if there is none. Raises GoesOn."""
+        before, grammar, unseen = self.size, self.grammar, self._unseen
+        self._parts, self._unseen = [*self._parts, block], b""
+        self.size += len(block)
+        if self._quotes is None:
+            # Each line is a row. A CR at the end of a block may be the first half of CR LF.
+            end = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
+            return before + end if end else 0
+        for part in (unseen, block):
+            self._quoted = self._quoted or grammar.quote in part
+            self._escape_seen = self._escape_seen or (bool(grammar.escape) and grammar.escape in part)
+        if self.is_escaped:
+            return last_end(self.text, grammar)
+        self._quotes.take(unseen)
+        end = self._quotes.last_end(block)
+        return before + end if end else 0
+
+    def take_rows(self, end: int) -> bytes:
+        """Remove and return the rows up to `end`. The rest stays pending."""
+        *first, last = self._parts
+        end -= self.size - len(last)
+        text = b"".join([*first, memoryview(last)[:end]])
+        self._begin(last[end:])
+        return text
+
+
+def _strict(source: CsvSource, piece: RowBlock, grammar: Grammar, *, escaped: bool) -> RowBlock:
+    """The block with doubled quotes instead of escapes. Raises Refused if it violates the grammar."""
+    _refuse_no_text(source, piece)
+    if not escaped:
+        return piece
+    try:
+        return RowBlock(normalize_quotes(piece.text, grammar), piece.line)
+    except NotScannable:
+        raise _broken_quote(source, piece, grammar) from None
+
+
+def _refuse_no_text(source: CsvSource, piece: RowBlock) -> None:
+    if not piece.text.isascii():
+        decode(piece.text, source.name, piece.line, source.no_text)
+
+
+def _broken_quote(source: CsvSource, piece: RowBlock, grammar: Grammar) -> Refused:
+    """The error, with its line, for a quote that is not closed or a value that continues after it."""
+    _refuse_no_text(source, piece)
+    try:
+        for _ in fields(piece.text, grammar):
+            pass
+    except NotScannable as stop:
+        why = GOES_ON if stop.closed else NOT_CLOSED
+        return source.refusal(f"line {piece.line + lines(piece.text[: stop.at])}", why)
+    return source.refusal(f"after line {piece.line}", GOES_ON)
+
 
 # A first line that names the separator for Excel.
 _SEPARATOR_LINE: Final = re.compile(rb'(?i)"?sep=[^\r\n]{1,2}"?[\r\n]*')

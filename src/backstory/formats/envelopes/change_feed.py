@@ -24,7 +24,7 @@ from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.cells import UnreadableCell, first_failing
 from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.texts import TextForms, parser
-from backstory.model.change_feed import (
+from backstory.model.change import (
     CHANGE_COLUMNS,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,

@@ -21,7 +21,7 @@ from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change, Commit, Note, RowBatches
 from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
 from backstory.model.table import Shape, TableName
-from backstory.observe.metrics import COMMITS, time_stage
+from backstory.observe import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING, ancestors, head_of

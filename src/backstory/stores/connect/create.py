@@ -16,7 +16,7 @@ from backstory.model.change import COLUMNS_STATE, Change
 from backstory.model.layout import YEAR
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import added_fields, widens
-from backstory.observe.metrics import time_stage
+from backstory.observe import time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.versions import frame_of_arrow
 from backstory.stores.connect.store import ConnectStore, commit_session

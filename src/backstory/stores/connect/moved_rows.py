@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.model.change import REPLACE
-from backstory.model.change_feed import NUMBER, SIGN, TIME, VERSION
+from backstory.model.change import NUMBER, REPLACE, SIGN, TIME, VERSION
 from backstory.model.layout import ROW_ID
 from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids

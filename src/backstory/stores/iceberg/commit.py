@@ -18,7 +18,7 @@ from backstory.model.change import COLUMNS_STATE, NOTHING, Change, Commit, Note,
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import AddedField, added_fields, widens
-from backstory.observe.metrics import COMMITS, time_stage
+from backstory.observe import COMMITS, time_stage
 from backstory.spark.connect import Py4JError
 from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key

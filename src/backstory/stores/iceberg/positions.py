@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from backstory.model.change import REPLACE
-from backstory.model.change_feed import NUMBER, SIGN, TIME, VERSION
+from backstory.model.change import NUMBER, REPLACE, SIGN, TIME, VERSION
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import TableName
 from backstory.spark.connect import arrow_parts, is_connect

@@ -15,8 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from backstory.errors import Refused
-from backstory.model.change import REPLACE
-from backstory.model.change_feed import NUMBER, SIGN
+from backstory.model.change import NUMBER, REPLACE, SIGN
 from backstory.stores.metadata.table_metadata import (
     DATA,
     VECTOR,

@@ -12,8 +12,15 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.rows import digest
-from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
-from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.plan import (
+    HAD,
+    UNCHANGED,
+    CopyTerms,
+    align_records,
+    plan_copy,
+    rows_at,
+    spoilt_rows,
+)
 from backstory.strategies.copies.version_rows import are_versions
 from backstory.strategies.feeds.copy_plan import own_voids, plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope

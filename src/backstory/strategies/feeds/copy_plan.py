@@ -28,9 +28,8 @@ from backstory.strategies.copies.plan import (
 from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import Arrival
 from backstory.strategies.feeds.difference import HistoryDifference
-from backstory.strategies.feeds.facts import NONE, RecordFacts
+from backstory.strategies.feeds.facts import NONE, Marks, RecordFacts, are_truncate_voids
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.marks import Marks, are_truncate_voids
 from backstory.strategies.feeds.records import is_of, live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan

@@ -14,13 +14,16 @@ from backstory.strategies.feeds.facts import (
     CLEAR,
     NONE,
     UPSERT,
+    Marks,
     RecordFacts,
     are_reads,
+    are_truncate_voids,
     copy_facts,
     first_facts,
     has_position,
     in_interval,
     make_facts,
+    marks_of,
     move_past_settled,
     pair_with_instants,
     place_facts,
@@ -28,7 +31,6 @@ from backstory.strategies.feeds.facts import (
     settled_facts,
     sort_facts,
 )
-from backstory.strategies.feeds.marks import Marks, are_truncate_voids, marks_of
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
 from backstory.strategies.feeds.states import States, effects_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms

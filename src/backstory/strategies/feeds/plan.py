@@ -21,9 +21,8 @@ from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPOILT, TOO_LATE, Arrival
 from backstory.strategies.feeds.difference import HistoryDifference
-from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT
+from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, marks_of
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.marks import marks_of
 from backstory.strategies.feeds.records import (
     Remembered,
     is_of,

@@ -1,20 +1,24 @@
 """The plan of a load by key, as Arrow tables: a base mirrors its stage, and its history records changes.
 
 Stage, base and open versions are joined once. Records of different keys are independent. A plan runs on the
-driver, over all rows or in parts, and in Spark's tasks (sections 3.6, 3.7 and 9.1).
+driver, over all rows or in parts, and in Spark's tasks, to which its terms and results are sent as plain data
+(sections 3.6, 3.7 and 9.1).
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.types import is_binary, is_floating
 
+from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import in_schema
 from backstory.model.layout import (
     ENDED,
@@ -27,16 +31,153 @@ from backstory.model.layout import (
     STARTED,
     STATE,
 )
+from backstory.model.values import key_text
 from backstory.strategies.keys import key_codes
 from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
-from backstory.strategies.part_plan import PartPlan, Whole, as_they_are, refused_part
-from backstory.strategies.scd2 import terms as scd2
-from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, State, Tally
+from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are, refused_part
+from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, Case, Now, Past, State, Tally
 from backstory.strategies.values import alike
+
+# The sides of a load.
+STAGED, BASE, OPEN = "staged", "base", "open versions"
+# Sides of the second plan: the base's rows that begin versions, and closed versions, including archived
+# versions.
+BEGINNING, EARLIER = "beginning", "earlier versions"
+# Flags of a row. No column of a model has a space in its name.
+LIVE, IN_SCOPE, APPEARS = "is live", "in scope", "appears"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The deletion flag of a base row that is missing from the stage.
+
+    The flag is this value in `column`, and the load's instant in the column `at`. With `live`, the flagged
+    row still counts as a record of the history.
+    """
+
+    column: str
+    value: Any
+    at: str | None = None
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTerms:
+    """The columns of a load, its rules and its instant.
+
+    * `key`: the column of the record's key in base and history; `business`: its business keys.
+    * `mirrored`: the history's columns, each with its column in the base.
+    * `words`: the states as they are stored.
+    * `compared`: a row of the base changed if one of these columns changed.
+    * `needed`: columns that are never NULL in the stage; `lengths`: the maximum length of strings.
+    * `unsure`: columns whose changes a hash may miss; for floats, with the number of hashed digits.
+    * `collapses`: whether identical rows of the stage count as one.
+    * `dated`: the column of the effective date, which must not decrease.
+    * `flag`: the flag of rows that are missing from the stage, or None if they are deleted.
+    * `late`: whether the history has a start or end at the load's instant or later.
+    * `first`: whether there is no base yet.
+    """
+
+    key: str
+    business: tuple[str, ...]
+    mirrored: Mapping[str, str]
+    instant: datetime
+    run: str
+    words: Mapping[State, str] = field(default_factory=lambda: WORDS)
+    compared: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    unsure: Mapping[str, int | None] = field(default_factory=dict)
+    collapses: bool = False
+    dated: str | None = None
+    flag: Flag | None = None
+    late: bool = False
+    first: bool = False
+
+
+# Kinds of rows: rows that are added to the base, and its own rows that get a flag; the base's rows that begin
+# versions; versions that end, and versions that begin, still without keys; places of rows that are removed.
+BASE_ADDED, FLAGGED, BASE_REMOVED = "base added", "flagged", "base removed"
+CHANGED, APPEARED, ENDS, BEGINS, HIST_REMOVED = "changed", "appeared", "ends", "begins", "history removed"
+PLACES: Final = (BASE_REMOVED, HIST_REMOVED)
+# Rows that are both added to the base and begin versions, if this is true for all rows. They are stored once.
+BOTH: Final = "base added and appeared"
+# The business keys of records that are added to the base, and of records missing from its stage.
+ADDED_KEYS, REMOVED_KEYS = "added keys", "removed keys"
+# Faults for which a load is refused, as counts and keys: of a column of the stage, and of rows.
+NULL, LONG = "null ", "long "
+STAGE_TWICE, BASE_TWICE = "stage twice", "base twice"
+NO_KEY, NO_HASH, LIVE_TWICE, OPEN_TWICE = "no key", "no hash", "live twice", "open twice"
+NEVER_BEGAN: Final = "never began"
+EARLIER_DATE, ENDS_EARLY, BEGINS_EARLY = "earlier date", "ends early", "begins early"
+# Records that changed while their hash stayed the same, by column.
+UNSEEN: Final = "unseen "
+# Records that appear and had versions before, and records whose change an interrupted load had begun.
+SEEN, INTERRUPTED = "seen before", "interrupted before"
+DELETED: Final = "deleted"
+_OUTCOMES: Final = ("appeared", "changed", "vanished", "kept", "same")
+# The column of samples.
+_TEXT: Final = "key"
+# Up to ten keys are sampled from this many rows.
+SAMPLED_ROWS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CountedMatch:
+    """The number of records by outcome, in the order of `Matches.sizes`, and the row counts of both sides."""
+
+    sizes: tuple[int, int, int, int, int]
+    delivered: int
+    stored: int
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing changes."""
+        return not any(self.sizes[:3])
+
+
+def sample(terms: LoadTerms, rows: pa.Table) -> pa.Table:
+    """A few keys of the rows, as a table for `PartPlan.samples`."""
+    return pa.table({_TEXT: pa.array(few_keys(terms, rows), pa.string())})
+
+
+def sampled_keys(sums: PlanSums, kind: str) -> list[str]:
+    """The sampled keys of one kind, sorted."""
+    return sorted({*sums.samples[kind][_TEXT].to_pylist()}) if kind in sums.samples else []
+
+
+def few_keys(terms: LoadTerms, rows: pa.Table) -> list[str]:
+    """Up to ten business keys of the rows."""
+    few = rows.select(list(terms.business)).slice(0, SAMPLED_ROWS).to_pylist()
+    return list(dict.fromkeys(key_text(terms.business, list(row.values())) for row in few))[:MAX_KEYS]
+
+
+def counts_of(side: str, matches: Matches, delivered: pa.Table, stored: pa.Table) -> dict[str, int]:
+    """The counts of a match: records by outcome, and the rows of both sides."""
+    sizes = dict(zip(_OUTCOMES, matches.sizes, strict=True))
+    named = {**sizes, "delivered": len(delivered), "stored": len(stored)}
+    return {f"{side} {name}": count for name, count in named.items()}
+
+
+def counts_of_same(side: str, count: int) -> dict[str, int]:
+    """The counts of a match whose `count` records are the same on both sides."""
+    return {f"{side} same": count, f"{side} delivered": count, f"{side} stored": count}
+
+
+def counted_match(side: str, counts: Mapping[str, int]) -> CountedMatch:
+    """The match of all parts together, computed from their counts."""
+    appeared, changed, vanished, kept, same = (counts.get(f"{side} {name}", 0) for name in _OUTCOMES)
+    delivered, stored = (counts.get(f"{side} {name}", 0) for name in ("delivered", "stored"))
+    return CountedMatch((appeared, changed, vanished, kept, same), delivered, stored)
+
+
+def places_of(rows: pa.Table, indices: pa.Array) -> pa.Table:
+    """The file and position of the rows with these indexes."""
+    return take_rows(rows.select([FILE, POSITION]), indices)
 
 
 def unseen_changes(
-    terms: scd2.LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
+    terms: LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
 ) -> Mapping[str, int]:
     """For each column that differs, the number of changed rows whose hash is the same (section 2.4).
 
@@ -52,7 +193,7 @@ def unseen_changes(
     counts = {
         name: int((~_same_text(now[name], before[name], scale)).sum()) for name, scale in terms.unsure.items()
     }
-    return {f"{scd2.UNSEEN}{name}": count for name, count in counts.items() if count}
+    return {f"{UNSEEN}{name}": count for name, count in counts.items() if count}
 
 
 def _same_text(now: pa.ChunkedArray, before: pa.ChunkedArray, scale: int | None) -> np.ndarray:
@@ -68,7 +209,7 @@ def _same_text(now: pa.ChunkedArray, before: pa.ChunkedArray, scale: int | None)
     return same
 
 
-def keep_one_per_key(terms: scd2.LoadTerms, rows: pa.Table, repeats: np.ndarray) -> tuple[pa.Table, pa.Table]:
+def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> tuple[pa.Table, pa.Table]:
     """One row for each key, and the rows that share a key without being duplicates (P3, section 3.6).
 
     `repeats` marks rows whose key occurs more than once. If the load collapses identical rows, one live row
@@ -91,19 +232,19 @@ def rows_that_share_keys(rows: pa.Table, key: str, repeats: np.ndarray) -> pa.Ta
     return rows.filter(pa.array(repeats & np.asarray(rows[key].is_valid())))
 
 
-def _conflicting_rows(terms: scd2.LoadTerms, rows: pa.Table) -> pa.Table:
+def _conflicting_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
     """The live rows whose key has several hashes or business keys. Different keys may have the same hash."""
-    live = rows.filter(pc.fill_null(rows[scd2.LIVE], False)) if scd2.LIVE in rows.column_names else rows
+    live = rows.filter(pc.fill_null(rows[LIVE], False)) if LIVE in rows.column_names else rows
     states = live.group_by(list(dict.fromkeys([terms.key, *terms.business, ROW_HASH]))).aggregate([])
     several = pc.value_counts(states[terms.key].combine_chunks())
     several = several.field("values").filter(pc.greater(several.field("counts"), 1))
     return live.filter(pc.is_in(live[terms.key], value_set=several))
 
 
-def _least_rows(terms: scd2.LoadTerms, rows: pa.Table) -> pa.Table:
+def _least_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
     (codes,), _ = key_codes([rows.select([terms.key])], [terms.key])
-    excluded = {scd2.LIVE, LOAD_RUN_ID, LOADED_AT}
-    dead = [pc.invert(pc.fill_null(rows[scd2.LIVE], False))] if scd2.LIVE in rows.column_names else []
+    excluded = {LIVE, LOAD_RUN_ID, LOADED_AT}
+    dead = [pc.invert(pc.fill_null(rows[LIVE], False))] if LIVE in rows.column_names else []
     texts = [_text(rows[name]) for name in rows.column_names if name not in excluded]
     columns = [pa.array(codes), *dead, *texts]
     names = [str(number) for number in range(len(columns))]
@@ -117,10 +258,10 @@ def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values if as_it_is else values.cast(pa.string())
 
 
-_EXTRA_COLUMNS = (scd2.IN_SCOPE, FILE, POSITION, ROW_ID)
+_EXTRA_COLUMNS = (IN_SCOPE, FILE, POSITION, ROW_ID)
 
 
-def plan_base(terms: scd2.LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
+def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
     """The rows to add to and remove from a part of a base, and its live rows after that.
 
     A refused part has no live rows. If rows are flagged instead of deleted, `stored` must have
@@ -130,29 +271,29 @@ def plan_base(terms: scd2.LoadTerms, staged: pa.Table, stored: pa.Table) -> tupl
     repeats = codes.repeats
     one, unlike = keep_one_per_key(terms, staged, repeats[0])
     again = rows_that_share_keys(stored, terms.key, repeats[1])
-    faults = {**_invalid_rows(terms, staged), scd2.STAGE_TWICE: unlike, scd2.BASE_TWICE: again}
-    if refused := refused_part(faults, partial(scd2.sample, terms)):
+    faults = {**_invalid_rows(terms, staged), STAGE_TWICE: unlike, BASE_TWICE: again}
+    if refused := refused_part(faults, partial(sample, terms)):
         return refused, None
     codes = codes if one is staged else side_codes(one, stored, [terms.key])
-    matches = pair_rows(one, stored, codes, terms.compared, stored[scd2.IN_SCOPE])
+    matches = pair_rows(one, stored, codes, terms.compared, stored[IN_SCOPE])
     goes = pa.concat_arrays([matches.changed[1], matches.vanished])
-    counts = Counter(scd2.counts_of(scd2.BASE, matches, one, stored))
+    counts = Counter(counts_of(BASE, matches, one, stored))
     counts.update(unseen_changes(terms, one, stored, matches.changed))
     added, removed = matches.appeared[:0], matches.vanished[:0]
     if not terms.first:  # with another pepper or profile, all records seem to be replaced by new records
         added, removed = matches.appeared, pa.concat_arrays([matches.vanished, matches.kept])
     rows = {
-        scd2.BASE_ADDED: _incoming_rows(one, stored, matches),
-        scd2.BASE_REMOVED: scd2.places_of(stored, goes),
-        scd2.ADDED_KEYS: take_rows(one.select(terms.business), added),
-        scd2.REMOVED_KEYS: take_rows(stored.select(terms.business), removed),
+        BASE_ADDED: _incoming_rows(one, stored, matches),
+        BASE_REMOVED: places_of(stored, goes),
+        ADDED_KEYS: take_rows(one.select(terms.business), added),
+        REMOVED_KEYS: take_rows(stored.select(terms.business), removed),
     }
     if terms.flag is not None:
-        rows[scd2.FLAGGED] = _flag_rows(terms, terms.flag, take_rows(stored, matches.vanished))
+        rows[FLAGGED] = _flag_rows(terms, terms.flag, take_rows(stored, matches.vanished))
     return PartPlan(rows, counts), _live_rows_after(terms, one, stored, matches)
 
 
-def _invalid_rows(terms: scd2.LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
+def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
     """The rows of a stage that break a rule of a column: an unexpected NULL, or a string that is too long."""
     nulls = {name: staged[name].is_null() for name in terms.needed if staged[name].null_count}
     long = {
@@ -160,18 +301,14 @@ def _invalid_rows(terms: scd2.LoadTerms, staged: pa.Table) -> Mapping[str, pa.Ta
         for name, most in terms.lengths.items()
     }
     return {
-        **{f"{scd2.NULL}{name}": staged.filter(wrong) for name, wrong in nulls.items()},
-        **{
-            f"{scd2.LONG}{name}": staged.filter(wrong)
-            for name, wrong in long.items()
-            if pc.any(wrong).as_py()
-        },
+        **{f"{NULL}{name}": staged.filter(wrong) for name, wrong in nulls.items()},
+        **{f"{LONG}{name}": staged.filter(wrong) for name, wrong in long.items() if pc.any(wrong).as_py()},
     }
 
 
 def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
     """The stage's rows that are new or changed. Changed rows keep their row ids."""
-    rows, (changed, before) = one.drop_columns([scd2.LIVE]), matches.changed
+    rows, (changed, before) = one.drop_columns([LIVE]), matches.changed
     appeared, replacing = take_rows(rows, matches.appeared), take_rows(rows, changed)
     if ROW_ID in stored.column_names:
         replacing = replacing.append_column(ROW_ID, stored[ROW_ID].take(before))
@@ -179,16 +316,16 @@ def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Tabl
     return pa.concat_tables([appeared, replacing])
 
 
-def _flag_rows(terms: scd2.LoadTerms, flag: scd2.Flag, rows: pa.Table) -> pa.Table:
+def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
     """The rows with the deletion flag set. They stay in the base."""
     values = {flag.column: flag.value} | ({flag.at: terms.instant} if flag.at else {})
     for name, value in values.items():
         typed = pa.array([value]).cast(rows.schema.field(name).type)
         rows = rows.set_column(rows.column_names.index(name), name, pa.repeat(typed[0], len(rows)))
-    return rows.drop_columns([FILE, POSITION, scd2.LIVE, scd2.IN_SCOPE])
+    return rows.drop_columns([FILE, POSITION, LIVE, IN_SCOPE])
 
 
-def _live_rows_after(terms: scd2.LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
+def _live_rows_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
     """The rows of the base after the load, except rows flagged as deleted."""
     names = [name for name in one.column_names if name in stored.column_names and name not in _EXTRA_COLUMNS]
     new = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
@@ -196,7 +333,7 @@ def _live_rows_after(terms: scd2.LoadTerms, one: pa.Table, stored: pa.Table, mat
     stays[np.concatenate([matches.same[1], matches.kept])] = True
     rows = stored.select(names)
     rows = pa.concat_tables([new, rows if stays.all() else rows.filter(pa.array(stays))])
-    live = pc.fill_null(rows[scd2.LIVE], False)
+    live = pc.fill_null(rows[LIVE], False)
     rows = rows if pc.all(live).as_py() else rows.filter(live)
     if terms.flag is not None and terms.flag.live:
         rows = pa.concat_tables([rows, take_rows(stored.select(names), matches.vanished)])
@@ -223,7 +360,7 @@ class PastKeys:
     later: pa.Array = field(default_factory=_no_keys)
 
 
-def earlier_columns(terms: scd2.LoadTerms) -> list[str]:
+def earlier_columns(terms: LoadTerms) -> list[str]:
     """The columns of closed versions that a plan needs.
 
     The times of closed versions are needed only if the load is late.
@@ -231,7 +368,7 @@ def earlier_columns(terms: scd2.LoadTerms) -> list[str]:
     return [terms.key, *((STARTED, ENDED, STATE) if terms.late else ())]
 
 
-def past_keys_of(terms: scd2.LoadTerms, versions: pa.Table) -> PastKeys:
+def past_keys_of(terms: LoadTerms, versions: pa.Table) -> PastKeys:
     """The keys of these closed versions, by case."""
     keys = versions[terms.key]
     if not terms.late:
@@ -247,7 +384,7 @@ def past_keys_of(terms: scd2.LoadTerms, versions: pa.Table) -> PastKeys:
 
 
 def plan_history(
-    terms: scd2.LoadTerms, live: pa.Table, open_: pa.Table, whole: Callable[[pa.Table], pa.Table]
+    terms: LoadTerms, live: pa.Table, open_: pa.Table, whole: Callable[[pa.Table], pa.Table]
 ) -> PartPlan:
     """The versions of a part that end, and the base rows that begin versions.
 
@@ -257,29 +394,29 @@ def plan_history(
     repeats = codes.repeats
     one, unlike = keep_one_per_key(terms, live, repeats[0])
     faults = {
-        scd2.NO_KEY: _rows_without(live, terms.key),
-        scd2.NO_HASH: _rows_without(live, ROW_HASH),
-        scd2.LIVE_TWICE: unlike,
-        scd2.OPEN_TWICE: whole(rows_that_share_keys(open_, terms.key, repeats[1])),
-        scd2.NEVER_BEGAN: whole(_rows_without(open_, STARTED)),
+        NO_KEY: _rows_without(live, terms.key),
+        NO_HASH: _rows_without(live, ROW_HASH),
+        LIVE_TWICE: unlike,
+        OPEN_TWICE: whole(rows_that_share_keys(open_, terms.key, repeats[1])),
+        NEVER_BEGAN: whole(_rows_without(open_, STARTED)),
     }
-    if refused := refused_part(faults, partial(scd2.sample, terms)):
+    if refused := refused_part(faults, partial(sample, terms)):
         return refused
     codes = codes if one is live else side_codes(one, open_, [terms.key])
-    matches = pair_rows(one, open_, codes, [ROW_HASH], open_[scd2.IN_SCOPE])
+    matches = pair_rows(one, open_, codes, [ROW_HASH], open_[IN_SCOPE])
     ends = whole(take_rows(open_, pa.concat_arrays([matches.changed[1], matches.vanished])))
     changed, vanished = ends.slice(0, len(matches.changed[1])), ends.slice(len(matches.changed[1]))
     beginning = one.select(list(dict.fromkeys([terms.key, *terms.mirrored.values(), ROW_HASH])))
     rows = {
-        scd2.CHANGED: take_rows(beginning, matches.changed[0]),
-        scd2.APPEARED: take_rows(beginning, matches.appeared),
-        scd2.ENDS: closed_versions(terms, changed, vanished),
-        scd2.HIST_REMOVED: ends.select([FILE, POSITION]),
+        CHANGED: take_rows(beginning, matches.changed[0]),
+        APPEARED: take_rows(beginning, matches.appeared),
+        ENDS: closed_versions(terms, changed, vanished),
+        HIST_REMOVED: ends.select([FILE, POSITION]),
     }
     early = _early_rows(terms, one, open_, matches, ends)
-    kinds = {scd2.CHANGED: rows[scd2.CHANGED], scd2.APPEARED: rows[scd2.APPEARED], scd2.DELETED: vanished}
-    samples = {kind: scd2.sample(terms, each) for kind, each in kinds.items()}
-    return PartPlan(rows, scd2.counts_of(scd2.OPEN, matches, one, open_), samples) + early
+    kinds = {CHANGED: rows[CHANGED], APPEARED: rows[APPEARED], DELETED: vanished}
+    samples = {kind: sample(terms, each) for kind, each in kinds.items()}
+    return PartPlan(rows, counts_of(OPEN, matches, one, open_), samples) + early
 
 
 def _rows_without(rows: pa.Table, name: str) -> pa.Table:
@@ -287,33 +424,33 @@ def _rows_without(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _early_rows(
-    terms: scd2.LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches, ends: pa.Table
+    terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches, ends: pa.Table
 ) -> PartPlan:
     """Versions that would end too early, and rows that are effective before the version that they change."""
     faults = {}
     if terms.late:
         early = pc.greater_equal(ends[STARTED], pa.scalar(terms.instant, INSTANT))
-        faults[scd2.ENDS_EARLY] = ends.filter(pc.fill_null(early, False))
+        faults[ENDS_EARLY] = ends.filter(pc.fill_null(early, False))
     if terms.dated is not None:
         now, before = matches.changed
         early = pc.less(one[terms.dated].take(now), open_[terms.dated].take(before))
-        faults[scd2.EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
-    return refused_part(faults, partial(scd2.sample, terms)) or PartPlan()
+        faults[EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
+    return refused_part(faults, partial(sample, terms)) or PartPlan()
 
 
-def plan_begins(terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
+def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
     """The versions that begin with rows of the base, without version keys, and the counts of `pasts_of`."""
-    rows = {scd2.BEGINS: begun_versions(terms, changed, appeared, earlier)}
+    rows = {BEGINS: begun_versions(terms, changed, appeared, earlier)}
     return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
 
 
-def pasts_of(terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
+def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
     """The number of appearing records with a past, and the records whose version begins too early (P5)."""
     counts = {past: int(mask.sum()) for past, mask in _masks_by_past(terms, appeared, earlier).items()}
     begun = pa.concat_tables([changed, appeared])
-    early = {scd2.BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
-    part = PartPlan(counts={scd2.SEEN: counts[Past.CLOSED], scd2.INTERRUPTED: counts[Past.INTERRUPTED]})
-    return part + (refused_part(early, partial(scd2.sample, terms)) or PartPlan())
+    early = {BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
+    part = PartPlan(counts={SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
+    return part + (refused_part(early, partial(sample, terms)) or PartPlan())
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:
@@ -338,7 +475,7 @@ def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0
     return Tally(cases)
 
 
-def closed_versions(terms: scd2.LoadTerms, changed: pa.Table, vanished: pa.Table) -> pa.Table:
+def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> pa.Table:
     """The open versions of records that changed or vanished, with all columns and their new end."""
     sides = ((changed, Now.OTHER), (vanished, Now.ABSENT))
     return pa.concat_tables(
@@ -348,9 +485,7 @@ def closed_versions(terms: scd2.LoadTerms, changed: pa.Table, vanished: pa.Table
     )
 
 
-def begun_versions(
-    terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys
-) -> pa.Table:
+def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> pa.Table:
     """The versions that begin, made from rows of the base that changed or appeared. They have no keys yet."""
     pasts = _masks_by_past(terms, appeared, earlier)
     cases = [
@@ -364,14 +499,14 @@ def begun_versions(
     )
 
 
-def _masks_by_past(terms: scd2.LoadTerms, appeared: pa.Table, earlier: PastKeys) -> dict[Past, np.ndarray]:
+def _masks_by_past(terms: LoadTerms, appeared: pa.Table, earlier: PastKeys) -> dict[Past, np.ndarray]:
     """For each past, a mask of the appearing records."""
     keys = appeared[terms.key]
     own, seen = (np.asarray(pc.is_in(keys, value_set=each)) for each in (earlier.interrupted, earlier.seen))
     return {Past.INTERRUPTED: own, Past.CLOSED: seen & ~own, Past.NOTHING: ~seen & ~own}
 
 
-def _begin_versions(terms: scd2.LoadTerms, rows: pa.Table, word: str) -> pa.Table:
+def _begin_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
     columns = {terms.key: terms.key, **terms.mirrored, ROW_HASH: ROW_HASH}
     begun = pa.table({name: rows[source] for name, source in columns.items()})
     begun = begun.append_column(STARTED, _instants(terms, begun))
@@ -381,8 +516,8 @@ def _begin_versions(terms: scd2.LoadTerms, rows: pa.Table, word: str) -> pa.Tabl
     return begun.append_column(LOADED_AT, _instants(terms, begun))
 
 
-def _close_versions(terms: scd2.LoadTerms, rows: pa.Table, word: str) -> pa.Table:
-    rows = rows.drop_columns([name for name in (FILE, POSITION, scd2.IN_SCOPE) if name in rows.column_names])
+def _close_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
+    rows = rows.drop_columns([name for name in (FILE, POSITION, IN_SCOPE) if name in rows.column_names])
     values = {
         ENDED: _instants(terms, rows),
         STATE: pa.repeat(word, len(rows)),
@@ -393,12 +528,12 @@ def _close_versions(terms: scd2.LoadTerms, rows: pa.Table, word: str) -> pa.Tabl
     return rows
 
 
-def _instants(terms: scd2.LoadTerms, rows: pa.Table) -> pa.Array:
+def _instants(terms: LoadTerms, rows: pa.Table) -> pa.Array:
     return pa.repeat(pa.scalar(terms.instant, INSTANT), len(rows))
 
 
 def plan_load(
-    terms: scd2.LoadTerms,
+    terms: LoadTerms,
     sides: Mapping[str, pa.Table],
     whole: Whole = as_they_are,
 ) -> PartPlan:
@@ -406,16 +541,16 @@ def plan_load(
 
     Without a stage, the base stays as it is. `whole` returns all columns of some open versions.
     """
-    if scd2.STAGED in sides:
-        part, live = plan_base(terms, sides[scd2.STAGED], sides[scd2.BASE])
+    if STAGED in sides:
+        part, live = plan_base(terms, sides[STAGED], sides[BASE])
     else:
-        base = sides[scd2.BASE]
-        part, live = PartPlan(), base.filter(pc.fill_null(base[scd2.LIVE], False))
-    return part if live is None else part + plan_history(terms, live, sides[scd2.OPEN], whole)
+        base = sides[BASE]
+        part, live = PartPlan(), base.filter(pc.fill_null(base[LIVE], False))
+    return part if live is None else part + plan_history(terms, live, sides[OPEN], whole)
 
 
 def plan_part(
-    terms: scd2.LoadTerms,
+    terms: LoadTerms,
     kinds: Mapping[str, pa.Schema],
     sides: Mapping[str, pa.Table],
     whole: Whole = as_they_are,
@@ -427,15 +562,15 @@ def plan_part(
     part = plan_load(terms, sides, whole)
     rows = dict(part.rows)
     if _all_begin_versions(rows):
-        del rows[scd2.APPEARED]
-        rows[scd2.BOTH] = rows.pop(scd2.BASE_ADDED)
-    shaped = {kind: in_schema(each, kinds[kind]) for kind, each in rows.items() if kind not in scd2.PLACES}
+        del rows[APPEARED]
+        rows[BOTH] = rows.pop(BASE_ADDED)
+    shaped = {kind: in_schema(each, kinds[kind]) for kind, each in rows.items() if kind not in PLACES}
     return replace(part, rows={**rows, **shaped})
 
 
 def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
     """Whether the rows added to the base are exactly the rows that begin versions."""
-    added, appeared = rows.get(scd2.BASE_ADDED), rows.get(scd2.APPEARED)
+    added, appeared = rows.get(BASE_ADDED), rows.get(APPEARED)
     if added is None or appeared is None or not len(added) or len(added) != len(appeared):
         return False
     same = {*appeared.column_names} <= {*added.column_names}
@@ -443,14 +578,14 @@ def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
 
 
 def plan_beginnings(
-    terms: scd2.LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
+    terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
     """The versions that rows of the base begin, in the columns of `schema`.
 
     The side `EARLIER` is optional.
     """
-    rows = sides[scd2.BEGINNING]
-    appears, rows = rows[scd2.APPEARS], rows.drop_columns([scd2.APPEARS])
-    earlier = past_keys_of(terms, sides[scd2.EARLIER]) if scd2.EARLIER in sides else PastKeys()
+    rows = sides[BEGINNING]
+    appears, rows = rows[APPEARS], rows.drop_columns([APPEARS])
+    earlier = past_keys_of(terms, sides[EARLIER]) if EARLIER in sides else PastKeys()
     part = plan_begins(terms, rows.filter(pc.invert(appears)), rows.filter(appears), earlier)
-    return replace(part, rows={scd2.BEGINS: in_schema(part.rows[scd2.BEGINS], schema)})
+    return replace(part, rows={BEGINS: in_schema(part.rows[BEGINS], schema)})

@@ -29,7 +29,7 @@ from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
 from backstory.formats.source_files import SourceFile, unpack
-from backstory.model.change_feed import COMMIT_VERSION
+from backstory.model.change import COMMIT_VERSION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import bucket_of, buckets_for, bytes_of

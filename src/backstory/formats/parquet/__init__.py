@@ -1,1 +1,0 @@
-"""Readers for Parquet files."""

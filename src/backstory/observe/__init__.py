@@ -1,1 +1,0 @@
-"""Log lines, metrics and progress of a running process."""
