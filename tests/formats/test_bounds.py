@@ -11,10 +11,10 @@ from delivered_cells import KEY, MARKED, NAME, refusal
 
 from backstory.errors import Refused
 from backstory.formats import memory
+from backstory.formats import parquet as parquet_batches
 from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import read_files, stream_file
 from backstory.formats.memory import Memory, TooLarge
-from backstory.formats.parquet import batches as parquet_batches
 from backstory.formats.parquet import page_sizes
 from backstory.model.types import ColumnType
 from backstory.testing.sender import encrypt

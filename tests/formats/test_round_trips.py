@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.delivered import read_files
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 from backstory.testing.sender import AS_FIVETRAN, NULL_STRING, UNMODIFIED_STRING, write_batch_file
 
 MARKERS = {"null_string": NULL_STRING, "unmodified_string": UNMODIFIED_STRING}

@@ -22,8 +22,8 @@ from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.values import UNMODIFIED
 from backstory.stores.tables import existing, rows_of
-from backstory.strategies.part_plan import UNMODIFIED
 from backstory.testing.sender import write_batch_file
 
 KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 Row = dict[str, object]
 _Key = tuple[object, ...]

@@ -12,7 +12,7 @@ from typing import Final
 
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, END, PREFIX, START
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 from specification.live_rows import LiveOutcome, Row
 
 __all__ = ["TMAX", "LiveOutcome", "Row", "apply"]

@@ -8,7 +8,7 @@ from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
 from backstory.model.layout import END
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 LIVE = "id:LONG* part* a b:LONG synced"
 HISTORY = f"{LIVE} start* end active"

@@ -12,7 +12,7 @@ from backstory.formats.batch_file import BatchFile, Encoding
 from backstory.formats.delivered import read_files
 from backstory.formats.rows import Rows, log_mended
 from backstory.model.types import ColumnType
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 MARKED = Encoding(null_string="(null)", unmodified_string="(same)")
 KEY = b"a key that is 32 bytes long, yes"

@@ -14,7 +14,7 @@ from specification.versions import TMAX, Row
 from tables_as_text import instant
 
 from backstory.model.layout import ACTIVE, END, START, SYNCED
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 Batch = dict[str, list[Row]]
 

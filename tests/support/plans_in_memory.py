@@ -7,9 +7,10 @@ import pyarrow as pa
 
 from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, FILE, POSITION, START, SYNCED
+from backstory.model.values import UNMODIFIED
 from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals
-from backstory.strategies.part_plan import UNMODIFIED, Actions
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
 Row = dict[str, object]
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -47,11 +48,11 @@ def stored_table(rows: Sequence[Row], names: Sequence[str]) -> pa.Table:
     )
 
 
-def applied(stored: Sequence[Row], names: Sequence[str], actions: Actions) -> list[Row]:
-    """The table after the actions."""
-    gone = set(actions.removed[POSITION].to_pylist())
+def applied(stored: Sequence[Row], names: Sequence[str], plan: PartPlan) -> list[Row]:
+    """The table after the plan."""
+    gone = set(plan.rows[REMOVED][POSITION].to_pylist())
     kept = [{n: row.get(n) for n in names} for place, row in enumerate(stored) if place not in gone]
-    return [*kept, *in_utc(actions.added.to_pylist())]
+    return [*kept, *in_utc(plan.rows[ADDED].to_pylist())]
 
 
 def in_utc(rows: Sequence[Row]) -> list[Row]:
@@ -67,7 +68,7 @@ def plan_live(
     replace: Sequence[Row] = (),
     update: Sequence[Row] = (),
     delete: Sequence[Row] = (),
-) -> Actions:
+) -> PartPlan:
     delivery = live_rows.LiveDelivery(
         key,
         columns,
@@ -86,7 +87,7 @@ def plan_history(
     replace: Sequence[Row] = (),
     update: Sequence[Row] = (),
     delete: Sequence[Row] = (),
-) -> Actions:
+) -> PartPlan:
     delivery = intervals.HistoryDelivery(
         key,
         delivered(earliest, [*key, START]).values,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 DAY = datetime(2024, 2, 29, tzinfo=UTC)
 WORDS = {

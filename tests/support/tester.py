@@ -21,7 +21,7 @@ from backstory.errors import Refused
 from backstory.formats.batch_file import BatchFile
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, FIVETRAN_ID, START, SYNCED, SYSTEM_COLUMNS
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 from backstory.testing.sender import Sender, write_batch_file
 
 MILLISECOND = timedelta(milliseconds=1)

@@ -8,7 +8,7 @@ columns.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Final, Protocol
@@ -43,12 +43,10 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import carry_errors, freeze_imports
 from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
 from backstory.stores.tables import existing, read_slice
-from backstory.strategies.part_plan import ADDED, REMOVED, Actions, PartPlan, Whole
-from backstory.strategies.versions import refuse_broken_versions
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
+from backstory.strategies.versions import OUT_OF_ORDER, refuse_broken_versions
 
 DELIVERED, SLICE = "delivered", "stored rows"
-# The count of parts in which versions would overlap.
-OUT_OF_ORDER: Final = "out of order"
 _PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "known": pa.binary()}
 _SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
@@ -59,14 +57,14 @@ class DecodedBatch:
 
     `keys` are the key columns of every row, including repeated keys. `since` is an instant in microseconds.
     Versions that ended before it are not read. None means that all versions are read. `plan` plans the
-    actions of the batch on stored rows.
+    batch on stored rows.
     """
 
     rows: Mapping[str, Rows]
     mended: Mended
     keys: pa.Table
     since: int | None
-    plan: Callable[[pa.Table], Actions]
+    plan: Callable[[pa.Table], PartPlan]
 
 
 class Shipment(Protocol):
@@ -280,12 +278,11 @@ def _plan_part(
     stored = sides[SLICE]
     stored = stored.rename_columns([named.get(name, name) for name in stored.column_names])
     refuse_broken_versions(stored, orderly)
-    actions: Actions = batch.change(_by_kind(batch, sides[DELIVERED])).plan(stored)
-    counts = {**actions.counts, OUT_OF_ORDER: int(actions.disorder)}
-    added = actions.added
+    planned = batch.change(_by_kind(batch, sides[DELIVERED])).plan(stored)
+    added = planned.rows[ADDED]
     if ROW_ID not in added.column_names:
         added = added.append_column(ROW_ID, pa.nulls(len(added), pa.int64()))
-    return PartPlan({REMOVED: actions.removed, ADDED: added}, counts)
+    return replace(planned, rows={**planned.rows, ADDED: added})
 
 
 def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:

@@ -208,9 +208,8 @@ class BatchFile:
     def delivered_bytes(self) -> BufferedReader:
         """A stream of the bytes as delivered. Raises Refused unless the path is a regular file."""
         try:
-            if not stat.S_ISREG(
-                self.path.stat().st_mode
-            ):  # check before opening, because opening a pipe or device has side effects
+            # Checked before opening, because opening a pipe or device has side effects.
+            if not stat.S_ISREG(self.path.stat().st_mode):
                 raise self.unreadable("it is not a regular file")
             return self.path.open("rb")
         except (OSError, ValueError) as missing:
@@ -230,7 +229,6 @@ class BatchFile:
         return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
 
     def _decrypt(self, delivered: BufferedReader) -> "DecryptingReader":
-
         try:
             if self.key is None:
                 raise self.unreadable("the request has no key for it")

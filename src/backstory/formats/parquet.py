@@ -30,10 +30,9 @@ from backstory.formats.produced import (
     ProducedRows,
     Told,
     malformed_row,
-    missing,
     refuse_repeated,
+    require_columns,
     typed_or_refused,
-    unknown_columns,
 )
 from backstory.formats.values.exactly import all_optional, can_become, cast_exactly, plain_type
 
@@ -121,6 +120,8 @@ def _zigzag(number: int) -> int:
 ROWS = 1 << 16
 # The maximum bytes of a batch, if it has more than one row.
 PIECE = 1 << 24
+# Encodings whose decoded values may be larger than their encoding.
+_DELTAS = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
 ENTRY = 8  # bytes for a string's index in its dictionary, or for its offset
 
 
@@ -138,7 +139,8 @@ def batches(
     chunks = _chunks(metadata, chosen)
     pages = {name: _pages(content, chunks[name]) for name in chosen}
     count(sum(map(sum, pages.values())))
-    grown = {name for name in chosen if _grows(chunks[name])}
+    encodings = {name: {each for chunk in chunks[name] for each in chunk.encodings} for name in chosen}
+    grown = {name for name in chosen if encodings[name] & _DELTAS}
     width = sum(_width(types[name], pages[name] if name in grown else ()) for name in chosen)
     as_stored = [name for name in chosen if _is_text(types[name]) and name not in grown]
     parquet = pq.ParquetFile(
@@ -171,12 +173,6 @@ def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int
         for size in page_sizes(content, min(starts), chunk.total_compressed_size):
             largest = sorted([*largest, size])[-2:]
     return largest
-
-
-def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Whether a column has delta encodings, whose decoded values may be larger than their encoding."""
-    encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
-    return bool(encodings & {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 
 
 def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
@@ -238,18 +234,10 @@ def legacy_columns(file: pq.ParquetFile) -> frozenset[str]:
     return frozenset(columns)
 
 
-def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """The columns that contain 96-bit times, including nested ones."""
-    return frozenset(
-        name
-        for name, leaves in _leaves(file).items()
-        if any(leaf.physical_type == "INT96" for leaf in leaves)
-    )
-
-
 def with_instants(file: pq.ParquetFile) -> pa.Schema:
     """The file's columns. 96-bit times are in UTC, as Spark, Hive and Impala write them."""
-    old = _int96_columns(file)
+    leaves = _leaves(file).items()
+    old = {name for name, parts in leaves if any(part.physical_type == "INT96" for part in parts)}
     return pa.schema(
         [field.with_type(_in_utc(field.type)) if field.name in old else field for field in file.schema_arrow]
     )
@@ -373,31 +361,26 @@ def _stored_schema(path: Path, name: str) -> pa.Schema:
 
 
 def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
-    """The column as declared if it can be cast, or else an optional column of a table type."""
+    """The column as declared if it can be cast, or else an optional column of a table type.
+
+    Raises Refused if no table type fits.
+    """
     target = declared.get(field.name)
-    return (
-        target if target is not None and can_become(field.type, target) else _ours(field, name, naive=naive)
-    )
-
-
-def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
-    """An optional column of a table type. Raises Refused if no table type fits."""
+    if target is not None and can_become(field.type, target):
+        return target
     type_ = plain_type(field.type, naive=naive)
     if type_ is None:
+        remedy = "Declare a `schema` in `read` without the column."
+        if pa.types.is_time(field.type) or pa.types.is_duration(field.type):
+            declare = "Time" if pa.types.is_time(field.type) else "Duration"
+            remedy = f"Declare it in a `schema` in `read` as {declare}, a number of its unit."
         raise Refused(
             "unsupported-type",
             f"{name}: column `{field.name}` is of type {field.type}, which tables cannot hold.",
-            _remedy(field.type),
+            remedy,
             [field.name],
         )
     return pa.field(field.name, type_)
-
-
-def _remedy(type_: pa.DataType) -> str:
-    if pa.types.is_time(type_) or pa.types.is_duration(type_):
-        declare = "Time" if pa.types.is_time(type_) else "Duration"
-        return f"Declare it in a `schema` in `read` as {declare}, a number of its unit."
-    return "Declare a `schema` in `read` without the column."
 
 
 def _all_optional(schema: pa.Schema) -> pa.Schema:
@@ -405,9 +388,8 @@ def _all_optional(schema: pa.Schema) -> pa.Schema:
 
 
 def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: bool) -> None:
+    require_columns(name, schema.names, stored.names, strict=strict)
     for field in schema:
-        if field.name not in stored.names:
-            raise missing(name, field.name, stored.names)
         theirs = stored.field(field.name).type
         if not can_become(theirs, field):
             raise Refused(
@@ -416,9 +398,6 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
                 f"{MEND}, or `schema` in the manifest.",
                 [field.name],
             )
-    extra = [column for column in stored.names if column not in schema.names]
-    if extra and strict:
-        raise unknown_columns(name, extra)
 
 
 def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

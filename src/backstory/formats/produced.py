@@ -38,6 +38,14 @@ def malformed_row(
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy, columns)
 
 
+def refuse_where(
+    wrong: pa.Array, name: str, place: Callable[[int], str], why: str, remedy: str = f"{MEND}."
+) -> None:
+    """Raise the error of `malformed_row` for the first row for which the mask is true."""
+    if wrong.true_count:
+        raise malformed_row(name, place(pc.index(wrong, True).as_py()), why, remedy)
+
+
 def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
     """The error for a value that does not match its column's type."""
     return Refused(
@@ -75,6 +83,15 @@ def unknown_columns(name: str, columns: list[str], place: str = "") -> Refused:
         "Declare them, or set `unknownFields: ignore` in `read`.",
         columns,
     )
+
+
+def require_columns(name: str, declared: Sequence[str], present: list[str], *, strict: bool) -> None:
+    """Raise Refused for the first declared column that a file lacks; if `strict`, also for other columns."""
+    for column in declared:
+        if column not in present:
+            raise missing(name, column, present)
+    if strict and (extra := [column for column in present if column not in declared]):
+        raise unknown_columns(name, extra)
 
 
 def repeated_names(names: list[str]) -> list[str]:

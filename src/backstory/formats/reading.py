@@ -64,30 +64,19 @@ def rows_of(
     """
     stamp = stamp_of(path)
     with refuse_changes(stamp):
-        rows = _rows_of(path, name, options, schema, dataset_types, bound)
+        match options:
+            case CsvOptions():
+                rows = csv_rows(path, name, options, schema, dataset_types)
+            case ParquetOptions():
+                rows = parquet_rows(path, name, options, schema, dataset_types)
+            case JsonOptions():
+                rows = json_rows(path, name, options, schema, dataset_types)
+            case ShapefileOptions():
+                # pyshp is needed for shapefiles only.
+                from backstory.formats.shapefile import shapefile_rows
+
+                rows = shapefile_rows(path, name, options, schema, dataset_types, bound)
     return replace(rows, batches=while_unchanged(rows.batches, stamp))
-
-
-def _rows_of(
-    path: Path,
-    name: str,
-    options: Options,
-    schema: pa.Schema | None,
-    dataset_types: Told,
-    bound: Bound | None,
-) -> ProducedRows:
-    match options:
-        case CsvOptions():
-            return csv_rows(path, name, options, schema, dataset_types)
-        case ParquetOptions():
-            return parquet_rows(path, name, options, schema, dataset_types)
-        case ShapefileOptions():
-            # pyshp is needed for shapefiles only.
-            from backstory.formats.shapefile import shapefile_rows
-
-            return shapefile_rows(path, name, options, schema, dataset_types, bound)
-        case JsonOptions():
-            return json_rows(path, name, options, schema, dataset_types)
 
 
 MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
@@ -100,18 +89,18 @@ def as_files_of_a_user() -> Iterator[None]:
     try:
         yield
     except Refused as stop:
-        refused = stop.reword(_with_sql_type(stop.message))
-        if "`encoding`" in refused.remedy:
-            raise Refused(
-                refused.code, refused.message, _encoding_remedy(refused.message), refused.keys
-            ) from None
-        if "as String" in refused.remedy and refused.keys:
-            raise Refused(
-                refused.code, refused.message, _as_text(str(refused.keys[0])), refused.keys
-            ) from None
-        if "`read`" in refused.remedy or "manifest" in refused.remedy or "preprocess" in refused.remedy:
-            raise Refused(refused.code, refused.message, MEND, refused.keys) from None
-        raise refused from None
+        raise stop.reword(_with_sql_type(stop.message), _remedy_for_users(stop)) from None
+
+
+def _remedy_for_users(refused: Refused) -> str:
+    """The remedy of an error without words of manifests."""
+    if "`encoding`" in refused.remedy:
+        return _encoding_remedy(refused.message)
+    if "as String" in refused.remedy and refused.keys:
+        text = option("type", {str(refused.keys[0]): "STRING"})
+        return f"Nothing was written; use {text}, which stores each value's JSON text."
+    words = ("`read`", "manifest", "preprocess")
+    return MEND if any(word in refused.remedy for word in words) else refused.remedy
 
 
 _NOT_OF_TYPE: Final = " is not of type "
@@ -131,13 +120,6 @@ def _encoding_remedy(message: str) -> str:
         return "Nothing was written; give the file its ending."
     name = "utf-16" if "UTF-16" in message else "cp1252"
     return f"Nothing was written; name the encoding, such as {option('encoding', name)}, or fix the file."
-
-
-def _as_text(column: str) -> str:
-    """The remedy for JSON values that only a column of text can hold."""
-    return (
-        f"Nothing was written; use {option('type', {column: 'STRING'})}, which stores each value's JSON text."
-    )
 
 
 def refuse_whole_headers(files: Sequence[SourceFile], options: Options) -> None:
@@ -236,21 +218,17 @@ def columns_of(
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
-        columns = json_columns(named, options, known, fixed)
-        typed = [pa.field(column.name, _json_type(column, known)) for column in columns]
-        return pa.schema(typed), frozenset()
+        schema = json_columns(named, options, known, fixed)
+        for place, column in enumerate(schema):
+            if column.name in known and not pa.types.is_null(column.type):
+                type_ = _of_stored(column.type, known[column.name].type)
+                schema = schema.set(place, pa.field(column.name, type_))
+        return schema, frozenset()
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]
     for name, other in schemas[1:]:
         whole = _wider(whole, other, f"{first} and {name}", name)
     return whole, frozenset()
-
-
-def _json_type(field: pa.Field, known: Known) -> pa.DataType:
-    """The type of a JSON column: the table's type if it fits the files' values, else the inferred type."""
-    if field.name not in known or pa.types.is_null(field.type):
-        return field.type
-    return _of_stored(field.type, known[field.name].type)
 
 
 def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:

@@ -34,10 +34,9 @@ from backstory.formats.produced import (
     ProducedRows,
     Told,
     malformed_row,
-    missing,
     refuse_repeated,
+    require_columns,
     typed_or_refused,
-    unknown_columns,
     unreadable,
 )
 from backstory.formats.source_files import ambiguous, extract, matching, open_zip, zip_files
@@ -326,9 +325,10 @@ def shapefile_rows(
         names = [field.name for field in table.fields] + [GEOMETRY]
         refuse_repeated(called, names)
         if schema is None:
-            own = [*map(_own_field, table.fields), pa.field(GEOMETRY, pa.string())]
+            own = [pa.field(field.name, field.type or pa.string()) for field in table.fields]
+            own.append(pa.field(GEOMETRY, pa.string()))
             schema = pa.schema([dataset_types.get(field.name, field) for field in own])
-        _refuse_others(schema, names, called, strict=options.strict)
+        require_columns(called, schema.names, names, strict=options.strict)
         columns = {field.name: field for field in table.fields}
         for field in schema:
             parser(field, TextForms())
@@ -395,19 +395,6 @@ def _encoding(written: str, name: str) -> str:
         except LookupError:
             continue
     raise malformed_row(name, "", f"its {CPG} names the encoding `{written[:40]}`, which is not known")
-
-
-def _own_field(field: DbfField) -> pa.Field:
-    return pa.field(field.name, pa.string() if field.type is None else field.type)
-
-
-def _refuse_others(schema: pa.Schema, names: list[str], name: str, *, strict: bool) -> None:
-    for column in schema.names:
-        if column not in names:
-            raise missing(name, column, names)
-    extra = [column for column in names if column not in schema.names]
-    if extra and strict:
-        raise unknown_columns(name, extra)
 
 
 def _batches(

@@ -1,6 +1,7 @@
 """Values: their equality, and the form of values, keys and lists as strings."""
 
 import base64
+import enum
 import json
 import math
 import re
@@ -113,3 +114,15 @@ _COMMA: Final = re.compile(r",(?![^()]*\))")
 def split_list(text: str) -> list[str]:
     """The parts of a string that is split at commas, except commas within parentheses."""
     return [part.strip() for part in _COMMA.split(text) if part.strip()]
+
+
+class Unmodified(enum.Enum):
+    """The type of `UNMODIFIED`.
+
+    It is an enum, so that `is UNMODIFIED` narrows types and works after pickling.
+    """
+
+    UNMODIFIED = "unmodified"
+
+
+UNMODIFIED: Final = Unmodified.UNMODIFIED

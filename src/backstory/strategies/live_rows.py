@@ -1,4 +1,4 @@
-"""Replace, update and delete rows of a table without history, as one set of actions (section 2.8)."""
+"""Replace, update and delete rows of a table without history, as one plan (section 2.8)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import pyarrow as pa
 from backstory.formats.rows import Rows
 from backstory.model.layout import FILE, POSITION
 from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
-from backstory.strategies.part_plan import Actions, differing, take_or_null, with_row_ids
+from backstory.strategies.matching import differing, take_or_null, with_row_ids
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class LiveDelivery:
     delete: pa.Table
 
 
-def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
-    """The actions that apply the delivery to the table.
+def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> PartPlan:
+    """The plan that applies the delivery to the table.
 
     `stored` has the table's rows with the delivered keys, with `_file` and `_pos`. If rows have ids, it also
     has `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes. If rows
@@ -60,7 +61,8 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
     }
     added = result if changed.all() else result.filter(pa.array(changed))
     added = with_row_ids(added, stored, old[changed])
-    return Actions(stored.select([FILE, POSITION]).filter(pa.array(removed)), added, counts)
+    places = stored.select([FILE, POSITION]).filter(pa.array(removed))
+    return PartPlan({REMOVED: places, ADDED: added}, counts)
 
 
 def _whole(delivery: LiveDelivery) -> Rows:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.model.layout import ROW_ID
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, last_of
 from backstory.strategies.values import alike
 
@@ -151,3 +152,40 @@ def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     conflicts = others[unlike]
     one_each = np.unique(codes[conflicts], return_index=True)[1]
     return rows.take(pa.array(np.sort(firsts[firsts >= 0]))), rows.take(pa.array(conflicts[one_each]))
+
+
+def differing(left: pa.Table, right: pa.Table) -> np.ndarray:
+    """For each row, whether any column differs. NULL equals NULL, and floats are compared by their bits."""
+    differs = np.zeros(left.num_rows, bool)
+    for name in left.column_names:
+        differs |= _column_differs(left[name], right[name])
+    return differs
+
+
+def _column_differs(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
+    unlike = pc.not_equal(_comparable(left), _comparable(right))
+    one_null = pc.xor(left.is_null(), right.is_null())
+    return np.asarray(pc.or_(pc.fill_null(unlike, False), one_null))
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    bits = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}.get(column.type)
+    if bits is None:
+        return column
+    return pa.chunked_array([chunk.view(bits) for chunk in column.chunks], type=bits)
+
+
+def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
+    """The values at these row numbers, with NULL for the row number -1."""
+    whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return whole.take(pa.array(rows, mask=rows < 0))
+
+
+def with_row_ids(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
+    """Add the `_row_id` of the stored rows that the added rows replace.
+
+    `before` has the indexes of the stored rows, or -1 for a new row.
+    """
+    if ROW_ID not in stored.column_names:
+        return added
+    return added.append_column(ROW_ID, take_or_null(stored[ROW_ID], before))

@@ -1,4 +1,4 @@
-"""Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
+"""Ordered changes become versions with a start and an end, as one plan (section 5.2).
 
 The code follows the specification's algorithm, one column at a time. Stored versions, replace rows and update
 rows are one list, sorted by key and start. An unmodified cell takes the value of the preceding row. Instants
@@ -7,7 +7,7 @@ are whole microseconds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,8 @@ from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import Shape
 from backstory.model.values import key_text
 from backstory.strategies.keys import Codes, ParallelArrays, key_codes, last_of, pair_codes
-from backstory.strategies.part_plan import Actions, differing, take_or_null, with_row_ids
+from backstory.strategies.matching import differing, take_or_null, with_row_ids
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
 TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
 NO_TIME = np.iinfo(np.int64).min  # the number for NULL, earlier than every instant
@@ -41,6 +42,8 @@ def timestamps(numbers: np.ndarray) -> pa.Array:
 
 
 STORED, REPLACE, UPDATE = 0, 1, 2
+# The count of parts in which versions would overlap, because the sender delivered overlapping rows.
+OUT_OF_ORDER: Final = "out of order"
 TRUE, FALSE, NULL = 1, 0, -1
 
 
@@ -269,8 +272,8 @@ class HistoryDelivery:
         return min((instant for instant in least if instant is not None), default=None)
 
 
-def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
-    """The actions that apply the delivery to the history.
+def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> PartPlan:
+    """The plan that applies the delivery to the history.
 
     `stored` has versions of the delivered keys, with `_file` and `_pos`. It must include all versions that
     are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
@@ -302,7 +305,7 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
         Versions.join(closed, all_versions.take(all_versions.start == NO_TIME)),
     )
     ignored = int(np.count_nonzero(chains.orphan)) + missed + pointless
-    return outcome.actions(ignored)
+    return outcome.plan(ignored)
 
 
 def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
@@ -343,7 +346,7 @@ def _versions(values: pa.Table, code: Codes, sizes: Sequence[int]) -> Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The final versions and the stored versions. The actions are their difference."""
+    """The final versions and the stored versions. The plan is their difference."""
 
     stored: pa.Table
     before: Versions
@@ -352,7 +355,7 @@ class _Outcome:
     final: np.ndarray
     after: Versions
 
-    def actions(self, ignored: int) -> Actions:
+    def plan(self, ignored: int) -> PartPlan:
         """The stored rows to remove and the rows to add. Unchanged versions are in neither."""
         after = self.after
         own = after.kind == STORED
@@ -377,10 +380,11 @@ class _Outcome:
             "removed": max(int(np.count_nonzero(~stays)) - closed - updated, 0),
             "unchanged": int(np.count_nonzero(same & ~own)),
             "ignored": ignored,
+            **({OUT_OF_ORDER: 1} if self.after.disorderly() else {}),
         }
         removed = self.stored.select([FILE, POSITION]).filter(pa.array(~stays))
         added = with_row_ids(self._rows(changed), self.stored, twin[changed])
-        return Actions(removed, added, counts, self.after.disorderly())
+        return PartPlan({REMOVED: removed, ADDED: added}, counts)
 
     def _twins(self) -> np.ndarray:
         """For each final version, the stored row with the same key and start, or -1 if there is none."""

@@ -45,9 +45,8 @@ from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.table import Column, TableName, nested_key_error
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind
-from backstory.model.values import as_json, base64_text, comparison_key
+from backstory.model.values import UNMODIFIED, as_json, base64_text, comparison_key
 from backstory.stores.metadata.values import values_of
-from backstory.strategies.part_plan import UNMODIFIED
 
 NULL_STRING = "null-m8yilkvPsNulehxl2G6pmSQ3G3WWdLP"
 UNMODIFIED_STRING = "unmod-NcK9NIjPUutCsz4mjOQQztbnwnE1sY3"

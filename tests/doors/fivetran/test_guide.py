@@ -10,7 +10,7 @@ from destination import HISTORY, Place, gives
 from specification import versions as rule
 from tables_as_text import DAY, table
 
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 MILLISECOND = timedelta(milliseconds=1)
 OPEN = "9999-12-31T23:59:59.999Z"

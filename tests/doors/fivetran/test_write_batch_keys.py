@@ -9,7 +9,7 @@ import pytest
 from destination import PLAIN, Place, gives
 from tables_as_text import instant
 
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 
 @pytest.mark.tables_on("memory", "iceberg")

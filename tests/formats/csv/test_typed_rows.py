@@ -4,7 +4,7 @@ import pytest
 from delivered_cells import MARKED, REFUSED, outcome, read
 
 from backstory.formats.batch_file import Encoding
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 TEXTS = {"id": "STRING", "v": "STRING"}
 NUMBERS = {"id": "LONG", "v": "LONG"}

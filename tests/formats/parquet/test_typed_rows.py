@@ -15,7 +15,7 @@ from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.delivered import read_files
 from backstory.formats.rows import arrow_type
 from backstory.model.types import ColumnType
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 from backstory.testing.sender import encrypt, seal
 
 PARQUET = Encoding(Format.PARQUET, null_string="(null)", unmodified_string="(same)")

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backstory.formats.values.cells import decode_base64, invalid_base64
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 ENCODED = st.binary(max_size=12).map(lambda value: base64.b64encode(value).decode())
 NEARLY = st.text("ABab01+/=", max_size=9)

@@ -10,7 +10,7 @@ from delivered_cells import REFUSED, outcome, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 TMAX = datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
 FIRST = datetime.fromisoformat("0001-01-01T00:00:00")

@@ -32,7 +32,7 @@ from tables_as_text import cell, instant
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 pytestmark = pytest.mark.process
 

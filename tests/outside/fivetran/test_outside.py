@@ -29,7 +29,7 @@ from tables_as_text import WORDS, in_order
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.batch_file import BatchFile
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 from backstory.testing.sender import AS_FIVETRAN, Sender, encrypt, seal
 
 CANARY = "kanari-5e0d-vogel"

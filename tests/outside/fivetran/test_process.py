@@ -20,7 +20,7 @@ from serving import SECONDS, all_the_time
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.formats.batch_file import BatchFile
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 from backstory.testing.sender import Sender, encrypt
 
 BACKSTORY = Path(sys.executable).parent / "backstory"

@@ -6,6 +6,8 @@ from plans_in_memory import applied, plan_live
 from specification import live_rows as rule
 from tables_as_text import in_order
 
+from backstory.strategies.part_plan import REMOVED
+
 NAMES = (*LIVE_COLUMNS, LEFT_OVER)
 
 
@@ -19,9 +21,9 @@ def test_the_plan_is_the_rule(history):
     table = whole(history.stored)
     for batch in history.batches:
         expected = rule.apply(table, KEY, LIVE_COLUMNS, **batch)
-        actions = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)
-        assert in_order(applied(table, NAMES, actions)) == in_order(whole(expected.rows))
-        assert actions.counts["ignored"] == expected.ignored
+        plan = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)
+        assert in_order(applied(table, NAMES, plan)) == in_order(whole(expected.rows))
+        assert plan.counts["ignored"] == expected.ignored
         table = whole(expected.rows)
 
 
@@ -30,8 +32,8 @@ def test_rows_that_stay_as_they_are_stay_where_they_are(history):
     """An unchanged row is neither removed nor written again."""
     table = whole(history.stored)
     for batch in history.batches:
-        actions = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)
+        plan = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)
         after = whole(rule.apply(table, KEY, LIVE_COLUMNS, **batch).rows)
         stay = [row for row in table if row in after]
-        assert actions.removed.num_rows == len(table) - len(stay)
+        assert plan.rows[REMOVED].num_rows == len(table) - len(stay)
         table = after

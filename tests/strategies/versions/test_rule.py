@@ -22,7 +22,7 @@ from specification.versions import TMAX, LiveOutcome, apply
 from tables_as_text import in_order, instant, table
 
 from backstory.model.layout import ACTIVE, END, START
-from backstory.strategies.part_plan import UNMODIFIED
+from backstory.model.values import UNMODIFIED
 
 NAMES = ("id", "v", "n", "_fivetran_synced", START, END, ACTIVE)
 EMPTY = "id v n synced start end active"

@@ -21,8 +21,8 @@ from backstory.formats.produced import (
     in_batches,
     missing,
     refuse_repeated,
+    require_columns,
     typed_or_refused,
-    unknown_columns,
 )
 from backstory.formats.rows import KEEPS, column_of_kept
 from backstory.formats.values.cells import are_numbers, have_commas, null_where_empty
@@ -44,6 +44,39 @@ _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 
 
 @dataclass(slots=True)
+class _SeenCells:
+    """The cells of a column so far, without NULL.
+
+    `types` are the types that fit all of them. `numbers` is true if all are numbers, with or without a
+    decimal comma, and `commas` if one of these has a comma.
+    """
+
+    types: list[pa.DataType]
+    numbers: bool
+    commas: bool = False
+    some: bool = False
+    full: bool = False
+    unmodified: bool = False
+
+    def look(self, cells: pa.Array, forms: TextForms) -> None:
+        """Rule out the types that do not fit these cells."""
+        self.some |= len(cells) > 0
+        full = cells.filter(pc.not_equal(cells, ""))
+        if len(full):
+            self.full = True
+            self.types = _left(full, self.types, forms)
+            self.numbers = self.numbers and are_numbers(full)
+            self.commas |= self.numbers and have_commas(full)
+
+    def type(self, known: pa.Field | None) -> pa.DataType:
+        """The known type if it fits, else the first type that fits."""
+        if not self.some:
+            return pa.null()
+        fitting = [*self.types, pa.string()] if self.full else [pa.string(), *self.types]
+        return known.type if known is not None and known.type in fitting else fitting[0]
+
+
+@dataclass(slots=True)
 class Guesses:
     """The possible types of columns.
 
@@ -55,50 +88,27 @@ class Guesses:
     forms: TextForms
     known: Mapping[str, pa.Field]
     unmodified: str | None = None
-    _left: list[list[pa.DataType]] = field(init=False)
-    _seen: list[bool] = field(init=False)
-    _full: list[bool] = field(init=False)
-    _numbers: list[bool] = field(init=False)
-    _commas: list[bool] = field(init=False)
-    _kept: set[str] = field(init=False, default_factory=set)
+    _seen: list[_SeenCells] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._left = [[*_TYPES, *self._others(name)] for name in self.names]
-        self._seen = [False for _ in self.names]
-        self._full = [False for _ in self.names]
-        self._numbers = [self.forms.decimal == "." for _ in self.names]
-        self._commas = [False for _ in self.names]
+        # A known type that is not always tried is tried for its own column.
+        known = [self.known[name].type if name in self.known else pa.null() for name in self.names]
+        others = ([type_] if needs_typed_column(type_) else [] for type_ in known)
+        self._seen = [_SeenCells([*_TYPES, *other], self.forms.decimal == ".") for other in others]
 
     def look(self, cells: pa.Table) -> None:
         """Rule out the types that do not fit a cell. The table's columns are in the order of the names."""
-        for place, column in enumerate(cells.columns):
-            some = self._telling_cells(place, column.combine_chunks().drop_null())
-            full = some.filter(pc.not_equal(some, ""))
-            self._seen[place] |= len(some) > 0
-            if len(full):
-                self._full[place] = True
-                self._left[place] = _left(full, self._left[place], self.forms)
-                self._numbers[place] = self._numbers[place] and are_numbers(full)
-                self._commas[place] |= self._numbers[place] and have_commas(full)
-
-    def _telling_cells(self, place: int, cells: pa.Array) -> pa.Array:
-        """The cells of a column that help to determine its type."""
-        if self.unmodified is None:
-            return cells
-        own = cells.filter(pc.not_equal(cells, self.unmodified))
-        if len(own) < len(cells):
-            self._kept.add(self.names[place])
-        return own
+        for seen, column in zip(self._seen, cells.columns, strict=True):
+            some = column.combine_chunks().drop_null()
+            if self.unmodified is not None:
+                every, some = len(some), some.filter(pc.not_equal(some, self.unmodified))
+                seen.unmodified |= len(some) < every
+            seen.look(some, self.forms)
 
     def with_commas(self) -> frozenset[str]:
         """The columns that would be numbers if a comma were the decimal point."""
-        columns = zip(self.names, self._numbers, self._commas, strict=True)
-        return frozenset(name for name, numbers, commas in columns if numbers and commas)
-
-    def _others(self, name: str) -> list[pa.DataType]:
-        """The column's known type, if it is not one of the types that are always tried."""
-        wanted = self.known[name].type if name in self.known else pa.null()
-        return [wanted] if needs_typed_column(wanted) else []
+        columns = zip(self.names, self._seen, strict=True)
+        return frozenset(name for name, seen in columns if seen.numbers and seen.commas)
 
     def schema(self) -> pa.Schema:
         """The columns with their inferred types, all optional.
@@ -107,14 +117,10 @@ class Guesses:
         other values, an empty string is NULL unless the column is text (O27). Each column with unmodified
         cells has an extra boolean column at the end that flags them.
         """
-        fields = []
-        for name, left, seen, full in zip(self.names, self._left, self._seen, self._full, strict=True):
-            may_be = [*left, pa.string()] if full else [pa.string(), *left]
-            wanted = self.known[name].type if name in self.known else None
-            chosen = wanted if wanted in may_be else may_be[0]
-            fields.append(pa.field(name, chosen if seen else pa.null()))
-        kept_cells = (KEEPS.format(name) for name in self.names if name in self._kept)
-        return pa.schema([*fields, *(pa.field(name, pa.bool_()) for name in kept_cells)])
+        columns = list(zip(self.names, self._seen, strict=True))
+        fields = [pa.field(name, seen.type(self.known.get(name))) for name, seen in columns]
+        flags = [pa.field(KEEPS.format(name), pa.bool_()) for name, seen in columns if seen.unmodified]
+        return pa.schema([*fields, *flags])
 
 
 def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
@@ -166,10 +172,12 @@ def csv_rows(
         _refuse_names(table, names, needed=schema is None)
     if schema is None:
         schema = _own_schema(table, names, dataset_types)
-    extra = [column for column in names if column not in schema.names]
-    if extra and options.strict:
-        raise unknown_columns(name, extra)
-    return ProducedRows(schema, _batches(table, schema, _places(table, names, schema)))
+    places = list(range(len(schema)))
+    if options.header:  # a flag has the index of its data column
+        columns = [column_of_kept(column) or column for column in schema.names]
+        require_columns(name, columns, names, strict=options.strict)
+        places = [names.index(column) for column in columns]
+    return ProducedRows(schema, _batches(table, schema, places))
 
 
 def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:
@@ -220,17 +228,6 @@ def csv_columns(
     return (pa.schema([]), frozenset()) if guesses is None else (guesses.schema(), guesses.with_commas())
 
 
-def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
-    """The file's column index for each column of the schema. A flag has the index of its data column."""
-    if not table.options.header:
-        return list(range(len(schema)))
-    columns = [column_of_kept(name) or name for name in schema.names]
-    for column in columns:
-        if column not in names:
-            raise missing(table.source.name, column, names)
-    return [names.index(column) for column in columns]
-
-
 def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
     parsers = [parser(field, table.options.forms) for field in schema]
     unmodified = table.options.unmodified
@@ -240,19 +237,16 @@ def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Itera
         def line(row: int, piece: RowBlock = piece) -> str:
             return f"line {table.line_of(piece, row)}"
 
+        arrays = [column.combine_chunks() for column in cells.columns]
         columns = [
             _is_unmodified(texts, str(unmodified))
             if column_of_kept(field.name)
             else typed_or_refused(
                 _null_where_empty(texts, field, unmodified), field, parse, table.source.name, line
             )
-            for texts, field, parse in zip(map(_joined_blocks, cells.columns), schema, parsers, strict=True)
+            for texts, field, parse in zip(arrays, schema, parsers, strict=True)
         ]
         yield from in_batches(pa.Table.from_arrays(columns, schema=schema))
-
-
-def _joined_blocks(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
 
 
 def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) -> pa.Array:

@@ -6,6 +6,7 @@ changes a record's key becomes a delete and an upsert.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -42,8 +43,8 @@ from backstory.formats.envelopes.messages import (
     UNMODIFIED,
     message,
 )
-from backstory.formats.produced import excerpt, malformed_row, refuse_repeated
-from backstory.formats.values.cells import DAY, require_years
+from backstory.formats.produced import excerpt, malformed_row, refuse_repeated, refuse_where
+from backstory.formats.values.cells import DAY, UnreadableCell, require_years
 
 _POSITION_REMEDY: Final = (
     "Nothing was written; fix the message, or order events by other columns with `sequence_by`."
@@ -52,30 +53,24 @@ CHANGE: Final = "is_change"  # at equal positions, snapshot reads sort before ch
 # The fields of `source` that name the table, and the server of the log.
 _TABLE: Final = ("db", "schema", "table", "collection")
 _SERVER: Final = ("name", "server_id")
+# The number in the name of a MySQL log file, such as `mysql-bin.000003`. Its length varies.
 _FILE = r"\.(?P<number>[0-9]{1,18})$"
 _LSN = r"^(?P<log>[0-9a-f]{1,8}):(?P<block>[0-9a-f]{1,8}):(?P<slot>[0-9a-f]{1,4})$"
 _LSN_WIDTHS = (8, 8, 4)
+# The first string in a list like `["24023119","24023128"]`: the last commit before the message.
 _SEQUENCE = r'^\[(?:null|"(?P<commit>[0-9]{1,18})"),'
 Columns = Mapping[str, pa.Array]
 Place = Callable[[int], str]
-
-
-class Unplaced(ValueError):
-    """A value that is not a valid position or time. `row` counts from 0."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"row {row}")
-        self.row = row
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
     """The rules for a connector's log positions, in sort order.
 
-    `positions` parses each field of a position. `arranged` makes the sort columns from the fields and from a
-    flag for snapshot reads. `logs_whole_rows` is true if the before image of a delete is the whole row.
-    PostgreSQL logs only the key unless the table has `REPLICA IDENTITY FULL`; Debezium fills the other
-    columns with NULL and defaults.
+    `positions` parses each field of a position, and raises UnreadableCell. `arranged` makes the sort columns
+    from the fields and from a flag for snapshot reads. `logs_whole_rows` is true if the before image of a
+    delete is the whole row. PostgreSQL logs only the key unless the table has `REPLICA IDENTITY FULL`;
+    Debezium fills the other columns with NULL and defaults.
     """
 
     positions: Mapping[str, Callable[[pa.Array], pa.Array]]
@@ -86,13 +81,13 @@ class Connector:
 def _integers(values: pa.Array) -> pa.Array:
     if pa.types.is_null(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.int64())
-    raise Unplaced(pc.index(values.is_valid(), True).as_py())
+    raise UnreadableCell(pc.index(values.is_valid(), True).as_py())
 
 
-def _file_numbers(names: pa.Array) -> pa.Array:
-    """The numbers in the names of MySQL's log files, such as `mysql-bin.000003`. Their length varies."""
-    numbers = pc.struct_field(_match_numbers(names, _FILE), "number")
-    return numbers.cast(pa.int64())
+def _numbers_in(pattern: str, texts: pa.Array) -> pa.Array:
+    """The numbers that the pattern's only group matches; an empty match is NULL."""
+    (numbers,) = _match_numbers(texts, pattern).flatten()
+    return pc.if_else(pc.equal(numbers, ""), None, numbers).cast(pa.int64())
 
 
 def _lsns(texts: pa.Array) -> pa.Array:
@@ -104,19 +99,13 @@ def _lsns(texts: pa.Array) -> pa.Array:
 
 def _match_numbers(texts: pa.Array, pattern: str) -> pa.Array:
     if not pa.types.is_string(texts.type) and not pa.types.is_null(texts.type):
-        raise Unplaced(pc.index(texts.is_valid(), True).as_py())
+        raise UnreadableCell(pc.index(texts.is_valid(), True).as_py())
     texts = pc.if_else(pc.equal(texts.cast(pa.string()), ""), None, texts.cast(pa.string()))
     parts = pc.extract_regex(texts, pattern)
     odd = pc.and_(texts.is_valid(), parts.is_null())
     if odd.true_count:
-        raise Unplaced(pc.index(odd, True).as_py())
+        raise UnreadableCell(pc.index(odd, True).as_py())
     return parts
-
-
-def _commits(sequences: pa.Array) -> pa.Array:
-    """The first string in a list like `["24023119","24023128"]`: the last commit before the message."""
-    commits = pc.struct_field(_match_numbers(sequences, _SEQUENCE), "commit")
-    return pc.if_else(pc.equal(commits, ""), None, commits).cast(pa.int64())
 
 
 def _in_order_of_commits(columns: Columns, reads: pa.Array) -> Columns:
@@ -134,10 +123,12 @@ def _in_order_of_commits(columns: Columns, reads: pa.Array) -> Columns:
     }
 
 
-_MYSQL = Connector({"file": _file_numbers, "pos": _integers, "row": _integers})
+_MYSQL = Connector({"file": partial(_numbers_in, _FILE), "pos": _integers, "row": _integers})
 CONNECTORS: Final[Mapping[str, Connector]] = {
     "postgresql": Connector(
-        {"lsn": _integers, "sequence": _commits}, logs_whole_rows=False, arranged=_in_order_of_commits
+        {"lsn": _integers, "sequence": partial(_numbers_in, _SEQUENCE)},
+        logs_whole_rows=False,
+        arranged=_in_order_of_commits,
     ),
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
@@ -145,16 +136,11 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
 }
 
 
-def connector_of(names: pa.Array, place: Place) -> str:
-    """The only connector of the messages, or "" if they name none. Raises Refused if there are several."""
+def connectors_of(names: pa.Array, place: Place) -> frozenset[str]:
+    """The connectors that the messages name. Raises Refused if a name is not a string."""
     if not pa.types.is_string(names.type):
-        if names.null_count < len(names):
-            row = pc.index(names.is_valid(), True).as_py()
-            raise malformed_row(FEED, place(row), "`source.connector` is not a text", _POSITION_REMEDY)
-        return ""
-    several = {str(connector) for connector in pc.unique(names).to_pylist() if connector is not None}
-    refuse_several(LogSource(frozenset(several)))
-    return several.pop() if several else ""
+        refuse_where(names.is_valid(), FEED, place, "`source.connector` is not a text", _POSITION_REMEDY)
+    return frozenset(str(connector) for connector in pc.unique(names).to_pylist() if connector is not None)
 
 
 def refuse_several(source: LogSource) -> None:
@@ -168,12 +154,12 @@ def refuse_several(source: LogSource) -> None:
             )
 
 
-def log_source(connector: str, source: Columns, count: int) -> LogSource:
+def log_source(connectors: frozenset[str], source: Columns, count: int) -> LogSource:
     """The origin of the messages. Snapshot reads have the server id 0, and may lack the server."""
     servers = {server for server in _distinct(source, _SERVER, count) if server}
     named = {server.split("/")[0] for server in servers if "/" in server}
     return LogSource(
-        frozenset({connector} - {""}),
+        connectors - {""},
         frozenset(server for server in servers if "/" in server or server not in named),
         frozenset(_distinct(source, _TABLE, count) - {""}),
     )
@@ -201,7 +187,7 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, place: Place
     for field, reading in CONNECTORS[connector].positions.items():
         try:
             read[field] = reading(source.get(field, pa.nulls(len(reads))))
-        except Unplaced as stop:
+        except UnreadableCell as stop:
             why = f"`source.{field}` is not a log position of {connector}"
             raise malformed_row(FEED, place(stop.row), why, _POSITION_REMEDY) from None
     parts = CONNECTORS[connector].arranged(read, reads)
@@ -238,7 +224,7 @@ def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Ar
     try:
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)
-    except Unplaced as stop:
+    except UnreadableCell as stop:
         raise malformed_row(FEED, place(stop.row), f"`{field}` is not a number", _POSITION_REMEDY) from None
     except pa.ArrowInvalid:
         values = counts.fill_null(0).to_numpy(zero_copy_only=False)
@@ -253,14 +239,23 @@ def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Ar
 class Images:
     """The images of events by column. `key` has the columns of the messages' own keys."""
 
-    is_upsert: pa.Array
-    is_delete: pa.Array
+    kinds: pa.Array
     before: Columns
     after: Columns
     key: Columns
 
     def __len__(self) -> int:
-        return len(self.is_upsert)
+        return len(self.kinds)
+
+    @property
+    def is_upsert(self) -> pa.Array:
+        """A mask of the upserts."""
+        return pc.equal(self.kinds, UPSERT)
+
+    @property
+    def is_delete(self) -> pa.Array:
+        """A mask of the deletes."""
+        return pc.equal(self.kinds, DELETE)
 
     def columns(self, column: str) -> list[pa.Array]:
         """This column's values in each image that has the column."""
@@ -380,35 +375,26 @@ def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str
     `after`, and a delete without a key. Also raises Refused for unreadable log positions and times, and for
     messages with schemas, because only `debezium_messages` reads schemas.
     """
-    columns, places = _events(_envelopes(rows), rows.num_rows)
-    columns, places = end_changed_keys(columns, places, key)
+    columns, places = end_changed_keys(*_events(_envelopes(rows), rows.num_rows), key)
 
     def place(row: int) -> str:
         return message(int(places[row]))
 
     operations = columns[OP]
     kinds = pa.array([_KINDS[operation] for operation in operations.to_pylist()], pa.string())
-    source = _fields(columns, "source", place)
-    images = Images(
-        pc.equal(kinds, UPSERT),
-        pc.equal(kinds, DELETE),
-        *(_fields(columns, image, place) for image in (BEFORE, AFTER, KEY)),
-    )
+    images = Images(kinds, *(_fields(columns, image, place) for image in (BEFORE, AFTER, KEY)))
     key = tuple(key) or tuple(images.key) or tuple(images.before)
     _refuse_missing(images, key, place)
     records = record_rows(images, key)
     stated = fields_of(columns.get(UNMODIFIED, pa.nulls(len(kinds))))
     unmodified = unmodified_cells(images, stated, key, records.column_names, unavailable)
-    connector = connector_of(source.get("connector", pa.nulls(len(kinds))), place)
-    log = log_source(connector, source, len(kinds))
-    refuse_several(log)
+    log, sequence, times = _read_log(columns, place)
+    connector = next(iter(log.connectors), "")
     before, has_before = _before_images(images, operations, connector, records.schema, unavailable)
-    reads, sent = pc.equal(operations, "r"), columns.get("ts_ms", pa.nulls(len(kinds)))
-    sequence = log_positions(connector, source, reads, place)
     return Unwrapped(
         rows=_null_unmodified(records, unmodified),
         kinds=kinds,
-        instants=instants(source, sent, reads, place),
+        instants=times,
         sequence=sequence,
         unmodified=unmodified,
         before=before,
@@ -417,6 +403,18 @@ def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str
         source=log,
         unordered="" if sequence.column_names or not len(kinds) else connector or "unknown",
     )
+
+
+def _read_log(columns: Columns, place: Place) -> tuple[LogSource, pa.Table, pa.Array]:
+    """The origin of the messages, which must be one log, and the positions and times of the events."""
+    operations = columns[OP]
+    nothing = pa.nulls(len(operations))
+    source = _fields(columns, "source", place)
+    log = log_source(connectors_of(source.get("connector", nothing), place), source, len(operations))
+    refuse_several(log)
+    reads = pc.equal(operations, "r")
+    positions = log_positions(next(iter(log.connectors), ""), source, reads, place)
+    return log, positions, instants(source, columns.get("ts_ms", nothing), reads, place)
 
 
 def _envelopes(rows: pa.Table) -> dict[str, pa.Array]:
@@ -442,8 +440,7 @@ def _payload(columns: Columns) -> dict[str, pa.Array]:
             f"{FEED} has messages with schemas, which are exact only in the original text.",
             "Nothing was written; give the messages as text.",
         )
-    payload = columns[PAYLOAD]
-    return fields_of(payload)
+    return fields_of(columns[PAYLOAD])
 
 
 def _events(columns: Columns, count: int) -> tuple[dict[str, pa.Array], np.ndarray]:
@@ -455,9 +452,7 @@ def _events(columns: Columns, count: int) -> tuple[dict[str, pa.Array], np.ndarr
         operations = pa.nulls(count, pa.string())
     values = {column: part for column, part in columns.items() if column not in {OP, KEY, UNMODIFIED}}
     lacking = pc.and_(operations.is_null(), pc.invert(all_null(values, count)))
-    if lacking.true_count:
-        place = message(pc.index(lacking, True).as_py())
-        raise malformed_row(FEED, place, NO_CHANGE, REMEDY)
+    refuse_where(lacking, FEED, message, NO_CHANGE, REMEDY)
     known = pc.or_(operations.is_null(), pc.is_in(operations, pa.array(_OPERATIONS)))
     if known.false_count:
         row = pc.index(known, False).as_py()
@@ -474,8 +469,7 @@ def _fields(columns: Columns, column: str, place: Place) -> dict[str, pa.Array]:
     if values.null_count == len(values):
         return fields_of(values)
     if not pa.types.is_struct(values.type):
-        row = pc.index(values.is_valid(), True).as_py()
-        raise malformed_row(FEED, place(row), f"`{column}` is not an object", REMEDY)
+        refuse_where(values.is_valid(), FEED, place, f"`{column}` is not an object", REMEDY)
     refuse_repeated(f"{FEED}: `{column}`", values.type.names)
     return fields_of(values)
 
@@ -483,16 +477,12 @@ def _fields(columns: Columns, column: str, place: Place) -> dict[str, pa.Array]:
 def _refuse_missing(images: Images, key: Sequence[str], place: Place) -> None:
     """Raise Refused for an upsert without values, and for a delete without a key."""
     lacking = pc.and_(images.is_upsert, all_null(images.after, len(images)))
-    if lacking.true_count:
-        row = pc.index(lacking, True).as_py()
-        raise malformed_row(FEED, place(row), f"it has no `{AFTER}`", REMEDY)
+    refuse_where(lacking, FEED, place, f"it has no `{AFTER}`", REMEDY)
     own = {f"{KEY}.{column}": images.key[column] for column in key if column in images.key}
     old = {f"{BEFORE}.{column}": images.before[column] for column in key if column in images.before}
     lacking = pc.and_(images.is_delete, all_null(own | old, len(images)))
-    if lacking.true_count:
-        row = pc.index(lacking, True).as_py()
-        why = f"it is a delete, and neither its key nor `{BEFORE}` has {', '.join(key) or 'a column'}"
-        raise malformed_row(FEED, place(row), why, REMEDY)
+    why = f"it is a delete, and neither its key nor `{BEFORE}` has {', '.join(key) or 'a column'}"
+    refuse_where(lacking, FEED, place, why, REMEDY)
 
 
 def _null_unmodified(rows: pa.Table, unmodified: pa.Table) -> pa.Table:

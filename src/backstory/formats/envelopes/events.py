@@ -172,7 +172,7 @@ def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), type_)
     if pa.types.is_struct(type_):
-        own = dict(zip([field.name for field in values.type], values.flatten(), strict=True))
+        own = fields_of(values)
         parts = [
             as_type(own[field.name], field.type) if field.name in own else pa.nulls(len(values), field.type)
             for field in type_

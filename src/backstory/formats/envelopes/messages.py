@@ -30,7 +30,7 @@ from backstory.formats.envelopes.events import (
 )
 from backstory.formats.json.rows import DEEPEST, Seen, TooDeep, infer_schema
 from backstory.formats.json.values import JsonColumn, NotJson, dumps, loads, place_of_value, typed_array
-from backstory.formats.produced import UNTOLD, malformed_row
+from backstory.formats.produced import UNTOLD, malformed_row, refuse_where
 from backstory.formats.values.cells import first_failing
 from backstory.formats.values.texts import TextForms
 
@@ -251,8 +251,7 @@ def _refuse_others(envelopes: pa.Array, name: str) -> None:
     """Raise Refused if a message has no `op`, because it would count as a tombstone."""
     operations = fields_of(envelopes).get(OP, pa.nulls(len(envelopes)))
     lacking = pc.and_(envelopes.is_valid(), operations.is_null())
-    if lacking.true_count:
-        raise malformed_row(name, message(pc.index(lacking, True).as_py()), NO_CHANGE, REMEDY)
+    refuse_where(lacking, name, message, NO_CHANGE, REMEDY)
 
 
 def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
@@ -294,4 +293,4 @@ def _remedies() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        raise Refused(refused.code, refused.message, REMEDY, refused.keys) from None
+        raise refused.reword(remedy=REMEDY) from None
