@@ -10,10 +10,10 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from backstory.errors import BackstoryError, Failed
 from backstory.sources import savepoint, source
-from backstory.sources.http import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
+from backstory.sources.http import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address, request_to
 from backstory.sources.savepoint import Savepoint, unwritable
 from backstory.sources.source import Unreachable, broken_transfer, retry_requests
-from backstory.sources.templates import private_parts, redact, secrets_of, without_secrets
+from backstory.sources.templates import redact
 
 NO_STATE: Final = f"{{name}}: FTP does not report whether a file changed; {source.LATER_PULLS_SKIP_IT}"
 NO_TIME: Final = "{name}: FTP provides no modification time; rows without a time get the time of the run."
@@ -29,7 +29,7 @@ def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> 
     forced = context.fetch_uncacheable or step.always
     if context.asked_before and not forced:
         return source.Answer("uncacheable")
-    target = _request_to(step, url, context)
+    target = request_to(step, url, context)
     place, request_digest = savepoint.place_of(step, context), savepoint.digest(url)
     # A kept download does not show whether it was ingested, so a forced fetch always contacts the server.
     saved = None if forced or context.refetch else savepoint.take_up(place, request_digest)
@@ -41,14 +41,6 @@ def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> 
     warnings = [] if step.always or step.once else [NO_STATE]
     warnings += [] if isinstance(step.event_time, source.SystemTime | None) else [NO_TIME]
     return source.Answer("new", iter((fetched,)), [text.format(name=target.name) for text in warnings])
-
-
-def _request_to(step: source.Resource, url: str, context: source.FetchContext) -> FileRequest:
-    try:
-        secrets = private_parts(url, ()) | secrets_of(step.url, context.environment)
-    except ValueError:
-        raise no_address() from None
-    return FileRequest(without_secrets(step.url), url, (), frozenset(secrets))
 
 
 def _download(

@@ -68,6 +68,24 @@ class FileRequest:
     secrets: frozenset[str] = field(repr=False)
 
 
+def request_to(
+    step: source.Resource,
+    url: str,
+    context: source.FetchContext,
+    headers: Sequence[tuple[str, str]] = (),
+) -> FileRequest:
+    """The request for the file at this URL, with these headers. Raises UsageError for an invalid URL."""
+    values = [fill(value, context.environment) for _, value in headers]
+    try:
+        secrets = private_parts(url, values)
+    except ValueError:
+        raise no_address() from None
+    for text in (step.url, *(value for _, value in headers)):
+        secrets |= secrets_of(text, context.environment)
+    filled = [(name.encode(), value.encode()) for (name, _), value in zip(headers, values, strict=True)]
+    return FileRequest(without_secrets(step.url), url, filled, frozenset(secrets))
+
+
 def new_client() -> httpx2.Client:
     """A client for the attempts of one fetch.
 
@@ -360,26 +378,37 @@ def fetch_http(step: source.Resource, url: str, context: source.FetchContext) ->
     forced = context.fetch_uncacheable or step.always
     if context.asked_before and context.state is None and not forced:
         return source.Answer("uncacheable")
-    target = _request_to(step, url, context)
+    target = request_to(step, url, context, step.headers)
     place = savepoint.place_of(step, context)
     request_digest = savepoint.digest(
         url, [[name.decode(), value.decode()] for name, value in target.headers]
     )
     # Without a state, a kept download does not show whether it was ingested, so a forced fetch sends a
     # request.
-    if not context.refetch and not (forced and context.state is None):
-        saved = savepoint.take_up(place, request_digest)
-        if saved is not None:
-            point, data_file = saved
-            return source.Answer(
-                "new", iter((_fetched_file(step, context, place, point, data_file, taken=True),))
-            )
-    return _download(step, target, place, request_digest, context)
+    fresh = context.refetch or (forced and context.state is None)
+    saved = None if fresh else savepoint.take_up(place, request_digest)
+    downloaded = saved or _download(target, place, request_digest, context)
+    if downloaded is None:
+        return source.Answer("up-to-date")
+    point, data_file = downloaded
+    fetched = source.FetchedFile(
+        path=data_file,
+        name=target.name,
+        event_time=context.system_time
+        if isinstance(step.event_time, source.SystemTime)
+        else point.event_time,
+        state=point.state,
+        taken_up=point.created_at if saved else None,
+        kept=source.KeptDownload(place.name, point.data),
+    )
+    warnings = [] if saved or point.state or step.always else [NO_STATE.format(name=target.name)]
+    return source.Answer("new", iter((fetched,)), warnings)
 
 
 def _download(
-    step: source.Resource, target: FileRequest, place: Path, request_digest: str, context: source.FetchContext
-) -> source.Answer:
+    target: FileRequest, place: Path, request_digest: str, context: source.FetchContext
+) -> tuple[Savepoint, Path] | None:
+    """The download with its savepoint, or None if the resource did not change."""
     part = BodyPart(savepoint.new_file(place, ".part"), limit=context.unpacked_limit)
     savepoint.sweep(context.cache)
     conditions = _conditions(context.state)
@@ -393,7 +422,7 @@ def _download(
             headers = retry_requests(context.retry, attempt)
         if headers is None:
             savepoint.discard(place)
-            return source.Answer("up-to-date")
+            return None
         modified = _instant(headers.get("Last-Modified"))
         state = None
         if (tag := tag_of(headers)) is not None:
@@ -402,47 +431,9 @@ def _download(
             state = source.SourceState(source.LAST_MODIFIED, source.instant_text(modified))
         data = part.path.with_suffix(".data").name
         point = Savepoint(datetime.now(UTC), request_digest, state, modified, data, part.size)
-        data_file = savepoint.save(place, point, part.path)
+        return point, savepoint.save(place, point, part.path)
     finally:
         part.path.unlink(missing_ok=True)
-    warnings = [] if state or step.always else [NO_STATE.format(name=target.name)]
-    return source.Answer(
-        "new", iter((_fetched_file(step, context, place, point, data_file, taken=False),)), warnings
-    )
-
-
-def _fetched_file(
-    step: source.Resource,
-    context: source.FetchContext,
-    place: Path,
-    point: Savepoint,
-    data_file: Path,
-    *,
-    taken: bool,
-) -> source.FetchedFile:
-    return source.FetchedFile(
-        path=data_file,
-        name=without_secrets(step.url),
-        event_time=context.system_time
-        if isinstance(step.event_time, source.SystemTime)
-        else point.event_time,
-        state=point.state,
-        taken_up=point.created_at if taken else None,
-        kept=source.KeptDownload(place.name, point.data),
-    )
-
-
-def _request_to(step: source.Resource, url: str, context: source.FetchContext) -> FileRequest:
-    values = [fill(value, context.environment) for _, value in step.headers]
-    names = [name.encode() for name, _ in step.headers]
-    headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]
-    try:
-        secrets = private_parts(url, values)
-    except ValueError:
-        raise no_address() from None
-    for text in (step.url, *(value for _, value in step.headers)):
-        secrets |= secrets_of(text, context.environment)
-    return FileRequest(without_secrets(step.url), url, headers, frozenset(secrets))
 
 
 def _conditions(state: source.SourceState | None) -> Headers:

@@ -45,7 +45,10 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> PartPlan:
     exists = put | (base >= 0)
 
     wanted = np.flatnonzero(flags_of(codes, count) & exists & ~deleted)
-    counting = _counting(codes, delivery.replace.count, count)
+    # Every update is used, and the last replace row of each key.
+    replaced = delivery.replace.count
+    counting = np.ones(len(codes), bool)
+    counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
     result = _fold_operations(operations, stored, codes, base, wanted, counting)
     old = base[wanted]
     changed = old < 0
@@ -73,13 +76,6 @@ def _whole(delivery: LiveDelivery) -> Rows:
         if name in delivery.columns:
             known = known.set_column(place, name, yes)
     return Rows(delivery.replace.values, known)
-
-
-def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
-    """Whether each operation is used: every update, and the last replace row of each key."""
-    counting = np.ones(len(codes), bool)
-    counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
-    return counting
 
 
 def _fold_operations(

@@ -27,7 +27,7 @@ from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
 from backstory.strategies.matching import Matches, distinct, match, take_rows
 from backstory.strategies.part_plan import PartPlan, refused_part
-from backstory.strategies.values import Values, alike, equal_to
+from backstory.strategies.values import alike, equal_to
 from backstory.strategies.whole_rows import count_equal_rows
 
 # Counts of faults for which a copy is refused, with sampled keys, and counts of delivered rows.
@@ -59,12 +59,18 @@ def plan_rows(
     nothing else in the result is valid.
     """
     refused = without_key(delivered, terms.key)
-    delivered, conflicts = (delivered, refused) if len(refused) else _one_of_each(terms, delivered)
+    conflicts = refused.slice(0, 0)
+    if not len(refused):
+        delivered, conflicts = (
+            distinct(delivered, terms.key)
+            if terms.copies is None
+            else count_equal_rows(delivered, terms.key, terms.copies)
+        )
     versions = slice_ if terms.feed is None else slice_.filter(are_versions(slice_))
     stored = versions.filter(rows_at(terms, versions))
     faults = {
         NO_KEY: refused,
-        DIFFERING: conflicts.slice(0, 0 if len(refused) else None),
+        DIFFERING: conflicts,
         SPOILT: spoilt_rows(terms, versions),
         OUTSIDE: delivered.filter(pa.array(~_in_scope(terms.scope, delivered))),
         CLAIMED: _rows_of_other_scopes(terms, delivered, stored),
@@ -84,20 +90,15 @@ def plan_rows(
         planned = plan_copy_in_feed(terms.feed, rows, versions, whole(voids) if len(voids) else voids)
     counts = Counter(planned.counts)
     counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
-    counts.update({f"{HAD}{name}": _count_values(stored[name], rest[1]) for name in terms.compared})
+    counts.update(
+        {f"{HAD}{name}": len(rest[1]) - stored[name].take(rest[1]).null_count for name in terms.compared}
+    )
     pairs = [pa.concat_arrays(places) for places in zip(matches.changed, matches.same, strict=True)]
     counts.update(_successions(terms, delivered, stored, pairs))
     counts[CONTENT] = digest(delivered)
     if terms.copies is not None:
         counts.update(_count_whole_rows(terms.copies, delivered, stored, matches))
     return PartPlan(planned.rows, dict(counts), planned.samples)
-
-
-def _one_of_each(terms: CopyTerms, delivered: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """One row for each key, and the rows that conflict. Equal whole rows are counted."""
-    if terms.copies is None:
-        return distinct(delivered, terms.key)
-    return count_equal_rows(delivered, terms.key, terms.copies)
 
 
 def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matches: Matches) -> dict[str, int]:
@@ -169,11 +170,6 @@ def _versions_of_records(
     keys = [keys_by_value(side, terms.key) for side in (rows, take_rows(stored, places), slice_)]
     (delivered, versions, all_), count = key_codes(keys, terms.key)
     return slice_.filter(pa.array((flags_of(delivered, count) | flags_of(versions, count))[all_]))
-
-
-def _count_values(values: Values, places: pa.Array) -> int:
-    chosen = values.take(places)
-    return len(chosen) - chosen.null_count
 
 
 def _successions(

@@ -28,9 +28,10 @@ from backstory.strategies.copies.version_rows import (
     move_ends,
     past_rows,
     with_columns,
+    written_rows,
 )
 from backstory.strategies.keys import key_codes, keys_by_value, last_of
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.values import Values, one_array, rows_alike
 
 if TYPE_CHECKING:
@@ -228,14 +229,15 @@ class _Plan:
             *self._continued_versions(),
             *self._renewed_versions(),
         ]
-        added = [shape_rows(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
-        removed = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
-        none = self.records.before.rows.select([FILE, POSITION]).slice(0, 0)
         kinds = {
             APPEARED: self.appears,
             CHANGED: self.changes | self.is_renewed,
             CLOSED: self.vanishes,
-            **{f"{LOSES}{name}": self._loses(name) for name in self.terms.compared},
+            **{
+                f"{LOSES}{name}": self._had(name)
+                & np.asarray(one_array(self.records.delivered[name]).is_null())
+                for name in self.terms.compared
+            },
         }
         counts = {kind: int(rows.sum()) for kind, rows in kinds.items()}
         counts[UNCHANGED] = int((self.both & ~self.changes & ~self.is_renewed).sum())
@@ -247,13 +249,9 @@ class _Plan:
         }
         keys = self._keys
         few = {kind: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for kind, rows in kinds.items()}
-        nothing = shape_rows(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)
+        written = written_rows(parts, self.records.before.rows, self.terms.columns, ids=self.terms.ids)
         return PartPlan(
-            {
-                REMOVED: pa.concat_tables([none, *removed]),
-                ADDED: pa.concat_tables([*added, nothing]),
-                APPEARED: keys.filter(pa.array(self.appears)),
-            },
+            {**written, APPEARED: keys.filter(pa.array(self.appears))},
             {name: count for name, count in counts.items() if count},
             {kind: rows for kind, rows in few.items() if len(rows)},
         )
@@ -440,9 +438,6 @@ class _Plan:
 
     def _had(self, name: str) -> np.ndarray:
         return self.both & np.asarray(one_array(self.at_instant[name]).is_valid())
-
-    def _loses(self, name: str) -> np.ndarray:
-        return self._had(name) & np.asarray(one_array(self.records.delivered[name]).is_null())
 
     def _alike(self, one: AlignedRows, other: AlignedRows, names: Sequence[str]) -> np.ndarray:
         """Whether rows of two sides are equal in these columns. A missing row counts as NULL."""

@@ -1,6 +1,6 @@
 """The layout's own columns for versions that open, end or are withdrawn, as Arrow (V6 to V8, V31)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
 
@@ -8,10 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.delivered import shape_rows
 from backstory.formats.rows import arrow_type
-from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, ROW_ID, VALID_FROM, VALID_TO
+from backstory.model.layout import (
+    FILE,
+    IS_CURRENT,
+    MEMORY,
+    POSITION,
+    RECORDED_AT,
+    ROW_ID,
+    VALID_FROM,
+    VALID_TO,
+)
+from backstory.model.table import Column
 from backstory.model.types import ColumnType
 from backstory.model.versions_layout import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, FactKind, Role
+from backstory.strategies.part_plan import ADDED, REMOVED
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 INSTANT = pa.timestamp("us", "UTC")
@@ -131,6 +143,25 @@ def are_live(rows: pa.Table) -> pa.ChunkedArray:
     role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
     return pc.or_(pc.is_null(role), fact)
+
+
+def written_rows(
+    parts: Iterable[tuple[pa.Table, bool]], stored: pa.Table, columns: Iterable[Column], *, ids: bool
+) -> dict[str, pa.Table]:
+    """The rows to add, and the places of stored rows to remove, by kind.
+
+    The flag of a part is true if it replaces stored rows; the part then has their places. `ids` is true if
+    rows have ids.
+    """
+    columns, none = tuple(columns), stored.slice(0, 0)
+    added, removed = [none.select([])], [none]
+    for rows, replaces in parts:
+        added.append(rows)
+        removed += [rows] if replaces else []
+    return {
+        REMOVED: pa.concat_tables([rows.select([FILE, POSITION]) for rows in removed]),
+        ADDED: pa.concat_tables([shape_rows(rows, columns, ids=ids) for rows in added]),
+    }
 
 
 def memory_field(rows: pa.Table, name: str) -> pa.Array:

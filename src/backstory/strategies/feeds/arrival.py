@@ -18,7 +18,6 @@ from backstory.strategies.feeds.records import (
     is_of,
     make_rows,
     own_times,
-    repeat_kind,
     sequence_codes,
     sequences,
 )
@@ -163,7 +162,7 @@ def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.nd
 def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
     at = micros(truncates[AT])
     time = times_to_store(np.where(has_position(terms, truncates), at, FIRST))
-    kind = repeat_kind(len(truncates), FactKind.TRUNCATE)
+    kind = pa.repeat(FactKind.TRUNCATE.value, len(truncates))
     remembered = Remembered(kind, further_sequence(terms, truncates), role=Role.FACT, time=time)
     return make_rows(terms, {}, at, at, remembered)
 

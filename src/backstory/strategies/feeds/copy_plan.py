@@ -10,10 +10,10 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shape_rows
-from backstory.model.layout import FILE, POSITION, VALID_FROM
+from backstory.model.layout import VALID_FROM
 from backstory.model.versions_layout import COLUMNS, SCOPE, SEQUENCE, FactKind
 from backstory.strategies.copies.plan import (
     APPEARED,
@@ -25,14 +25,20 @@ from backstory.strategies.copies.plan import (
     TAKEN_BACK,
     UNCHANGED,
 )
-from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
+from backstory.strategies.copies.version_rows import (
+    are_live,
+    memory_field,
+    micros,
+    withdraw_facts,
+    written_rows,
+)
 from backstory.strategies.feeds.arrival import Arrival
 from backstory.strategies.feeds.difference import HistoryDifference
 from backstory.strategies.feeds.facts import NONE, Marks, RecordFacts, are_truncate_voids
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.records import is_of, live_rows
+from backstory.strategies.feeds.records import is_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.values import alike
 
 KNOWN = "there before"
@@ -121,12 +127,10 @@ def plan_copy_in_feed(
     }
     if terms.sequence:
         events[FURTHER] = memory_field(own, SEQUENCE).take(places)
-    rows = live_rows(slice_)
+    rows = slice_.filter(are_live(slice_))
     arrival = _arrival(copy, pa.table(events))
     records = _CopyFold(terms, arrival, arrival.events, rows, copy.at)
-    difference = HistoryDifference(
-        terms, records.pool, records.stored_records, records.states, records.since, records.sequence
-    )
+    difference = HistoryDifference.of(records)
     # A restated copy applies again to the records that it was void for (V72).
     parts = [*difference.rows(), (withdraw_facts(voids, terms.recorded, terms.memory), True)]
     outcomes = _outcomes(copy, records)
@@ -134,16 +138,11 @@ def plan_copy_in_feed(
     counts[TAKEN_BACK] = len(difference.withdrawn_versions)
     counts[UNCHANGED] = int((outcomes[KNOWN] & ~outcomes[CHANGED] & ~outcomes[CLOSED]).sum())
     del outcomes[KNOWN], counts[KNOWN]
-    keys = _keys(records)
+    keys = pa.table({name: records.pool.at(name, records.row_of) for name in terms.key})
     few = {name: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for name, rows in outcomes.items()}
-    none = rows.select([FILE, POSITION]).slice(0, 0)
-    removed = (part.select([FILE, POSITION]) for part, instead in parts if instead)
+    written = written_rows(parts, rows, terms.columns, ids=terms.ids)
     return PartPlan(
-        {
-            REMOVED: pa.concat_tables([none, *removed]),
-            ADDED: pa.concat_tables([shape_rows(part, terms.columns, ids=terms.ids) for part, _ in parts]),
-            APPEARED: keys.filter(pa.array(outcomes[APPEARED])),
-        },
+        {**written, APPEARED: keys.filter(pa.array(outcomes[APPEARED]))},
         {name: number for name, number in counts.items() if number},
         {name: sample for name, sample in few.items() if len(sample)},
     )
@@ -171,7 +170,8 @@ def own_voids(copy: FeedCopyTerms, rows: pa.Table) -> pa.Table:
         return rows.slice(0, 0)
     own = pa.repeat(memory_field(copy.marks, SCOPE)[len(copy.marks) - 1], len(rows))
     void = is_of(rows, FactKind.VOID) & ~are_truncate_voids(rows) & (micros(rows[VALID_FROM]) == copy.at)
-    return live_rows(rows.filter(pa.array(void & alike(memory_field(rows, SCOPE), own))))
+    flags = pa.array(void & alike(memory_field(rows, SCOPE), own))
+    return rows.filter(pc.and_(are_live(rows), pa.chunked_array([flags])))
 
 
 def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
@@ -202,8 +202,3 @@ def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
             loses[both] = had[both] & np.asarray(pool.at(name, states.place(name)[last[both]]).is_null())
         outcomes |= {f"{HAD}{name}": had, f"{LOSES}{name}": loses}
     return outcomes
-
-
-def _keys(records: _CopyFold) -> pa.Table:
-    places = records.row_of
-    return pa.table({name: records.pool.at(name, places) for name in records.terms.key})

@@ -3,20 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.versions_layout import FactKind, Role
-from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, withdraw_facts
+from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, with_columns, withdraw_facts
 from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
+from backstory.strategies.feeds.fold import RecordFold
 from backstory.strategies.feeds.records import (
     Pool,
     Remembered,
     StoredRecords,
     make_rows,
-    renew_values,
     values_at,
 )
 from backstory.strategies.feeds.states import Runs, States
@@ -37,6 +38,11 @@ class HistoryDifference:
     states: States
     since: np.ndarray
     sequence: pa.Array | None
+
+    @classmethod
+    def of(cls, fold: RecordFold) -> Self:
+        """The difference between the recomputed and the stored rows of a fold's records."""
+        return cls(fold.terms, fold.pool, fold.stored_records, fold.states, fold.since, fold.sequence)
 
     @property
     def facts(self) -> RecordFacts:
@@ -130,10 +136,11 @@ class HistoryDifference:
             if not where.any():
                 continue
             stored = self.stored.rows.take(pa.array(rows[where]))
+            newer = pa.array(self._needs_renewal[where])
             for name in self.terms.overwritten:
-                stored = renew_values(
-                    stored, self.pool, (name,), self.places(name)[where], self._needs_renewal[where]
-                )
+                old = stored[name].combine_chunks()
+                newest = self.pool.at(name, self.places(name)[where]).cast(old.type)
+                stored = with_columns(stored, {name: pc.if_else(newer, newest, old)})
             if not ended:
                 yield stored, True
                 continue

@@ -14,11 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shape_rows
-from backstory.model.layout import FILE, POSITION, VALID_FROM
+from backstory.model.layout import VALID_FROM
 from backstory.model.versions_layout import OWN_TIME, SCOPE, FactKind, Role
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
-from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
+from backstory.strategies.copies.version_rows import (
+    are_live,
+    memory_field,
+    micros,
+    withdraw_facts,
+    written_rows,
+)
 from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPOILT, TOO_LATE, Arrival
 from backstory.strategies.feeds.difference import HistoryDifference
 from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, marks_of
@@ -26,16 +31,14 @@ from backstory.strategies.feeds.fold import RecordFold
 from backstory.strategies.feeds.records import (
     Remembered,
     is_of,
-    live_rows,
     make_rows,
-    repeat_kind,
     sequence_codes,
     sequences,
     values_at,
 )
 from backstory.strategies.feeds.states import States
 from backstory.strategies.feeds.terms import BEFORE_IMAGE, FIRST, FeedTerms
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, refused_part
+from backstory.strategies.part_plan import PartPlan, PlanSums, refused_part
 from backstory.strategies.values import alike
 
 BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
@@ -138,7 +141,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
     time = memory_field(taken, OWN_TIME)
     remembered = Remembered(
-        repeat_kind(len(taken), FactKind.VOID),
+        pa.repeat(FactKind.VOID.value, len(taken)),
         sequences(taken),
         columns,
         memory_field(taken, SCOPE),
@@ -161,10 +164,10 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     are open or end at or after the first instant of delivery and window. With truncates or `all_keys`,
     `slice_` has the rows of all keys. If the counts contain faults, nothing else is valid.
     """
-    records = RecordFold(terms, arrival, events, live_rows(slice_))
+    records = RecordFold(terms, arrival, events, slice_.filter(are_live(slice_)))
     if refused := refused_part(_faults(records)):
         return refused
-    difference = difference_of(records)
+    difference = HistoryDifference.of(records)
     parts = [*difference.rows(), *void_rows(records)]
     before = (
         records.events[BEFORE_IMAGE].combine_chunks() if BEFORE_IMAGE in records.events.column_names else None
@@ -175,19 +178,8 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         counts[TAKEN_BACK] = len(difference.withdrawn_versions)
     for kind, flags in {ENDED: outcomes.ended, LATE: outcomes.late, RAISED: outcomes.raised}.items():
         counts |= {truncate_count(kind, number): 1 for number in _numbers_of_truncates(records, flags)}
-    none = records.rows.select([FILE, POSITION]).slice(0, 0)
-    removed = (rows.select([FILE, POSITION]) for rows, instead in parts if instead)
-    added = [shape_rows(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
-    return PartPlan(
-        {REMOVED: pa.concat_tables([none, *removed]), ADDED: pa.concat_tables(added)}, counts, samples
-    )
-
-
-def difference_of(records: RecordFold) -> HistoryDifference:
-    """The difference between the records' recomputed rows and their stored rows."""
-    return HistoryDifference(
-        records.terms, records.pool, records.stored_records, records.states, records.since, records.sequence
-    )
+    written = written_rows(parts, records.rows, terms.columns, ids=terms.ids)
+    return PartPlan(written, counts, samples)
 
 
 def truncate_count(kind: str, number: int) -> str:

@@ -5,16 +5,15 @@ All are Arrow tables or arrays (V2 to V9, V31, V72).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.delivered import shape_rows
+from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.table import Column
 from backstory.model.versions_layout import (
     COLUMNS,
     KIND,
@@ -28,20 +27,13 @@ from backstory.model.versions_layout import (
 from backstory.strategies.copies.version_rows import (
     INSTANT,
     OPEN,
-    are_live,
     instants,
     memory_field,
     micros,
-    with_columns,
 )
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
 from backstory.strategies.keys import rank_values
 from backstory.strategies.values import alike, equal_to
-
-
-def live_rows(rows: pa.Table) -> pa.Table:
-    """The live rows: versions, and facts that were not withdrawn."""
-    return rows.filter(are_live(rows))
 
 
 def own_times(rows: pa.Table) -> np.ndarray:
@@ -58,11 +50,8 @@ def is_of(rows: pa.Table, *kinds: FactKind) -> np.ndarray:
 
 def sequences(rows: pa.Table) -> pa.Array | None:
     """The further sequence of stored rows, or None if the table has none yet."""
-    return (
-        memory_field(rows, SEQUENCE)
-        if rows.schema.field(MEMORY).type.get_field_index(SEQUENCE) >= 0
-        else None
-    )
+    has = rows.schema.field(MEMORY).type.get_field_index(SEQUENCE) >= 0
+    return memory_field(rows, SEQUENCE) if has else None
 
 
 def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]]) -> list[np.ndarray]:
@@ -223,9 +212,10 @@ def pool_of(
     The lists of stored rows precede the lists of delivered rows, and marks are last. A list with all columns
     of the data becomes NULL (V2).
     """
-    users = [column for column in terms.columns if column.name in {*terms.key, *terms.data}]
-    joined = pa.concat_tables([shape_rows(_only(side, users), users) for side in (stored, delivered)])
-    values = {column.name: joined[column.name].combine_chunks() for column in users}
+    names = {*terms.key, *terms.data}
+    schema = arrow_schema({column.name: column.type for column in terms.columns if column.name in names})
+    joined = pa.concat_tables([in_schema(side, schema) for side in (stored, delivered)])
+    values = {name: joined[name].combine_chunks() for name in schema.names}
     parts = [memory_field(stored, COLUMNS), asserted, memory_field(marks, COLUMNS)]
     type_ = pa.list_(pa.int32())
     lists = pa.concat_arrays([part.cast(type_) for part in parts])
@@ -238,10 +228,6 @@ def _sparse(lists: pa.ListArray, terms: FeedTerms) -> pa.ListArray:
     of_data = np.isin(np.asarray(filled.flatten()), list(terms.numbers.values()))
     full = np.bincount(owners[of_data], minlength=len(lists)) >= len(terms.numbers)
     return pc.if_else(pa.array(full), pa.scalar(None, lists.type), lists)
-
-
-def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
-    return rows.select([column.name for column in users if column.name in rows.column_names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,24 +281,6 @@ def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
     for name, type_ in types.items():
         value = values.get(name)
         parts.append(pa.nulls(count, type_) if value is None else value.cast(type_))
-    empty = np.ones(count, bool)
-    for part in parts:
-        empty &= np.asarray(part.is_null())
+    empty = reduce(np.logical_and, (np.asarray(part.is_null()) for part in parts))
     fields = [pa.field(name, type_) for name, type_ in types.items()]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array(empty))
-
-
-def renew_values(
-    rows: pa.Table, pool: Pool, names: tuple[str, ...], places: np.ndarray, where: np.ndarray
-) -> pa.Table:
-    """In the rows that `where` selects, set columns without history to their newest values (V18)."""
-    newest = {name: pool.at(name, places).cast(rows.schema.field(name).type) for name in names}
-    chosen = pa.array(where)
-    return with_columns(
-        rows, {name: pc.if_else(chosen, value, rows[name].combine_chunks()) for name, value in newest.items()}
-    )
-
-
-def repeat_kind(count: int, kind: FactKind) -> pa.Array:
-    """An array that repeats a kind for each row."""
-    return pa.repeat(kind.value, count)

@@ -109,20 +109,19 @@ class Pair:
         return {self.name(column): value for column, value in values.items()}
 
 
-def is_changed(pair: Pair, alias: str = "h") -> str:
+def is_changed(pair: Pair) -> str:
     """SQL for whether the base has the record of an open version with a different hash."""
     return (
-        f"EXISTS (SELECT 1 FROM {pair.base} AS r WHERE {pair.same_key('r', alias)}{pair.live('r')}"
-        f" AND {pair.other_hash('r', alias)})"
+        f"EXISTS (SELECT 1 FROM {pair.base} AS r WHERE {pair.same_key('r', 'h')}{pair.live('r')}"
+        f" AND {pair.other_hash('r', 'h')})"
     )
 
 
-def is_absent(pair: Pair, alias: str = "h") -> str:
+def is_absent(pair: Pair) -> str:
     """SQL for whether the base lacks the record of an open version, within the scope of deletes."""
     scope = f"({pair.scope}) AND " if pair.scope else ""
     return (
-        f"{scope}NOT EXISTS (SELECT 1 FROM {pair.base} AS r"
-        f" WHERE {pair.same_key('r', alias)}{pair.live('r')})"
+        f"{scope}NOT EXISTS (SELECT 1 FROM {pair.base} AS r WHERE {pair.same_key('r', 'h')}{pair.live('r')})"
     )
 
 
@@ -132,18 +131,18 @@ def has_no_open(pair: Pair) -> str:
     return f"NOT EXISTS (SELECT 1 FROM {pair.table} AS o WHERE {same})"
 
 
-def is_interrupted(pair: Pair, alias: str = "r") -> str:
+def is_interrupted(pair: Pair) -> str:
     """SQL for whether this load closed a version of the base row's record because it changed."""
     return (
         f"EXISTS (SELECT 1 FROM {pair.table} AS h WHERE {pair.of('h', ENDED)} = {LOAD_TIMESTAMP}"
-        f" AND {pair.of('h', STATE)} = {pair.word(State.CHANGED)} AND {pair.same_key('h', alias)})"
+        f" AND {pair.of('h', STATE)} = {pair.word(State.CHANGED)} AND {pair.same_key('h', 'r')})"
     )
 
 
-def has_past(pair: Pair, alias: str = "r") -> str:
+def has_past(pair: Pair) -> str:
     """SQL for whether a base row's record has any version, including archived versions."""
-    here = f"EXISTS (SELECT 1 FROM {pair.table} AS p WHERE {pair.same_key('p', alias)})"
-    return f"({here}{or_in_archive(pair, alias)})"
+    here = f"EXISTS (SELECT 1 FROM {pair.table} AS p WHERE {pair.same_key('p', 'r')})"
+    return f"({here}{or_in_archive(pair, 'r')})"
 
 
 def or_in_archive(pair: Pair, alias: str) -> str:
