@@ -338,7 +338,8 @@ def _follow_references(schema: Mapping[str, Any], node: Mapping[str, Any], tree:
     """
     options = list(_options(schema, node))
     kind = str(tree.get("kind", "")).lower() if isinstance(tree, Mapping) else ""
-    same = [option for option in options if kind in _kinds(option)]
+    kinds = [option.get("properties", {}).get("kind", {}).get("enum", ()) for option in options]
+    same = [option for option, names in zip(options, kinds, strict=True) if kind in map(str.lower, names)]
     return (same or options or [{}])[-1]
 
 
@@ -351,12 +352,6 @@ def _options(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Map
             yield from _options(schema, option)
     elif {"properties", "items", "additionalProperties"} & node.keys():
         yield node
-
-
-def _kinds(node: Mapping[str, Any]) -> set[str]:
-    """The kinds that a node may have, in lower case."""
-    kinds = node.get("properties", {}).get("kind", {}).get("enum", ())
-    return {str(kind).lower() for kind in kinds}
 
 
 def _plain_values(node: Any) -> Any:

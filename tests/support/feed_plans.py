@@ -17,11 +17,17 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, FactKind
 from backstory.strategies.copies.comparison import plan_rows
 from backstory.strategies.copies.plan import CopyTerms
-from backstory.strategies.copies.version_rows import OPEN, copy_mark, memory_field, micros, withdraw_facts
+from backstory.strategies.copies.version_rows import (
+    OPEN,
+    are_live,
+    copy_mark,
+    memory_field,
+    micros,
+    withdraw_facts,
+)
 from backstory.strategies.feeds.arrival import check_delivery
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms
 from backstory.strategies.feeds.plan import join_counts, plan_records
-from backstory.strategies.feeds.records import live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE_IMAGE, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import key_parts
 
@@ -150,7 +156,7 @@ def slice_of(rows, since, low=None):
 def planned(terms, events, rows, parts=1, since=None, low=None):
     """The plan, and the rows of the table after it. Rewritten rows keep their ids."""
     rows = placed(rows)
-    live = live_rows(rows)
+    live = rows.filter(are_live(rows))
     live = live if since is None else slice_of(live, since, low)
     mark = pc.is_in(
         memory_field(live, "kind"), value_set=pa.array([FactKind.COPY.value, FactKind.TRUNCATE.value])
@@ -181,7 +187,7 @@ def with_marks(arrival, plans):
 def copied(terms, place, copy, rows, parts=1):
     """The plan of a copy: its counts by outcome, the keys that appear, and the rows after it."""
     rows = placed(rows)
-    live = slice_of(live_rows(rows), place.at, (float("inf"), True) if terms.log else None)
+    live = slice_of(rows.filter(are_live(rows)), place.at, (float("inf"), True) if terms.log else None)
     is_mark = pc.is_in(
         memory_field(live, "kind"), value_set=pa.array([FactKind.COPY.value, FactKind.TRUNCATE.value])
     )

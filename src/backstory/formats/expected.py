@@ -221,14 +221,14 @@ def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Fie
     if pa.types.is_struct(type_):
         rows, inner = np.flatnonzero(values.is_valid()), values.drop_null().flatten()
     else:
-        lists = _entries(values) if pa.types.is_map(type_) else values
+        lists = map_entries(values) if pa.types.is_map(type_) else values
         rows = np.repeat(np.arange(len(lists)), lists.value_lengths().fill_null(0))
         inner = lists.flatten().flatten() if pa.types.is_map(type_) else [lists.flatten()]
     for part, within in zip(inner, inner_fields(field), strict=True):
         yield part, within, rows
 
 
-def _entries(maps: pa.MapArray) -> pa.ListArray:
+def map_entries(maps: pa.MapArray) -> pa.ListArray:
     """Maps as lists of key-value structs, because Arrow flattens lists but not maps."""
     type_ = maps.type
     return maps.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))

@@ -16,8 +16,6 @@ BATCH = 1 << 16
 SHOWN = 40
 SHOWN_NAMES = 20
 MEND = "Nothing was written; fix the file"
-
-
 # The dataset's columns by name; their types apply to a file without a read schema (O25).
 Told = Mapping[str, pa.Field]
 UNTOLD: Final[Told] = MappingProxyType({})

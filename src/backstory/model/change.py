@@ -218,8 +218,6 @@ CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 # Columns of moved rows in addition to the table's own, with names that no table uses: -1 or 1, and the
 # commit.
 SIGN, NUMBER, VERSION, TIME = (f"moved: {name}" for name in ("sign", "number", "version", "time"))
-
-
 # A commit's version or snapshot id, or a time, which selects the newest commit at or before it.
 CommitName = int | str | date
 # The position at which a new cursor begins: before the first commit, or at the newest one.

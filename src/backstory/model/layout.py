@@ -17,8 +17,6 @@ FILE: Final = "_file"
 POSITION: Final = "_pos"
 # Iceberg's id of a row, which a changed row keeps; NULL or missing in tables without row ids.
 ROW_ID: Final = "_row_id"
-
-
 # Tables that Fivetran writes.
 PREFIX: Final = "_fivetran_"
 SYNCED: Final = "_fivetran_synced"

@@ -172,8 +172,6 @@ class GlobOfFiles:
 
 
 FetchStep = Resource | GlobOfFiles
-
-
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
 

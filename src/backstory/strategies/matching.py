@@ -158,14 +158,9 @@ def differing(left: pa.Table, right: pa.Table) -> np.ndarray:
     """For each row, whether any column differs. NULL equals NULL, and floats are compared by their bits."""
     differs = np.zeros(left.num_rows, bool)
     for name in left.column_names:
-        differs |= _column_differs(left[name], right[name])
+        unlike = pc.fill_null(pc.not_equal(_comparable(left[name]), _comparable(right[name])), False)
+        differs |= np.asarray(pc.or_(unlike, pc.xor(left[name].is_null(), right[name].is_null())))
     return differs
-
-
-def _column_differs(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
-    unlike = pc.not_equal(_comparable(left), _comparable(right))
-    one_null = pc.xor(left.is_null(), right.is_null())
-    return np.asarray(pc.or_(pc.fill_null(unlike, False), one_null))
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

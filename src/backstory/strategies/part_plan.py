@@ -17,8 +17,6 @@ from backstory.errors import MAX_KEYS
 # is in both. Its `_row_id`, if rows have ids, is the id of the stored row, and NULL in a new row.
 REMOVED: Final = "removed"
 ADDED: Final = "added"
-
-
 # A function that completes the columns of rows that may lack some.
 Whole = Callable[[pa.Table], pa.Table]
 

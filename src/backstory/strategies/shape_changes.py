@@ -199,8 +199,6 @@ class Reshape:
 Rewriting = Add | ToHistory | ToSoftDelete | SoftDeleteToLive | HistoryToLive | LiveToHistory
 Touching = SetValue | AddInHistory | DropInHistory | DeleteBefore | FlagBefore | EndBefore | FillFlag
 Operation = Rewriting | Touching | Reshape
-
-
 _OPEN_END = micros_of(TMAX)
 
 

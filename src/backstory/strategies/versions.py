@@ -158,25 +158,17 @@ class Chains:
         return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Deletes:
-    """Delete rows: the code of the key, and the new end of its version."""
-
-    code: Codes
-    end: np.ndarray
-
-
-def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
+def close(versions: Versions, codes: Codes, ends: np.ndarray) -> tuple[Versions, int]:
     """Apply the deletes to the versions (step 4 of section 5.2), and count the deletes without effect.
 
-    `versions` are sorted by key and start. Deletes are applied by ascending end. A delete closes the version
-    that was true at its time. This version must be active, or end no earlier than a millisecond before the
-    delete.
+    `versions` are sorted by key and start. A delete has the code of a key, and the new end of its version.
+    Deletes are applied by ascending end. A delete closes the version that was true at its time. This version
+    must be active, or end no earlier than a millisecond before the delete.
     """
-    target = _targets(versions, deletes)
-    order = np.lexsort((deletes.end, target))
+    target = _targets(versions, codes, ends)
+    order = np.lexsort((ends, target))
     order = order[target[order] >= 0]
-    instant, end = target[order], deletes.end[order]
+    instant, end = target[order], ends[order]
     head = np.ones(len(instant), bool)
     head[1:] = instant[1:] != instant[:-1]
     open_ = (versions.active[instant] == TRUE) | (versions.end[instant] >= end - MILLISECOND)
@@ -187,18 +179,18 @@ def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
     new_end, new_active = versions.end.copy(), versions.active.copy()
     new_end[instant[applied]] = end[applied]
     new_active[instant[applied]] = FALSE
-    missed = len(deletes.code) - int(np.count_nonzero(applied))
+    missed = len(codes) - int(np.count_nonzero(applied))
     return versions.with_ends(new_end, new_active), missed
 
 
-def _targets(versions: Versions, deletes: Deletes) -> np.ndarray:
+def _targets(versions: Versions, codes: Codes, ends: np.ndarray) -> np.ndarray:
     """For each delete, the version of its key with the greatest start at or before it, or -1.
 
     Starts and ends are compared as whole milliseconds.
     """
     count = versions.count
-    code = np.concatenate([versions.code, deletes.code])
-    time = np.concatenate([versions.start, deletes.end]) // MILLISECOND
+    code = np.concatenate([versions.code, codes])
+    time = np.concatenate([versions.start, ends]) // MILLISECOND
     is_delete = np.arange(len(code)) >= count
     order = np.lexsort((np.arange(len(code)), is_delete, time, code))
     seen = np.maximum.accumulate(np.where(is_delete[order], -1, order))
@@ -206,7 +198,7 @@ def _targets(versions: Versions, deletes: Deletes) -> np.ndarray:
     target[order] = seen
     target = target[count:]
     has_target = target >= 0
-    has_target[has_target] = versions.code[target[has_target]] == deletes.code[has_target]
+    has_target[has_target] = versions.code[target[has_target]] == codes[has_target]
     return np.where(has_target, target, -1)
 
 
@@ -295,7 +287,7 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> PartPlan:
 
     final = chains.final()
     ends = np.concatenate([micros(delivery.delete[END]), micros(closing[END])])
-    closed, missed = close(chains.versions.take(final), Deletes(np.concatenate(codes[4:]), ends))
+    closed, missed = close(chains.versions.take(final), np.concatenate(codes[4:]), ends)
     outcome = _Outcome(
         stored,
         versions,

@@ -14,7 +14,7 @@ from backstory.doors.historize.preflight import REMEDIES
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
 from backstory.stores.sql.columns import Datatype
-from backstory.strategies.scd2 import terms
+from backstory.strategies.scd2 import plan as terms
 
 # Keys are long, so that few rows are more than a step.
 ROWS = [f"f{number:0400}" for number in range(100)]

@@ -226,7 +226,6 @@ LOGICAL: Final[dict[str, tuple[pa.DataType, Callable[[pa.Array, Parameters], pa.
     DECIMAL: (_TEXT, decimals),
 }
 
-
 Schema = Mapping[str, Any]
 _WIRE: Final = {
     "int8": pa.int32(),

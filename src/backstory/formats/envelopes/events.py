@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
+from backstory.formats.expected import map_entries
 from backstory.formats.produced import refuse_repeated
 from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.exactly import plain_type, wider_type
@@ -130,13 +131,9 @@ def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(one) and pa.types.is_list(other):
         item = joint_type(one.value_type, other.value_type)
         return None if item is None else pa.list_(item)
-    numbers = sorted(map(_number, (one, other)))
-    return pa.float64() if numbers == ["float", "integer"] else wider_type(one, other)
-
-
-def _number(type_: pa.DataType) -> str:
-    """The kind of a number type: `integer`, `float`, or empty for any other type."""
-    return "integer" if pa.types.is_integer(type_) else "float" if pa.types.is_floating(type_) else ""
+    t = pa.types
+    mixed = any(t.is_integer(a) and t.is_floating(b) for a, b in ((one, other), (other, one)))
+    return pa.float64() if mixed else wider_type(one, other)
 
 
 def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
@@ -205,7 +202,7 @@ def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
     if t.is_list(type_):
         return pa.array(_unavailable_lists(values, placeholder))
     if t.is_map(type_) and t.is_string(type_.key_type) and t.is_string(type_.item_type):
-        entries = values.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
+        entries = map_entries(values)
         ours = pa.scalar([{"key": placeholder, "value": placeholder}], entries.type)
         alike = [entry == ours for entry in entries]
         return pa.array(alike, pa.bool_())

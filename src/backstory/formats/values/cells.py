@@ -225,8 +225,6 @@ TIME = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{1,9})?)?$"
 
 _FIRST_DAY, _LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, in days from 1970-01-01
 DAY = 86_400_000_000
-
-
 Values = TypeVar("Values")
 
 
@@ -456,10 +454,7 @@ _BLANKS_ASIDE = {
     Kind.UTC_DATETIME,
 }
 
-
 _MIDNIGHT = "1970-01-01T"
-
-
 _SHORT = {"s", "ms"}
 
 

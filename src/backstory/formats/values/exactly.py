@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.expected import DURATION, TIME, kind_of, unit
+from backstory.formats.expected import DURATION, TIME, kind_of, map_entries, unit
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import (
     UnreadableCell,
@@ -102,9 +102,8 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
         parts = [cast_same(inner[field.name], field.type) for field in type_]
         return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
     lists = values
-    if t.is_map(type_):  # Arrow flattens maps only as lists of their entries
-        entry = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
-        lists = values.cast(pa.list_(entry))
+    if t.is_map(type_):
+        lists = map_entries(values)
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
     nothing = values.is_null()
@@ -348,7 +347,6 @@ _PLAIN: dict[Callable[[pa.DataType], bool], pa.DataType] = {
     _is_bytes: pa.binary(),
     pa.types.is_null: pa.null(),
 }
-
 
 # Digits of a second beyond the microsecond.
 _FINER: Final = r"\.\d{6}\d*[1-9]"

@@ -303,34 +303,16 @@ def _at_once(text: pa.Array) -> pa.Array | None:
 
 
 INT, FLOAT, BOOL, DATE = pa.int64(), pa.float64(), pa.bool_(), pa.date32()
-
-
 INSTANT = pa.timestamp("us", "UTC")
-
-
 _SMALL, _SINGLE, _NAIVE = pa.int32(), pa.float32(), pa.timestamp("us")
-
-
 _INTEGER = r"^-?(0|[1-9]\d*)$"
-
-
 # An exponent needs a dot before it or a sign: 12E3 is more likely a code than a number.
 _NUMBER = r"-?(0|[1-9]\d*)(\.\d+([eE][+-]?\d+)?|[eE][+-]\d+)?|-?\.\d+"
-
-
 _FINITE = rf"^({_NUMBER})$"
-
-
 _ANY_FLOAT = rf"^({_NUMBER}|NaN|[+-]?Inf(inity)?)$"
-
-
 # More digits than every float can keep.
 _LONG_INTEGER = r"^-?\d{16,}$"
-
-
 _BOOLEAN = r"^(true|True|TRUE|false|False|FALSE)$"
-
-
 _FORMS = {INT: _INTEGER, FLOAT: _ANY_FLOAT, BOOL: _BOOLEAN, _SMALL: _INTEGER, _SINGLE: _ANY_FLOAT}
 
 

@@ -89,7 +89,6 @@ def refuse_repeats(database: Database, names: Iterable[str]) -> None:
 
 Keys = Mapping[str, tuple[str, ...]]
 
-
 _POSTGRES: Final = """
 SELECT n.nspname, c.relname, coalesce(k.names, '{}')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -103,7 +102,6 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 ORDER BY 1, 2
 """
-
 
 _DUCKDB: Final = """
 SELECT t.schema_name, t.table_name, coalesce(any_value(c.constraint_column_names), [])

@@ -424,19 +424,15 @@ class RecordFold:
         rows = self._stored_events[
             stored.start[self._stored_events] >= self.since[stored.record[self._stored_events]]
         ]
-        events = replace(self._sequence_rows(rows), own=self._own_times[rows])
+        # The own times of stored events, or earlier own times that are delivered.
+        own = stored.own_times.copy()
+        own[self._stored_events] = self.ties.own_times
+        events = replace(self._sequence_rows(rows), own=own[rows])
         return [
             first_facts(stored, touched, since),
             settled_facts(self.terms, stored, touched, since),
             _events(events, stored=rows),
         ]
-
-    @cached_property
-    def _own_times(self) -> np.ndarray:
-        """The own times of stored rows, or earlier own times that are delivered."""
-        own = self.stored_records.own_times.copy()
-        own[self._stored_events] = self.ties.own_times
-        return own
 
     def new_facts(self) -> list[RecordFacts]:
         """The delivered facts."""

@@ -6,8 +6,7 @@ planned together or in parts by key, with the same result.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -45,20 +44,8 @@ BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
 PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """The outcomes of facts, as one mask for each outcome. Only delivered facts are counted."""
-
-    began: np.ndarray
-    ended: np.ndarray
-    late: np.ndarray
-    partial: np.ndarray
-    mismatched: np.ndarray
-    raised: np.ndarray
-
-
-def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
-    """The outcomes of the facts. `before` are the before images of delivered events (V64)."""
+def outcomes_of(states: States, before: pa.Array | None) -> dict[str, np.ndarray]:
+    """For each outcome, a mask of the facts. `before` are the before images of delivered events (V64)."""
     facts, effects = states.facts, states.effects
     count = len(facts)
     there_before = np.zeros(count, bool)
@@ -74,14 +61,16 @@ def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
     np.maximum.at(last, facts.record[known], np.flatnonzero(known))
     sparse = (facts.columns >= 0) & (facts.kind == UPSERT)
     sparse[sparse] = ~effects.pool.whole[facts.columns[sparse]]
-    return Outcomes(
-        began & (facts.kind == UPSERT),
-        clears & there_before & ends[states.instant],
-        last[facts.record] > np.arange(count),
-        sparse & ~there_before,
-        _find_mismatches(states, there_before, before),
-        (facts.own != FIRST) & (facts.at != facts.own),
-    )
+    began, ended = began & (facts.kind == UPSERT), clears & there_before & ends[states.instant]
+    return {
+        BEGAN: began,
+        ENDED: ended,
+        SILENT: ~began & ~ended,
+        LATE: last[facts.record] > np.arange(count),
+        PARTIAL: sparse & ~there_before,
+        MISMATCHED: _find_mismatches(states, there_before, before),
+        RAISED: (facts.own != FIRST) & (facts.at != facts.own),
+    }
 
 
 def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray]:
@@ -172,12 +161,14 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     before = (
         records.events[BEFORE_IMAGE].combine_chunks() if BEFORE_IMAGE in records.events.column_names else None
     )
-    outcomes = event_outcomes(records.states, before)
+    outcomes = outcomes_of(records.states, before)
     counts, samples = _count_outcomes(records, outcomes)
     if len(difference.withdrawn_versions):
         counts[TAKEN_BACK] = len(difference.withdrawn_versions)
-    for kind, flags in {ENDED: outcomes.ended, LATE: outcomes.late, RAISED: outcomes.raised}.items():
-        counts |= {truncate_count(kind, number): 1 for number in _numbers_of_truncates(records, flags)}
+    truncate = records.states.facts.truncate
+    for kind in (ENDED, LATE, RAISED):
+        numbers = np.unique(truncate[outcomes[kind] & (truncate >= 0)]).tolist()
+        counts |= {truncate_count(kind, number): 1 for number in numbers}
     written = written_rows(parts, records.rows, terms.columns, ids=terms.ids)
     return PartPlan(written, counts, samples)
 
@@ -220,33 +211,19 @@ def _faults(records: RecordFold) -> dict[str, pa.Table]:
     }
 
 
-def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
-    """The number of events by outcome, and a few keys for each outcome."""
+def _count_outcomes(
+    records: RecordFold, outcomes: Mapping[str, np.ndarray]
+) -> tuple[dict[str, int], dict[str, pa.Table]]:
+    """The number of delivered events by outcome, and a few keys for each outcome."""
     facts = records.states.facts
     event = facts.event >= 0
-    silent = event & ~outcomes.began & ~outcomes.ended
-    kinds = {
-        BEGAN: outcomes.began & event,
-        ENDED: outcomes.ended & event,
-        SILENT: silent,
-        LATE: outcomes.late & event,
-        PARTIAL: outcomes.partial & event,
-        MISMATCHED: outcomes.mismatched,
-        RAISED: outcomes.raised & event,
-    }
     keys = records.events.select(list(records.terms.key))
-    places = {name: facts.event[rows] for name, rows in kinds.items()} | {
+    places = {name: facts.event[rows & event] for name, rows in outcomes.items()} | {
         DUPLICATE: np.flatnonzero(records.ties.duplicate),
         TOO_LATE: records.late_events,
     }
     counts = {name: len(rows) for name, rows in places.items() if len(rows)}
     samples = {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}
-    drives = changes_by_column(records.states, outcomes.began & event)
+    drives = changes_by_column(records.states, outcomes[BEGAN] & event)
     counts |= {f"{DRIVES}{name}": len(rows) for name, rows in drives.items() if len(rows)}
     return counts, samples
-
-
-def _numbers_of_truncates(records: RecordFold, flags: np.ndarray) -> list[int]:
-    """The numbers of the truncates that are flagged for any record."""
-    truncate = records.states.facts.truncate
-    return np.unique(truncate[flags & (truncate >= 0)]).tolist()

@@ -59,19 +59,16 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
     sizes = [count for _, count in sides]
     codes = np.zeros(sum(sizes), np.int64)
     for name in terms.sequence:
-        parts = [_sequence_part(side, name, count) for side, count in sides]
+        parts = [
+            pa.nulls(count) if side is None else pc.struct_field(side, side.type.get_field_index(name))
+            for side, count in sides
+        ]
         type_ = next((part.type for part in parts if not pa.types.is_null(part.type)), pa.null())
         order = rank_values(pa.concat_arrays([part.cast(type_) for part in parts])) + 1
         codes = codes * (int(order.max(initial=0)) + 1) + order
         if len(terms.sequence) > 1:
             codes = np.unique(codes, return_inverse=True)[1]
     return np.split(codes, np.cumsum(sizes)[:-1])
-
-
-def _sequence_part(side: pa.Array | None, name: str, count: int) -> pa.Array:
-    if side is None:
-        return pa.nulls(count)
-    return pc.struct_field(side, side.type.get_field_index(name))
 
 
 @dataclass(frozen=True)

@@ -438,12 +438,6 @@ def _early_rows(
     return refused_part(faults, partial(sample, terms)) or PartPlan()
 
 
-def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """The versions that begin with rows of the base, without version keys, and the counts of `pasts_of`."""
-    rows = {BEGINS: begun_versions(terms, changed, appeared, earlier)}
-    return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
-
-
 def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
     """The number of appearing records with a past, and the records whose version begins too early (P5)."""
     counts = {past: int(mask.sum()) for past, mask in _masks_by_past(terms, appeared, earlier).items()}
@@ -532,11 +526,7 @@ def _instants(terms: LoadTerms, rows: pa.Table) -> pa.Array:
     return pa.repeat(pa.scalar(terms.instant, INSTANT), len(rows))
 
 
-def plan_load(
-    terms: LoadTerms,
-    sides: Mapping[str, pa.Table],
-    whole: Whole = as_they_are,
-) -> PartPlan:
+def plan_load(terms: LoadTerms, sides: Mapping[str, pa.Table], whole: Whole = as_they_are) -> PartPlan:
     """The rows of base and history to add and remove, counts, and faults.
 
     Without a stage, the base stays as it is. `whole` returns all columns of some open versions.
@@ -544,8 +534,7 @@ def plan_load(
     if STAGED in sides:
         part, live = plan_base(terms, sides[STAGED], sides[BASE])
     else:
-        base = sides[BASE]
-        part, live = PartPlan(), base.filter(pc.fill_null(base[LIVE], False))
+        part, live = PartPlan(), sides[BASE].filter(pc.fill_null(sides[BASE][LIVE], False))
     return part if live is None else part + plan_history(terms, live, sides[OPEN], whole)
 
 
@@ -580,12 +569,13 @@ def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
 def plan_beginnings(
     terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
-    """The versions that rows of the base begin, in the columns of `schema`.
+    """The versions that rows of the base begin, in the columns of `schema`, and the counts of `pasts_of`.
 
-    The side `EARLIER` is optional.
+    The versions have no keys yet. The side `EARLIER` is optional.
     """
     rows = sides[BEGINNING]
     appears, rows = rows[APPEARS], rows.drop_columns([APPEARS])
     earlier = past_keys_of(terms, sides[EARLIER]) if EARLIER in sides else PastKeys()
-    part = plan_begins(terms, rows.filter(pc.invert(appears)), rows.filter(appears), earlier)
-    return replace(part, rows={BEGINS: in_schema(part.rows[BEGINS], schema)})
+    changed, appeared = rows.filter(pc.invert(appears)), rows.filter(appears)
+    begun = in_schema(begun_versions(terms, changed, appeared, earlier), schema)
+    return PartPlan({BEGINS: begun}) + pasts_of(terms, changed, appeared, earlier)
