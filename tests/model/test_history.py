@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from backstory.errors import Refused
-from backstory.model.history import Archive, History
 from backstory.model.layout import Layout
-from backstory.model.table import Column, Shape, TableName
+from backstory.model.table import Archive, Column, History, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -36,7 +36,7 @@ from versions_in_python import (
 
 from backstory.doors.historize.runs import RegisteredRun
 from backstory.errors import Refused, UsageError
-from backstory.model.history import Dating, Labels
+from backstory.model.table import Dating, Labels
 from backstory.reading import history_queries
 from backstory.reading import history_queries as compared
 from backstory.reading import history_queries as times

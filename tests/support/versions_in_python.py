@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import stored_history
 from backstory.doors.historize.model import StateLabels
-from backstory.model.history import Archive
+from backstory.model.table import Archive
 from backstory.reading.history_queries import Query, StoredHistory
 from backstory.strategies.scd2.transitions import State
 from backstory.testing.conformance_bench import sha256

@@ -32,7 +32,7 @@ from versions_in_python import (
 from backstory.doors.historize.resolve import read_state
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
-from backstory.model.history import Dating, Labels
+from backstory.model.table import Dating, Labels
 from backstory.reading.history_queries import as_of, changes, current, labeled, timeline
 from backstory.reading.history_queries import effective as effective_query
 from backstory.stores.sql.dialects import get_dialect

@@ -149,9 +149,7 @@ class _Decorator(Protocol[Words, Request_co]):
 
 
 def with_request(
-    request: Callable[Words, Request_co],
-    *,
-    build: Callable[..., Any] | None = None,
+    request: Callable[Words, Request_co], *, build: Callable[..., Any] | None = None
 ) -> _Decorator[Words, Request_co]:
     """A decorator for a method whose last argument is a request. Callers pass its fields as arguments.
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from backstory.errors import UsageError
-from backstory.model.history import History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
-from backstory.model.table import Shape, TableName
+from backstory.model.table import History, Shape, TableName
 from backstory.reading.files import INSTANT, differences
 from backstory.reading.history_queries import (
     ResultColumn,

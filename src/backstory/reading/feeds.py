@@ -25,10 +25,9 @@ from backstory.model.change import (
     VERSION,
     ChangeType,
 )
-from backstory.model.history import History
 from backstory.model.instant import EPOCH, instant_of
 from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
-from backstory.model.table import Shape, TableName, is_reserved
+from backstory.model.table import History, Shape, TableName, is_reserved
 from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading import lifetimes
 from backstory.reading.commit_ranges import Lineage, Range, cursor_version, lineage_of, move_cursor, range_of

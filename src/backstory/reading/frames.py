@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from backstory.errors import UsageError
-from backstory.model.history import History
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
-from backstory.model.table import Shape, TableName
+from backstory.model.table import History, Shape, TableName
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
 from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED, STATED_FROM

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from backstory.errors import UsageError
-from backstory.model.history import Dating, History, Labels
 from backstory.model.instant import instant_of, iso
 from backstory.model.layout import STATE, VALID_FROM, VALID_TO
+from backstory.model.table import Dating, History, Labels
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.reading.lifetimes import TRUE_AT
 from backstory.reading.options import exact_value

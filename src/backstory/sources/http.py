@@ -69,10 +69,7 @@ class FileRequest:
 
 
 def request_to(
-    step: source.Resource,
-    url: str,
-    context: source.FetchContext,
-    headers: Sequence[tuple[str, str]] = (),
+    step: source.Resource, url: str, context: source.FetchContext, headers: Sequence[tuple[str, str]] = ()
 ) -> FileRequest:
     """The request for the file at this URL, with these headers. Raises UsageError for an invalid URL."""
     values = [fill(value, context.environment) for _, value in headers]

@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 from backstory.engine.upkeep import erase
 from backstory.errors import Failed, Refused, UsageError, option
 from backstory.model.change import CURSOR_TAG as CURSOR
-from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
 from backstory.model.receipt import Receipt

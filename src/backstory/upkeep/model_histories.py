@@ -15,7 +15,6 @@ from datetime import datetime
 from hashlib import sha256
 
 from backstory.errors import Failed
-from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.layout import ROW_HASH
 from backstory.reading.history_queries import (
     Key,

@@ -34,10 +34,9 @@ from backstory.doors.historize.model import (
 from backstory.doors.historize.resolve import active_policy, namespace_of, schema_of, source_of
 from backstory.doors.historize.stage import column_type
 from backstory.errors import Refused, UsageError
-from backstory.model.history import ARCHIVE_SUFFIX, Archive, Dating, History, Labels
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
-from backstory.model.table import Column, Shape, TableName
+from backstory.model.table import ARCHIVE_SUFFIX, Archive, Column, Dating, History, Labels, Shape, TableName
 from backstory.reading.history_queries import StoredHistory
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.ddl import logical_type

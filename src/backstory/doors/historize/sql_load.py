@@ -25,7 +25,7 @@ from backstory.doors.historize.stage import (
     refuse_stage_type,
 )
 from backstory.errors import Failed, Refused
-from backstory.model.history import ARCHIVE_SUFFIX, Archive
+from backstory.model.table import ARCHIVE_SUFFIX, Archive
 from backstory.model.values import key_text
 from backstory.reading.history_queries import StoredHistory
 from backstory.stores.sql import ddl

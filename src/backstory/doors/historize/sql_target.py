@@ -13,7 +13,7 @@ from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import collisions_query, text_differences, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
 from backstory.errors import BackstoryError, TryAgain
-from backstory.model.history import ARCHIVE_SUFFIX
+from backstory.model.table import ARCHIVE_SUFFIX
 from backstory.reading.history_queries import in_utc
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import Engine

@@ -16,7 +16,6 @@ from backstory.doors.historize.model_load import datasets_to_load
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
-from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.instant import instant_of, iso
 from backstory.reading.history_queries import Key, Query, StoredHistory, Time, fetch_rows, in_utc
 from backstory.stores.sql.engine import Engine

@@ -24,13 +24,7 @@ from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.cells import UnreadableCell, first_failing
 from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.texts import TextForms, parser
-from backstory.model.change import (
-    CHANGE_COLUMNS,
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    ChangeType,
-)
+from backstory.model.change import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeType
 from backstory.model.table import nested_key_error
 
 _NEW_ROWS: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())

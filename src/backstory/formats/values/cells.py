@@ -484,7 +484,4 @@ def clock_times(text: pa.Array, unit: str) -> pa.Array:
         instants = pc.binary_join_element_wise(_MIDNIGHT, clocks, "").cast(pa.timestamp("ns"))
         return pc.coalesce(numbers.cast(pa.int64()), instants.cast(pa.timestamp(unit)).cast(pa.int64()))
 
-    try:
-        return convert(text)
-    except pa.ArrowInvalid:
-        raise UnreadableCell(first_failing(text, convert)) from None
+    return convert_cells(text, convert)

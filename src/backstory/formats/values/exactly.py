@@ -398,12 +398,10 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
         return parse_leniently(cells, type_, leniency)
     if not _may_be(cells.type, type_):
         raise UnreadableCell(0)
-    if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
-        # Use the number's shortest string, which a CSV file would contain.
-        return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, leniency)
     if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
         return rounded_to(cells, type_)
-    if type_.kind in TEXT_KINDS:
+    if type_.kind in TEXT_KINDS or (type_.kind is Kind.DECIMAL and _t.is_floating(cells.type)):
+        # A float becomes its shortest string, which a CSV file would contain.
         return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, leniency)
     return convert_cells(cells, lambda part: _convert_cells(part, type_, leniency)), 0
 

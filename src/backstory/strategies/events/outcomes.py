@@ -11,13 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.strategies.events.sides import NO_ROW, EventSides, Mask, Neighbours, Places, neighbours
-from backstory.strategies.events.terms import (
-    EventTerms,
-    OnConflict,
-    Op,
-    RowProblem,
-    Strategy,
-)
+from backstory.strategies.events.terms import EventTerms, OnConflict, Op, RowProblem, Strategy
 from backstory.strategies.matching import differ
 from backstory.strategies.values import LACKING
 

@@ -13,13 +13,7 @@ from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, with_columns, withdraw_facts
 from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.records import (
-    Pool,
-    Remembered,
-    StoredRecords,
-    make_rows,
-    values_at,
-)
+from backstory.strategies.feeds.records import Pool, Remembered, StoredRecords, make_rows, values_at
 from backstory.strategies.feeds.states import Runs, States
 from backstory.strategies.feeds.terms import FIRST, FeedTerms
 

@@ -406,8 +406,7 @@ class RecordFold:
         at = np.concatenate([self._delivered_truncates, self.stored_records.start[void]])
         own = np.concatenate([self._own_of_truncates, self.stored_records.own_times[void]])
         codes, _ = pair_codes(
-            place_in_order(at, own),
-            np.concatenate([self._orders[2], self._orders[0][void]]),
+            place_in_order(at, own), np.concatenate([self._orders[2], self._orders[0][void]])
         )
         count = len(self._delivered_truncates)
         flags = np.zeros(len(self.rows), bool)

@@ -14,23 +14,8 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.versions_layout import (
-    COLUMNS,
-    KIND,
-    OWN_TIME,
-    ROLE,
-    SCOPE,
-    SEQUENCE,
-    FactKind,
-    Role,
-)
-from backstory.strategies.copies.version_rows import (
-    INSTANT,
-    OPEN,
-    instants,
-    memory_field,
-    micros,
-)
+from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, FactKind, Role
+from backstory.strategies.copies.version_rows import INSTANT, OPEN, instants, memory_field, micros
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
 from backstory.strategies.keys import rank_values
 from backstory.strategies.values import alike, equal_to
