@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 import structlog
 
 from backstory.errors import Refused, UsageError
-from backstory.model.history import History
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span, layout_of
-from backstory.model.table import Shape
+from backstory.model.table import History, Shape
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading import lifetimes
 from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection, shown_key_of

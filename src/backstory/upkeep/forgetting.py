@@ -26,7 +26,7 @@ from backstory.model.change import CURSOR_TAG as CURSOR
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
 from backstory.model.receipt import Receipt
-from backstory.model.table import TableName
+from backstory.model.table import ARCHIVE_SUFFIX, TableName
 from backstory.model.versions_layout import ROLE, SCOPE
 from backstory.reading.frames import is_record
 from backstory.reading.options import key_of

@@ -16,6 +16,7 @@ from hashlib import sha256
 
 from backstory.errors import Failed
 from backstory.model.layout import ROW_HASH
+from backstory.model.table import ARCHIVE_SUFFIX
 from backstory.reading.history_queries import (
     Key,
     StoredHistory,

@@ -17,6 +17,7 @@ from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import instant_of, iso
+from backstory.model.table import ARCHIVE_SUFFIX, Archive
 from backstory.reading.history_queries import Key, Query, StoredHistory, Time, fetch_rows, in_utc
 from backstory.stores.sql.engine import Engine
 from backstory.upkeep import model_histories
