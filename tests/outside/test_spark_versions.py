@@ -23,35 +23,33 @@ stores/iceberg/test_foreign_session.py
 stores/iceberg/test_jvm.py
 stores/iceberg/test_lineage.py
 stores/iceberg/test_moved_rows.py
-stores/iceberg/test_partitions.py
 doors/fivetran/test_alter.py
-doors/fivetran/test_migrate_tables.py
 doors/fivetran/test_write_batch.py
 doors/native/test_streams.py::test_a_stream_commits_each_batch_once
 doors/native/test_snapshot.py::test_L3_L6_a_copy_that_is_large_gives_the_rules_rows[more than memory]
 doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks
-doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed
 doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
-doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
-reading/test_differences.py::test_between_two_instants_by_one_knowledge
-reading/test_differences.py::test_values_are_alike_where_nothing_tells_them_apart
 reading/test_event_logs.py::test_a_log_is_read_in_either_encoding
-reading/test_event_logs.py::test_a_day_in_any_year_is_its_first_instant
-reading/test_joins.py
 reading/test_frames.py
 reading/test_statements.py
 reading/test_feeds.py::test_current_rows_of_each_layout
-reading/test_exports.py
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
-upkeep/test_forgetting.py::test_rows_that_stay_are_the_rows_that_they_were
-upkeep/test_forgetting.py::test_V89_the_certificate_says_what_went_and_never_the_key
 """
 # Before a release also other cases of these laws, and laws that hold in the driver's own process: a log's other rows,
 # another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
 # killed, and a late start of Spark.
 MORE = """
+stores/iceberg/test_partitions.py
+doors/fivetran/test_migrate_tables.py
+doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed
+doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
+reading/test_event_logs.py::test_a_day_in_any_year_is_its_first_instant
+reading/test_joins.py
+reading/test_exports.py
+upkeep/test_forgetting.py::test_rows_that_stay_are_the_rows_that_they_were
+upkeep/test_forgetting.py::test_V89_the_certificate_says_what_went_and_never_the_key
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[no range of keys]
 reading/test_event_logs.py::test_a_snapshot_log_is_a_history
 reading/test_event_logs.py::test_operations_say_the_same_where_nothing_is_retracted

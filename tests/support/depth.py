@@ -10,7 +10,7 @@ DEPTHS = ("fast", "gate", "laws")
 DEPTH = os.environ.get("BACKSTORY_DEPTH", "fast")
 assert DEPTH in DEPTHS, f"BACKSTORY_DEPTH={DEPTH}: choose one of {', '.join(DEPTHS)}"
 # How many random deliveries a property is tried on.
-EXAMPLES = {"fast": 15, "gate": 25, "laws": 600}
+EXAMPLES = {"fast": 15, "gate": 15, "laws": 600}
 
 
 def deep(laws: int, gate: int) -> int:

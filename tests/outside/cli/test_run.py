@@ -71,7 +71,7 @@ def night(tmp_path):
 
 
 def test_a_run_that_is_killed_leaves_every_table_before_or_after_its_commit_and_the_next_completes_it(night):
-    chance, rounds = random.Random(26), deep(20, 3)
+    chance, rounds = random.Random(26), deep(20, 2)
     for place in range(rounds):
         for name in TABLES:
             night.write(name, place)

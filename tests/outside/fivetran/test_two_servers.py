@@ -15,7 +15,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 
 pytestmark = pytest.mark.process
 
-EACH, TIMES = deep(6, 3), deep(4, 2)
+EACH, TIMES = deep(6, 2), deep(4, 2)
 SYNCED = {"_fivetran_synced": instant("T1")}
 
 

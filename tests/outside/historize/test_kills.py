@@ -208,7 +208,7 @@ def waiting_at(request, postgres_url, other_postgres_url, tmp_path, engine):
     ]
 
 
-@pytest.mark.parametrize("table", WAITS[: deep(5, 3)])
+@pytest.mark.parametrize("table", WAITS[: deep(5, 2)])
 def test_a_load_that_is_killed_while_it_waits(waiting_at, table, loads):
     """R18, R31: It is killed while it waits for a lock before, during and after its transaction, with its
     session."""
