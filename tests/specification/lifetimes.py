@@ -83,7 +83,7 @@ def lasting_then(rows: Iterable[RememberedRow], known_at: int) -> list[SpannedRo
 
 
 def _has_length(start: Instant, end: Instant) -> bool:
-    return end is None or (start is not None and end > start)
+    return start is not None and (end is None or end > start)
 
 
 def adopted(rows: Iterable[tuple[int, Instant, Instant, bool]], span: Span) -> list[SpannedRow]:

@@ -119,7 +119,8 @@ _LASTING: Final = "({ended} IS NULL OR {ended} > {started})"
 _KNOWN: Final = "({known_to} IS NULL OR {known_to} > {known_from})"
 NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
 _NATIVE: Final = """
-SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows} WHERE {end} IS NULL OR {end} > {start}
+SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows}
+WHERE {start} IS NOT NULL AND ({end} IS NULL OR {end} > {start})
 """
 # Whether a version is true at an instant, or NULL if the version has no start (V99).
 TRUE_AT: Final = "{started} <= {at} AND ({ended} IS NULL OR {ended} > {at})"
@@ -129,7 +130,7 @@ _NATIVE_THEN: Final = f"""
 SELECT * FROM (
   SELECT *, {{start}} AS {{started}}, {END_THEN} AS {{ended}}
   FROM {{rows}} WHERE {{recorded}} <= {{until}} AND {NO_FACT}
-) AS known WHERE {_LASTING}
+) AS known WHERE {{started}} IS NOT NULL AND {_LASTING}
 """
 _PLAIN: Final = "SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows}"
 # A row that records an absence is not a version, and an end in the far future means that there is no end.
