@@ -51,7 +51,7 @@ def in_effect(metadata: Json) -> Json:
 def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
     """The properties that so far only the commits of a table or branch have. None removes a property."""
     pending: dict[str, str | None] = {}
-    for _, commit in _published_commits(metadata):
+    for commit in _published_commits(metadata):
         pending |= pending_properties(_summary(commit).get(PENDING))
     head = None if branch == MAIN else head_of(metadata, branch)
     for commit in [] if head is None else _own_commits(metadata, branch, head)[:1]:
@@ -81,17 +81,13 @@ def _deliveries(metadata: Json) -> dict[str, int]:
     return {name: ref["snapshot-id"] for name, ref in refs if name.startswith(DELIVERY)}
 
 
-def _published_commits(metadata: Json) -> list[tuple[str, Json]]:
-    """The published branches of deliveries, each with its commit, oldest first."""
+def _published_commits(metadata: Json) -> list[Json]:
+    """The newest commits of the published branches of deliveries, oldest first."""
     heads = _deliveries(metadata)
     past = ancestors(metadata, metadata.get(_CURRENT)) if heads else []
     if past and past[-1].get("parent-snapshot-id") is not None:
         _refuse_unclear(metadata, heads, {one["snapshot-id"] for one in past})
-    return [
-        (name, one)
-        for one in past[::-1]
-        if heads.get(name := _summary(one).get(BRANCH, "")) == one["snapshot-id"]
-    ]
+    return [one for one in past[::-1] if heads.get(_summary(one).get(BRANCH, "")) == one["snapshot-id"]]
 
 
 def head_of(metadata: Json, branch: str) -> int | None:

@@ -120,41 +120,17 @@ KEPT_AS: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_(
 ByPath = dict[str, pa.Scalar]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedColumns:
-    """Columns of row groups.
+def decode(
+    file: pq.ParquetFile,
+    paths: Collection[str],
+    groups: Sequence[int],
+    mask: pa.Array | None = None,
+    hold: Callable[[int], None] = lambda _: None,
+) -> pa.Table:
+    """Some columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them.
 
-    `rows` has the decoded columns. `whole` repeats the values of the other columns.
+    `mask` selects the rows to return. `hold` is called with the size of the decoded columns.
     """
-
-    rows: pa.Table
-    count: int
-    repeated: ByPath
-    leaves: Collection[str]
-    fields: Sequence[pa.Field]
-
-    def length(self, mask: pa.Array | None = None) -> int:
-        """The number of rows, or the number of rows that the mask selects."""
-        return self.count if mask is None else int(mask.true_count)
-
-    def whole(self, mask: pa.Array | None = None) -> pa.Table:
-        """All columns in the order of the file, with all rows or the rows of the mask."""
-        rows, count = self.rows, self.length(mask)
-        if mask is not None and rows.num_columns:
-            rows = rows.filter(mask)
-        if not self.repeated:
-            return rows
-        decoded = dict(zip(rows.column_names, rows.columns, strict=True))
-        columns = [
-            _column(self.repeated, self.leaves, field, field.name, decoded.get(field.name), count)
-            for field in self.fields
-        ]
-        schema = [field.with_type(values.type) for field, values in zip(self.fields, columns, strict=True)]
-        return pa.table(columns, schema=pa.schema(schema))
-
-
-def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) -> DecodedColumns:
-    """Some columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them."""
     fields = [field for field in file.schema_arrow if any(_is_below(path, field.name) for path in paths)]
     leaves = {
         path: type_
@@ -167,8 +143,23 @@ def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) 
         _keep_certain(repeated, leaves, column.name, column.type)
     unknown = [path for path in leaves if path not in repeated]
     rows = file.read_row_groups(groups, columns=unknown) if unknown or not repeated else pa.table({})
-    count = sum(file.metadata.row_group(number).num_rows for number in groups)
-    return DecodedColumns(rows, count, repeated, leaves, fields)
+    hold(rows.nbytes)
+    if mask is not None and rows.num_columns:
+        rows = rows.filter(mask)
+    if not repeated:
+        return rows
+    decoded = dict(zip(rows.column_names, rows.columns, strict=True))
+    count = _count_rows(file.metadata, groups, mask)
+    columns = [
+        _column(repeated, leaves, field, field.name, decoded.get(field.name), count) for field in fields
+    ]
+    schema = [field.with_type(values.type) for field, values in zip(fields, columns, strict=True)]
+    return pa.table(columns, schema=pa.schema(schema))
+
+
+def _count_rows(metadata: pq.FileMetaData, groups: Sequence[int], mask: pa.Array | None) -> int:
+    """The number of rows in row groups, or the number of rows that the mask selects."""
+    return sum(metadata.row_group(number).num_rows for number in groups) if mask is None else mask.true_count
 
 
 def _is_below(path: str, other: str) -> bool:
@@ -322,9 +313,7 @@ def read_fields(
     names = [fields[field["id"]].name for field in present]
     paths = [path for field in present for path in _paths(field, fields[field["id"]])]
     hold(packed_size(file.metadata, names, groups))
-    decoded = decode(file, paths, groups)
-    hold(decoded.rows.nbytes)
-    read, rows = decoded.whole(mask), decoded.length(mask)
+    read, rows = decode(file, paths, groups, mask, hold), _count_rows(file.metadata, groups, mask)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     by_id = {field["id"]: columns[fields[field["id"]].name] for field in present}
     values = [project_field(field, by_id.get(field["id"]), rows) for field in wanted]
