@@ -266,12 +266,8 @@ class PlanResult(Protocol):
         """The positions of the stored rows of one kind, as a Change needs them, or None if there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRows:
-    """The rows for an empty table, as one frame for each kind, with the counts and samples of their plan."""
-
-    sums: PlanSums
-    rows: "Mapping[str, DataFrame]"
+# The counts and samples of a plan for an empty table, and its rows by kind, or None if a full plan is needed.
+FirstRows: TypeAlias = "tuple[PlanSums, Mapping[str, DataFrame]] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +292,7 @@ class PlanTerms:
     kinds: Mapping[str, pa.Schema]
     plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
     first: Callable[[Mapping[str, LocalSide], MemoryLease], PlanResult | None] | None = None
-    first_in_tasks: Callable[[ExitStack], FirstRows | None] | None = None
+    first_in_tasks: Callable[[ExitStack], FirstRows] | None = None
     sift: "SiftTerms | None" = None
     only_tasks: bool = False
     checkpointed: bool = False

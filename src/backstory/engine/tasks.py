@@ -218,7 +218,8 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     if _are_few(terms, frames):
         return _plan_few(terms, _frames_to_plan(terms, frames))
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
-        return TaskPlan(terms, first.sums, None, first.rows)
+        sums, rows = first
+        return TaskPlan(terms, sums, None, rows)
     frames = _frames_to_plan(terms, frames)
     answers, sums = _answers_of(terms, frames, 1, stack)
     return TaskPlan(terms, sums, answers, {})

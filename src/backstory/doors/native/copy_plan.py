@@ -108,7 +108,7 @@ def plan_first_here(
     return DriverPlan(sums, {ADDED: RowBatches(opening) if count else None, APPEARED: None}, {REMOVED: None})
 
 
-def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
+def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows:
     """Plan a first copy in Spark. Persisted rows are released with `resources`.
 
     Returns None if a row is faulty or a key repeats. The full plan then reads all values.
@@ -129,7 +129,7 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
     appearing = delivered.select(*key)
     few = {APPEARED: _few_keys(inputs, appearing)} if number else {}
     sums = PlanSums(counts, few, {}, Counter({ADDED: number, APPEARED: number}))
-    return FirstRows(sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing})
+    return sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing}
 
 
 def _judge_first_rows(

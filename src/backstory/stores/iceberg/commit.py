@@ -184,7 +184,7 @@ def _write(
     if pending_deletions is not None:
         return files, pending_deletions.result()
     if change.removed is None:
-        return files, Deletions([], [])
+        return files, Deletions()
     deletions = write_deletions(store, table, positions_of(change.removed))
     written.extend(deletions.added)
     return files, deletions

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -357,26 +357,24 @@ VECTORS_SINCE = 3
 Positions = Mapping[str, BitMap64]
 
 
-@dataclass(frozen=True, slots=True)
-class Deletions:
+class Deletions(NamedTuple):
     """Iceberg's objects for new delete files, and for the delete files that they replace."""
 
-    added: list[Any]
-    replaced: list[Any]
+    added: Sequence[Any] = ()
+    replaced: Sequence[Any] = ()
 
 
 def write_deletions(store: IcebergStore, table: IcebergTable, positions: Positions) -> Deletions:
     """Write delete files for the rows at these positions. New vectors replace older delete files."""
     if not positions:
-        return Deletions([], [])
+        return Deletions()
     if table.format_version < VECTORS_SINCE:
-        return Deletions(_write_position_deletes(store, table, positions), [])
+        return Deletions(_write_position_deletes(store, table, positions))
     vectors = {file: (len(deleted), vector_bytes(deleted)) for file, deleted in positions.items()}
     written = write_vectors(store.jvm, table.iceberg, vectors)
     if written is None:
         raise conflict(table.shape.table)  # a data file is gone: rows were read from a newer state
-    added, replaced = written
-    return Deletions(list(added), list(replaced))
+    return Deletions(*map(list, written))
 
 
 _DELETES = pa.schema(

@@ -82,7 +82,6 @@ def is_location(name: str) -> bool:
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 # With these settings, Spark finds columns by their ids, regardless of their names in a file.
 SETTINGS: Final = ("spark.sql.parquet.fieldId.read.enabled", "spark.sql.parquet.fieldId.read.ignoreMissing")
@@ -113,7 +112,7 @@ class FoundFiles:
 
 
 def search(
-    store: IcebergStore, table: IcebergTable, condition: "Column", columns: "StructType", around: Surroundings
+    store: IcebergStore, table: IcebergTable, condition: "Column", columns: StructType, around: Surroundings
 ) -> FoundFiles:
     """The files with rows that meet the condition, in any snapshot or in the table's folders.
 
@@ -163,7 +162,7 @@ class _FileSearch:
     store: IcebergStore
     table: IcebergTable
     condition: "Column"
-    readings: "Sequence[StructType]"
+    readings: Sequence[StructType]
     listed: Mapping[str, ListedFile]
 
     def search_named(self, named: NamedFiles, locations: Collection[str]) -> set[str]:
@@ -222,7 +221,7 @@ class _FileSearch:
                     return True
         return False
 
-    def _read(self, columns: "StructType", files: Sequence[str]) -> "DataFrame":
+    def _read(self, columns: StructType, files: Sequence[str]) -> "DataFrame":
         """The columns of the condition, renamed to the names in the condition."""
         rows = self.store.spark.read.schema(columns)
         frame = rows.parquet(*(self.listed[file].location for file in files))
@@ -237,7 +236,7 @@ NAMED: Final = "backstory.named"
 
 def columns_with_ids(
     store: IcebergStore, table: IcebergTable, wanted: Mapping[str, tuple[str, ...]]
-) -> "StructType":
+) -> StructType:
     """Columns of the table with their ids, for Spark's file reader. A struct has only the named parts."""
     known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
     schema, fields = store.spark.table(store.sql_name(table.shape.table)).schema, list[StructField]()
@@ -254,9 +253,7 @@ def _field_with_id(name: str, type_: Any, id_: int) -> Any:
     return StructField(name, type_, nullable=True, metadata={ID: id_})
 
 
-def _reading_schemas(
-    store: IcebergStore, table: IcebergTable, columns: "StructType"
-) -> "Iterator[StructType]":
+def _reading_schemas(store: IcebergStore, table: IcebergTable, columns: StructType) -> Iterator[StructType]:
     """The columns, identified by their ids, and by each current, former or mapped name."""
     yield columns
     ids = {field.name: int(field.metadata[ID]) for field in columns}

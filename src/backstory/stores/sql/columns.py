@@ -89,28 +89,17 @@ def drift(old: SqlColumn, new: SqlColumn) -> str:
     DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither the fraction nor the integer part has fewer digits.
     DECIMAL never becomes FLOAT in a history.
     """
-    if old.datatype is new.datatype:
-        match old.datatype:
-            case Datatype.DECIMAL:
-                return _decimal(old, new)
-            case Datatype.STRING:
-                return _length(old.max_length, new.max_length)
-        return EQUAL
-    wider = {(Datatype.INTEGER, Datatype.BIGINT), (Datatype.DATE, Datatype.TIMESTAMP)}
-    return WIDENING if (old.datatype, new.datatype) in wider else OTHER
-
-
-def _length(old: int | None, new: int | None) -> str:
-    if old == new:
-        return EQUAL
-    return WIDENING if new is None or (old is not None and old < new) else OTHER
-
-
-def _decimal(old: SqlColumn, new: SqlColumn) -> str:
-    old_type, new_type = (
-        ColumnType(Kind.DECIMAL, column.decimal_precision or 38, column.decimal_scale or 0)
-        for column in (old, new)
-    )
-    if old_type == new_type:
-        return EQUAL
-    return WIDENING if fits(old_type, new_type) else OTHER
+    same, widening = old.datatype is new.datatype, False
+    if not same:
+        wider = {(Datatype.INTEGER, Datatype.BIGINT), (Datatype.DATE, Datatype.TIMESTAMP)}
+        widening = (old.datatype, new.datatype) in wider
+    elif old.datatype is Datatype.DECIMAL:
+        old_type, new_type = (
+            ColumnType(Kind.DECIMAL, column.decimal_precision or 38, column.decimal_scale or 0)
+            for column in (old, new)
+        )
+        same, widening = old_type == new_type, fits(old_type, new_type)
+    elif old.datatype is Datatype.STRING:
+        before, after = old.max_length, new.max_length
+        same, widening = before == after, after is None or (before is not None and before < after)
+    return EQUAL if same else WIDENING if widening else OTHER
