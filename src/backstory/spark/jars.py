@@ -34,7 +34,6 @@ from backstory.spark.launch import (
 )
 from backstory.spark.versions import (
     installed_build,
-    installed_version,
     package_suffix,
     require_build,
     resolver_folder,
@@ -362,7 +361,7 @@ def must_fetch(properties: Mapping[str, str]) -> bool:
 
 def iceberg_package(spark: str | None = None, scala: str | None = None) -> str:
     """The Iceberg package for this version of Spark and Scala, by default for the installed Spark."""
-    suffix = package_suffix(spark or installed_version(), scala)
+    suffix = package_suffix(spark, scala)
     return f"org.apache.iceberg:iceberg-spark-runtime-{suffix}:{ICEBERG}"
 
 

@@ -29,11 +29,6 @@ _FOUR_ONE: Final = (4, 1)
 DEFAULTS: Final = "spark-defaults.conf"
 
 
-def installed_version() -> str:
-    """The installed version of pyspark, for a session of our own."""
-    return version("pyspark")
-
-
 def spark_home() -> Path:
     """The folder of the installed Spark."""
     from pyspark.find_spark_home import _find_spark_home
@@ -101,11 +96,12 @@ def is_older(version: str, oldest: Version) -> bool:
     return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest
 
 
-def package_suffix(spark: str, scala: str | None = None) -> str:
-    """The suffix of package names for this version of Spark, such as `3.5_2.12`.
+def package_suffix(spark: str | None, scala: str | None = None) -> str:
+    """The suffix of package names for a version of Spark, by default the installed one, such as `3.5_2.12`.
 
     Spark 4 uses Scala 2.13. Spark 3.5 uses 2.12, unless its Java reports another `scala`.
     """
+    spark = spark or version("pyspark")
     short = ".".join((scala or "2.12").split(".")[:2]) if is_older(spark, _FOUR) else "2.13"
     return f"{'.'.join(spark.split('.')[:2])}_{short}"
 

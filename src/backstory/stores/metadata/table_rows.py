@@ -96,7 +96,7 @@ class TableReader:
         specs = self.table.metadata.get("partition-specs") or []
         wanted = RowSelection([by_name[name] for name in names], partition_ids(specs))
         if snapshot is None:
-            return _Reading(self, wanted, 0).table(())
+            return self._read(wanted, (), 0)
         if not sought:
             count = number_of_rows(snapshot)
             if count is None or int(count) > (most or MOST_ROWS):
@@ -107,7 +107,7 @@ class TableReader:
             wanted = replace(wanted, filter_fields=filtered, choose=search.choose, may_have=search.may_have)
         live = live_files(snapshot["manifest-list"], summary_of(snapshot), self.opener)
         files = files_to_read(live, self.opener, [] if search is None else [search])
-        return _Reading(self, wanted, most or MOST_ROWS).table(files)
+        return self._read(wanted, files, most or MOST_ROWS)
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
         """All rows of a file, even deleted ones, with these current columns. Raises the errors of `rows`."""
@@ -115,45 +115,34 @@ class TableReader:
         by_name = {field["name"]: field for field in self.table.fields}
         specs = self.table.metadata.get("partition-specs") or []
         wanted = RowSelection([by_name[name] for name in names], partition_ids(specs))
-        return _Reading(self, wanted, file.record_count).table([(file, None)])
+        return self._read(wanted, [(file, None)], file.record_count)
 
-
-@dataclass(slots=True)
-class _Reading:
-    """The progress of one read: the numbers of kept rows and of bytes read."""
-
-    files: TableReader
-    wanted: RowSelection
-    most: int
-    rows: int = 0
-    size: int = 0
-
-    def table(self, files: Iterable[FileToRead]) -> pa.Table:
+    def _read(self, wanted: RowSelection, files: Iterable[FileToRead], most: int) -> pa.Table:
         """The wanted rows of files, except the deleted rows at these positions."""
-        schema = pa.schema([(field["name"], arrow_type_of(field["type"])) for field in self.wanted.fields])
+        schema = pa.schema([(field["name"], arrow_type_of(field["type"])) for field in wanted.fields])
+        parts, count, searched = list[pa.Table](), 0, 0
+
+        def hold(held: HeldParts, size: int) -> None:
+            nonlocal searched
+            held.hold(size)
+            searched += size
+            if wanted.choose is not None and searched > MOST_BYTES:
+                raise Unreadable(f"more than {MOST_BYTES} bytes to search")
+
         try:
-            parts = [part for file, deleted in files for part in self._parts(file, deleted)]
+            for file, deleted in files:
+                held = HeldParts(self.lease, file.file_path)
+                with self.opener.parquet(file.file_path) as opened:
+                    live_mask = cache(partial(mask_of_visible, deleted, opened.metadata.num_rows))
+                    for rows, _ in wanted.parts(opened, live_mask, partial(hold, held)):
+                        held.keep(rows)
+                        count += rows.num_rows
+                        if count > most:
+                            raise Unreadable(f"more than {most} rows")
+                parts += held.whole()
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
         return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
-
-    def _parts(self, file: "DataFile", deleted: "BitMap64 | None") -> list[pa.Table]:
-        held = HeldParts(self.files.lease, file.file_path)
-
-        def hold(size: int) -> None:
-            held.hold(size)
-            self.size += size
-            if self.wanted.choose is not None and self.size > MOST_BYTES:
-                raise Unreadable(f"more than {MOST_BYTES} bytes to search")
-
-        with self.files.opener.parquet(file.file_path) as opened:
-            live_mask = cache(partial(mask_of_visible, deleted, opened.metadata.num_rows))
-            for rows, _ in self.wanted.parts(opened, live_mask, hold):
-                held.keep(rows)
-                self.rows += rows.num_rows
-                if self.rows > self.most:
-                    raise Unreadable(f"more than {self.most} rows")
-        return held.whole()
 
 
 def is_small(snapshot: Mapping[str, Any]) -> bool:
