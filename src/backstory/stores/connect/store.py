@@ -55,9 +55,9 @@ class _Described:
 
 
 class DescribedField(_Described):
-    """A column of a schema."""
+    """A column of a schema, or a field of a table's partitions."""
 
-    members: ClassVar = {"fieldId": "id", "name": "name"}
+    members: ClassVar = {"fieldId": "id", "name": "name", "sourceId": "source-id"}
 
 
 class DescribedSchema(_Described):
@@ -115,46 +115,35 @@ class DescribedReference(_Described):
         return not self.isTag()
 
 
-class DescribedPart(_Described):
-    """A field of a table's partitions."""
-
-    members: ClassVar = {"name": "name", "sourceId": "source-id"}
-
-
 class DescribedSpec(_Described):
     """The partitions of a table."""
 
-    def fields(self) -> list[DescribedPart]:
+    def fields(self) -> list[DescribedField]:
         """The fields of the partitions."""
-        return [DescribedPart(field) for field in self.json["fields"]]
-
-
-@dataclass(frozen=True)
-class DescribedState(_Described):
-    """The metadata of a table, and its file."""
-
-    file: str
-    members: ClassVar = {"formatVersion": "format-version", "lastColumnId": "last-column-id"}
-
-    def metadataFileLocation(self) -> str:  # noqa: N802 - Java's name
-        """The file of the metadata."""
-        return self.file
-
-    def current(self) -> "DescribedState":
-        """The metadata, as it was read."""
-        return self
+        return [DescribedField(field) for field in self.json["fields"]]
 
 
 @dataclass(frozen=True)
 class DescribedTable(_Described):
-    """A table in one of its states, and the file of its metadata."""
+    """A table in one of its states, with its metadata and the file of that metadata."""
 
     file: str
-    members: ClassVar = {"uuid": "table-uuid", "location": "location"}
+    members: ClassVar = {
+        "uuid": "table-uuid",
+        "location": "location",
+        "formatVersion": "format-version",
+        "lastColumnId": "last-column-id",
+    }
 
-    def operations(self) -> DescribedState:
-        """The table's metadata."""
-        return DescribedState(self.json, self.file)
+    def operations(self) -> "DescribedTable":
+        """The table, which is its metadata as well."""
+        return self
+
+    current = operations
+
+    def metadataFileLocation(self) -> str:  # noqa: N802 - Java's name
+        """The file of the metadata."""
+        return self.file
 
     def properties(self) -> dict[str, str]:
         """The table's properties, including Iceberg's own."""
