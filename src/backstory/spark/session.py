@@ -254,10 +254,16 @@ def session_properties(settings: Settings) -> dict[str, str]:
         chosen.update(ON_THIS_MACHINE)
     if _embeds(settings):
         chosen["spark.hadoop.fs.permissions.umask-mode"] = f"{OWNER_ALONE:03o}"  # Hadoop has its own umask
+    embedded = {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:{settings.warehouse}/{CATALOG_FILE}?busy_timeout=60000&open_mode={EXISTING}",
+        "jdbc.schema-version": "V1",
+        "warehouse": str(settings.warehouse),
+    }
     for name, catalog in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
         chosen[prefix] = "org.apache.iceberg.spark.SparkCatalog"
-        for key, value in (catalog or _embedded_catalog(settings.warehouse)).items():
+        for key, value in (catalog or embedded).items():
             chosen[f"{prefix}.{key}"] = value
         # Two servers may write to one catalog, so that a cached table could be outdated.
         chosen[f"{prefix}.cache-enabled"] = "false"
@@ -270,15 +276,6 @@ def session_properties(settings: Settings) -> dict[str, str]:
 def _embeds(settings: Settings) -> bool:
     """Whether the settings include the embedded catalog."""
     return not all(settings.catalogs.values())
-
-
-def _embedded_catalog(warehouse: Path) -> Mapping[str, str]:
-    return {
-        "type": "jdbc",
-        "uri": f"jdbc:sqlite:{warehouse}/{CATALOG_FILE}?busy_timeout=60000&open_mode={EXISTING}",
-        "jdbc.schema-version": "V1",
-        "warehouse": str(warehouse),
-    }
 
 
 def _pyspark() -> "type[SparkSession]":

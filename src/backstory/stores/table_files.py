@@ -208,7 +208,8 @@ class RemoteFile:
 
     def fetch(self, spans: Iterable[Span]) -> None:
         """Fetch these spans concurrently. Each ends after its last byte."""
-        missing = [span for span in spans if not self._has(span)]
+        held = [(start, start + len(piece)) for start, piece in self._pieces]
+        missing = [span for span in spans if not any(a <= span[0] and span[1] <= b for a, b in held)]
         requests = [part for span in merge_spans(missing, HOLE) for part in _parts(span)]
         if not requests:
             return
@@ -231,9 +232,6 @@ class RemoteFile:
     def raw(self) -> RawIOBase:
         """An unbuffered reader, which requests only the bytes that are read."""
         return _RemoteReader(self)
-
-    def _has(self, span: Span) -> bool:
-        return any(start <= span[0] and span[1] <= start + len(piece) for start, piece in self._pieces)
 
     def _request(self, span: Span) -> bytes:
         return bytes(self._file.read_at(span[1] - span[0], span[0])) if span[0] < span[1] else b""

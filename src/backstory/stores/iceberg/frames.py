@@ -116,20 +116,16 @@ def hold_memory_of_rows(store: IcebergStore, lease: MemoryLease, what: str, size
 
 def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     """The rows of several frames, collected in one query."""
-    if len(sides) == 1:
-        return {side: _collect_frame(frame) for side, frame in sides.items()}
+    if len(sides) == 1:  # the names of its columns may differ only in case
+        ((side, frame),) = sides.items()
+        names = list(_shared_names(frame.schema, {}))
+        return {side: arrow_of(frame.toDF(*names)).rename_columns(frame.columns)}
     together, shared = tag_sides(sides)
     rows = arrow_of(together)
     return {
         side: side_rows(rows, number, shared[side], frame.columns)
         for number, (side, frame) in enumerate(sides.items())
     }
-
-
-def _collect_frame(frame: "DataFrame") -> pa.Table:
-    """The rows of a frame whose column names may differ only in case."""
-    names = list(_shared_names(frame.schema, {}))
-    return arrow_of(frame.toDF(*names)).rename_columns(frame.columns)
 
 
 def _shared_names(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:

@@ -215,7 +215,7 @@ def expire(
     A snapshot of a branch or tag remains, unless the tag is too old. `renewed` tags get this maximum age in
     milliseconds. Raises TryAgain if another writer committed first.
     """
-    iceberg, known = table.iceberg, _snapshot_ids(table.iceberg)
+    iceberg, known = table.iceberg, {int(one.snapshotId()) for one in table.iceberg.snapshots()}
     with translate_faults(table.shape.table):
         if tags or renewed:
             managing = iceberg.manageSnapshots()
@@ -227,11 +227,8 @@ def expire(
         expiring = iceberg.expireSnapshots().expireOlderThan(before_ms).retainLast(1).cleanExpiredFiles(True)
         left = delete_files(iceberg, commit_expiry(jvm, expiring))
         iceberg.refresh()
-    return Expired(len(known - _snapshot_ids(iceberg)), sorted(map(bare_location, left)))
-
-
-def _snapshot_ids(iceberg: Any) -> set[int]:
-    return {int(snapshot.snapshotId()) for snapshot in iceberg.snapshots()}
+    known -= {int(one.snapshotId()) for one in iceberg.snapshots()}
+    return Expired(len(known), sorted(map(bare_location, left)))
 
 
 LATEST = (1 << 63) - 1
