@@ -66,7 +66,7 @@ class Export(Receipt):
 
 def write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
     """Write rows and return their number. If the process is killed, the file is unchanged or complete."""
-    rows, names = 0, export_names(schema.names)
+    rows, names = 0, _export_names(schema.names)
     shown = pa.schema([(name, all_optional(each.type)) for name, each in zip(names, schema, strict=True)])
     is_csv = file.suffix.lower() == ".csv"
     open_file = _open_csv if is_csv else partial(pq.ParquetWriter, compression="zstd")
@@ -79,9 +79,8 @@ def write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> i
     return rows
 
 
-def export_names(names: Iterable[str]) -> list[str]:
+def _export_names(names: list[str]) -> list[str]:
     """The names of the columns in the file. A user's own `known_from` becomes `known_from_src`."""
-    names = list(names)
     if STATED_FROM not in names:
         return names
     return [_OWN.get(name, f"{name}_src" if name in _OWN.values() else name) for name in names]

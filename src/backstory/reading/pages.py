@@ -15,7 +15,7 @@ from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.files import KnownFiles, are_after, equals_next, query_rows, sort_rows, table_in_files
 from backstory.reading.options import Selection, exact_value, key_of
-from backstory.reading.questions import HISTORIES, history_of, order_columns, shown_key
+from backstory.reading.questions import HISTORIES, order_columns, shown_key
 from backstory.reading.timelines import shown_name
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata import table_rows
@@ -227,7 +227,7 @@ def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tup
     """The table's own name and the search for each column of `where`, by the names that readers show."""
     shape = known.shape
     lasting = shape.layout in HISTORIES
-    users = history_of(known.stored, shape).user_columns if lasting else shape.user_columns
+    users = known.history.user_columns if lasting else shape.user_columns
     names = {shown_name(each.source) if lasting else each.source: each for each in users}
     searches: dict[str, tuple[str, Search]] = {}
     for name, text in where.items():

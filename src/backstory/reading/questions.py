@@ -147,32 +147,6 @@ def commits_by_recorded_time(table: TableMetadata) -> dict[datetime, int]:
     return {parse_instant(time): snapshot for time, snapshot in times if time}
 
 
-def history_of(table: TableLike, shape: Shape | None = None) -> History:
-    """The history of a table.
-
-    Raises UsageError if it keeps no history. `shape` is its shape at another time.
-    """
-    shape = shape or table.shape
-    if shape.layout not in HISTORIES:
-        raise UsageError(
-            "no-history",
-            f"{shape.table} keeps no history (its layout is {shape.layout}).",
-            "Read its rows with `current`.",
-        )
-    if shape.layout is not Layout.ODF:
-        return History(shape)
-    system = {name for name in system_columns(table).values() if isinstance(name, str)}
-    return History(shape, own=frozenset(system - set(table.shape.key)))
-
-
-def warn_of_disorder(table: TableLike) -> None:
-    """Log a warning if a sender broke the history of the table."""
-    if table.properties.get(DISORDER) == "true":
-        log.warning(
-            f"{table.shape.table} has versions that overlap; at any time the one that began last is used"
-        )
-
-
 def shown_key(shape: Shape) -> list[str]:
     """The names of the key's columns in answers, or none if one of them is not a user's column."""
     users = {each.name: each for each in shape.user_columns}
@@ -270,7 +244,17 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     @property
     def history(self) -> History:
         """The history of the table. Raises UsageError if it keeps none."""
-        return history_of(self.stored, self.shape)
+        shape = self.shape
+        if shape.layout not in HISTORIES:
+            raise UsageError(
+                "no-history",
+                f"{shape.table} keeps no history (its layout is {shape.layout}).",
+                "Read its rows with `current`.",
+            )
+        if shape.layout is not Layout.ODF:
+            return History(shape)
+        system = {name for name in self.system.values() if isinstance(name, str)}
+        return History(shape, own=frozenset(system - set(self.stored.shape.key)))
 
     @property
     def system(self) -> Mapping[str, Any]:
@@ -290,17 +274,22 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
         `key` replaces the columns that identify a record.
         """
-        names, shape, log = self.system, self.shape, None
+        names, shape, kind = self.system, self.shape, None
         if names:
             has_op, in_key = names["op"] is not None, names["event_time"] in shape.key
-            log = lifetimes.LogKind(bool(names["events"]), has_op, not has_op and not in_key)
+            kind = lifetimes.LogKind(bool(names["events"]), has_op, not has_op and not in_key)
         listed = lifetimes.recorded_columns(syntax, shape, column, names, remembered=remembered)
         rows = f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded"
-        return query(replace(syntax, rows=rows), identity_names(names, shape) if key is None else key, log)
+        return query(replace(syntax, rows=rows), identity_names(names, shape) if key is None else key, kind)
 
     def versions(self, narrow: Narrowing | None = None, *more: str) -> Rows:
-        """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL if it is open."""
-        warn_of_disorder(self.stored)
+        """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL if it is open.
+
+        Logs a warning if a sender broke the history of the table.
+        """
+        if self.stored.properties.get(DISORDER) == "true":
+            name = self.stored.shape.table
+            log.warning(f"{name} has versions that overlap; at any time the one that began last is used")
         return self.ask(self.versions_query(narrow), *more)
 
     def versions_query(self, narrow: Narrowing | None = None) -> Query:

@@ -43,14 +43,14 @@ def make_views(
     """
     if not dry_run:
         _require_extensions(store)
-    may_make = not dry_run and _may_hold_views(store)
-    existing_names = views_of(store, table.schema) if may_make else None
-    can_make = existing_names is not None
-    for name in queries if existing_names is not None else ():
-        _require_free(store, table, name, existing_names or set())
-    for name, sql in queries.items() if can_make else ():
-        can_make = can_make and _make_view(store, table, name, sql)
-    return [{"view": str(name), "made": can_make, "sql": sql} for name, sql in queries.items()]
+    names, made = None, False
+    if not dry_run and _may_hold_views(store):
+        names = views_of(store, table.schema)
+    if names is not None:
+        for name in queries:
+            _require_free(store, table, name, names)
+        made = all(_make_view(store, table, name, sql) for name, sql in queries.items())
+    return [{"view": str(name), "made": made, "sql": sql} for name, sql in queries.items()]
 
 
 def _require_extensions(store: IcebergStore) -> None:
