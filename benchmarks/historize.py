@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import backstory
-from backstory.doors.historize.door import choose, historize_on_spark
+from backstory.doors.historize.door import choose, historize_on_spark, open_model
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
-from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.engine.deliver import commit_change

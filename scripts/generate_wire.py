@@ -8,7 +8,7 @@ places:
 1. The first line tells where the file comes from.
 2. Imports name our package; protoc supposes that its output lies on the path.
 3. So do the classes, which otherwise could not be pickled.
-4. Descriptors go into the pool of wire/pool.py, which tells why, and not into the default pool.
+4. Descriptors go into the pool of wire/__init__.py, which tells why, and not into the default pool.
 """
 
 import argparse
@@ -35,7 +35,7 @@ IMPORTS = (r"^import (\w+_pb2) as ", rf"from {PACKAGE} import \1 as ")
 CLASSES = (r"(BuildTopDescriptorsAndMessages\(DESCRIPTOR, ')", rf"\1{PACKAGE}.")
 POOL_IMPORT = (
     r"^from google\.protobuf import descriptor_pool as _descriptor_pool$",
-    f"from {PACKAGE}.pool import POOL as _POOL",
+    f"from {PACKAGE} import POOL as _POOL",
 )
 POOL_USE = (r"_descriptor_pool\.Default\(\)", "_POOL")
 

@@ -174,11 +174,9 @@ class Document:
         self.sort = sort
         self.start = start
 
-    def wrong(self, path: DocumentPath, why: str, remedy: str = "", code: str = "") -> UsageError:
-        """The error for a part of the document."""
-        return UsageError(
-            code or self.sort.wrong_code, f"{self.place(path)}: {why}", remedy or f"Fix the {self.sort.noun}."
-        )
+    def at(self, *path: str | int) -> "DocumentPart":
+        """The part at a path."""
+        return DocumentPart(self, path)
 
     def place(self, path: DocumentPath) -> str:
         """The place of a part: file, line and path."""
@@ -204,6 +202,28 @@ class Document:
                 break
             node, mark = child, (place[0] + 1, place[1] + 1)
         return mark
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPart:
+    """A part of a document, to which errors refer."""
+
+    document: Document
+    path: tuple[str | int, ...]
+
+    def at(self, *path: str | int) -> "DocumentPart":
+        """A part of this part."""
+        return DocumentPart(self.document, (*self.path, *path))
+
+    @property
+    def place(self) -> str:
+        """The place of this part: file, line and path."""
+        return self.document.place(self.path)
+
+    def wrong(self, why: str, remedy: str = "", code: str = "") -> UsageError:
+        """The error for this part."""
+        sort = self.document.sort
+        return UsageError(code or sort.wrong_code, f"{self.place}: {why}", remedy or f"Fix the {sort.noun}.")
 
 
 def path_text(path: DocumentPath) -> str:
@@ -298,18 +318,19 @@ def _error_path(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
 def _validation_error(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
     """Pydantic's error as a UsageError with its path and line."""
     path, kind, context = error["loc"], error["type"], error.get("ctx", {})
+    at = document.at(*path)
     if kind == "extra_forbidden":
         names = _names_at(part, document.tree, path[:-1])
-        return document.wrong(path, "there is no such key.", nearest_name(str(path[-1]), names))
+        return at.wrong("there is no such key.", nearest_name(str(path[-1]), names))
     if kind == "missing":
-        return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
+        return at.wrong("this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:
-        return document.wrong(path, f"{_excerpt(error['input'])} is not one of {context['expected']}.")
+        return at.wrong(f"{_excerpt(error['input'])} is not one of {context['expected']}.")
     if kind == "string_pattern_mismatch":
-        return document.wrong(path, f"{_excerpt(error['input'])} does not match {context['pattern']}.")
+        return at.wrong(f"{_excerpt(error['input'])} does not match {context['pattern']}.")
     by_pydantic = f"{error['msg'][:1].lower()}{error['msg'][1:]}".rstrip(".")
     why = context.get("why") or TYPES.get(kind, by_pydantic)
-    return document.wrong(path, f"{why}.", context.get("remedy", ""))
+    return at.wrong(f"{why}.", context.get("remedy", ""))
 
 
 def _excerpt(value: Any) -> str:

@@ -5,7 +5,7 @@ from itertools import groupby
 import pyarrow as pa
 import pytest
 from committing import commit
-from destination import PLAIN, fresh
+from destination import PLAIN, add_column, fresh
 from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,9 @@ from specification.live_rows import apply as live_rule
 from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
-from backstory.doors.fivetran.batches import RequestFiles, batch_files
+from backstory.doors.fivetran.batches import AcceptedFiles, batch_of
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.batches import deliver_batch
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change
@@ -27,6 +29,12 @@ from backstory.stores.tables import existing, rows_of
 from backstory.testing.sender import write_batch_file
 
 KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}
+FILES = {
+    "replace": "replace_files",
+    "update": "update_files",
+    "delete": "delete_files",
+    "earliest": "earliest_start_files",
+}
 ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
@@ -54,15 +62,20 @@ class Table:
 
     def delivery(self, batch, *, by_row=False):
         """The batch as files: one for rows with equal columns, or one per row."""
-        found = {
-            kind: [
-                write_batch_file(self.folder, rows, list(rows[0]), PLAIN)
+        files = {
+            name: [
+                str(write_batch_file(self.folder, rows, list(rows[0]), PLAIN).path)
                 for rows in _parts(batch.get(kind, []), kind, by_row=by_row, ends=self.keeps_history)
             ]
-            for kind in ("replace", "update", "delete", "earliest")
+            for kind, name in FILES.items()
+            if kind in batch
         }
-        files, columns = RequestFiles(PLAIN, *found.values()), types(self.columns)
-        return batch_files(self.name, b"", columns, KEY, files, of_versions=self.keeps_history)
+        table = common.Table(name=self.name.name)
+        for name, type_ in types(self.columns).items():
+            add_column(table, name, type_.kind, key=name in KEY)
+        make = sdk.WriteHistoryBatchRequest if self.keeps_history else sdk.WriteBatchRequest
+        markers = sdk.FileParams(null_string=PLAIN.null_string, unmodified_string=PLAIN.unmodified_string)
+        return batch_of(make(table=table, file_params=markers, **files), self.name, AcceptedFiles())
 
     def deliver(self, delivery):
         return deliver_batch(self.store, delivery)

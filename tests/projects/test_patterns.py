@@ -147,7 +147,7 @@ def test_freshness_is_of_the_tables_of_former_runs(team, erp):
 
 
 def declared(team):
-    from backstory.projects.patterns import declare_tables
+    from backstory.projects.declarations import declare_tables
     from backstory.sources.databases.copies import declared_keys
 
     return declare_tables(read_project(team.file), [], lambda _: False, declared_keys).declarations

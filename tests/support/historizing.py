@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from backstory.documents import Document
+from backstory.doors.historize.door import run_model
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, base_columns, business_keys
-from backstory.doors.historize.model_load import run_model
 from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest
 from backstory.doors.historize.resolve import MODEL, resolve, schema_of
 from backstory.doors.historize.sql_target import SqlTarget

@@ -12,8 +12,7 @@ from typing import Any
 from historizing import Place, aware, dataset, document, second
 from hypothesis import strategies as st
 
-from backstory.doors.historize.hist_state import sync_hist
-from backstory.doors.historize.load import stored_history
+from backstory.doors.historize.hist_state import stored_history, sync_hist
 from backstory.doors.historize.model import StateLabels
 from backstory.model.table import Archive
 from backstory.reading.history_queries import Query, StoredHistory

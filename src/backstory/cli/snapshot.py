@@ -131,14 +131,14 @@ def historize(
 
 def _model_text(request: HistorizeRequest, *, schema: bool, resolved: bool) -> str:
     """The JSON Schema of models, or the model with every default, or the statements that load it."""
-    from backstory.doors.historize import door, hist_state, model, model_load
+    from backstory.doors.historize import door, hist_state, model
 
     if schema:
         return json.dumps(model.Model.model_json_schema(), indent=2) + "\n"
     if not request.model:
         raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
     if resolved:
-        return hist_state.as_yaml(model_load.open_model(request.model)[0])
+        return hist_state.as_yaml(door.open_model(request.model)[0])
     return door.script(door.choose(request.model, request.dialect), request.dataset)
 
 

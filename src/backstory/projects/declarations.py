@@ -1,7 +1,15 @@
-"""The declarations of a project file: the options, the tables that are read and written, and the order."""
+"""The declarations of a project file: the options, the tables that are read and written, and the order.
+
+A pattern such as `erp.*` declares tables of its database and of past runs. A table with its own declaration
+belongs to no pattern. Every other table belongs to the first pattern that matches. If a database cannot be
+listed, the tables of past runs are delivered as usual, and the pattern fails.
+"""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -11,8 +19,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
-from backstory.documents import Document, DocumentKind, DocumentPath, nearest_name, read_document, validate
-from backstory.doors.historize.model_load import open_model
+from backstory.documents import Document, DocumentKind, DocumentPart, nearest_name, read_document, validate
+from backstory.doors.historize.door import open_model
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.native.options import TABLE, ApplyRequest, SnapshotRequest
 from backstory.doors.odf.lints import secrets_in_address
@@ -32,7 +40,8 @@ from backstory.projects.entries import (
 )
 from backstory.projects.files import CopyTimes, expand, times_of_copies
 from backstory.sources import templates
-from backstory.sources.databases.address import is_database
+from backstory.sources.databases.address import Database, is_database, parse_address
+from backstory.sources.databases.copies import Keys
 
 FILE: Final = "histories.yaml"
 HISTORIES: Final = DocumentKind(
@@ -132,11 +141,11 @@ def project_of(file: Path, document: Document, entries: Histories) -> Project:
     """The project of a file that was read, from its document and its entries."""
     declarations = tuple(_declarations(entries, document, file.parent))
     patterns = tuple(
-        _declare_pattern(name, entry, entries, document)
+        _declare_pattern(name, entry, entries, document.at("tables", name))
         for name, entry in entries.tables.items()
         if is_pattern(name)
     )
-    _refuse_doubles(declarations, document)
+    _refuse_doubles(declarations)
     project = Project(file, declarations, patterns)
     refuse_unknown(project)
     return project
@@ -157,31 +166,27 @@ def fill_in(text: str, document_place: str = "") -> str:
 
 
 def _declarations(entries: Histories, document: Document, folder: Path) -> Iterator[Declaration]:
-    for name, group in {"defaults": entries.defaults, **entries.groups}.items():
-        at = ("defaults",) if group is entries.defaults else ("groups", name)
-        _refuse_secrets(group, document, at)
+    _refuse_secrets(entries.defaults, document.at("defaults"))
+    for name, group in entries.groups.items():
+        _refuse_secrets(group, document.at("groups", name))
     for name, table in entries.tables.items():
         if not is_pattern(name):
-            yield _declare_table(name, table, entries, document, ("tables", name))
+            yield _declare_table(name, table, entries, document.at("tables", name))
     for number, model in enumerate(entries.models):
-        yield _declare_model(model, document, ("models", number), folder)
+        yield _declare_model(model, document.at("models", number), folder)
     for number, dataset in enumerate(entries.datasets):
-        yield _declare_dataset(dataset, document, ("datasets", number), folder)
+        yield _declare_dataset(dataset, document.at("datasets", number), folder)
 
 
-def _declare_table(
-    name: str, entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
-) -> Declaration:
-    """The declaration of a table, from its entry at this path in the document."""
-    table = _with_place(document, path, lambda: table_name(name))
-    options_written = _options_of_table(entry, entries, document, path)
+def _declare_table(name: str, entry: TableEntry, entries: Histories, part: DocumentPart) -> Declaration:
+    """The declaration of a table, from its entry in the document."""
+    with _with_place(part):
+        table = table_name(name)
+    options_written = _options_of_table(entry, entries, part)
     kind = _kind_of_table(options_written)
     source = expand(options_written["source"], table)
-    times = _with_place(
-        document,
-        (*path, "at") if "at" in entry.model_fields_set else path,
-        lambda: times_of_copies(source, expand(options_written.get("at") or "", table), kind),
-    )
+    with _with_place(part.at("at") if "at" in entry.model_fields_set else part):
+        times = times_of_copies(source, expand(options_written.get("at") or "", table), kind)
     options = {key: value for key, value in _options(options_written).items() if key != "at" or times.fixed}
     declared = Declaration(
         name,
@@ -192,9 +197,10 @@ def _declare_table(
         writes=frozenset({name}),
         times=times,
         restart=bool(options_written.get("restart")),
-        **_schedule_fields(options_written, document, path),
+        **_schedule_fields(options_written, part),
     )
-    _with_place(document, path, lambda: _require_options(declared))
+    with _with_place(part):
+        _require_options(declared)
     return declared
 
 
@@ -202,59 +208,50 @@ def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snap
     return "apply" if any(options_written.get(option) for option in _OF_FEEDS) else "snapshot"
 
 
-def _options_of_table(
-    entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
-) -> dict[str, Any]:
+def _options_of_table(entry: TableEntry, entries: Histories, part: DocumentPart) -> dict[str, Any]:
     """The keys of a table's entry, with the keys of its group and the defaults.
 
     Raises UsageError if it has no source.
     """
-    if entry.group is not None and entry.group not in entries.groups:
-        raise document.wrong(
-            (*path, "group"),
-            f"there is no group {entry.group}.",
-            nearest_name(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
-        )
-    _refuse_secrets(entry, document, path)
-    of_group = entries.groups[entry.group] if entry.group else GroupEntry()
-    merged = _merge_entries(entries.defaults, of_group, entry)
+    groups = entries.groups
+    if entry.group is not None and entry.group not in groups:
+        remedy = nearest_name(entry.group, list(groups)) if groups else "Declare it below groups."
+        raise part.at("group").wrong(f"there is no group {entry.group}.", remedy)
+    _refuse_secrets(entry, part)
+    merged = _merge_entries(entries.defaults, groups[entry.group] if entry.group else GroupEntry(), entry)
     if "source" not in merged:
-        raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
-    if entry.without and not is_pattern(str(path[-1])):
-        raise document.wrong((*path, "except"), "only a pattern of tables has exceptions.", "Leave it out.")
+        raise part.wrong("source is missing.", "Name a file, a table or a database.")
+    if entry.without and not is_pattern(str(part.path[-1])):
+        raise part.at("except").wrong("only a pattern of tables has exceptions.", "Leave it out.")
     # Defaults for other kinds of tables are left out; the table's own options must fit.
     mine = entry.model_fields_set | _OPTIONS_OF[_kind_of_table(merged)] | {"source"}
     mine |= ScheduledEntry.model_fields.keys()
     return {key: value for key, value in merged.items() if key in mine}
 
 
-def _declare_pattern(name: str, entry: TableEntry, entries: Histories, document: Document) -> TablePattern:
+def _declare_pattern(name: str, entry: TableEntry, entries: Histories, part: DocumentPart) -> TablePattern:
     """The pattern of an entry. Raises UsageError if its tables cannot be listed."""
-    path = ("tables", name)
-    options_written = _options_of_table(entry, entries, document, path)
+    options_written = _options_of_table(entry, entries, part)
     source = options_written["source"]
     if not is_database(source) or "{table}" not in source:
-        raise document.wrong(
-            path,
+        raise part.wrong(
             "a pattern is for tables of a database, whose address has `{table}` in place of their names.",
             "Write the source as postgresql://user@host/database?table={schema}.{table}, or name one table.",
         )
     schemas, _, tables = name.partition(".")
     if not tables or (is_pattern(schemas) and "{schema}" not in source):
-        raise document.wrong(
-            path,
+        raise part.wrong(
             "the schema of these tables is not clear.",
             "Write the pattern as schema.*, or `{schema}` in the source.",
         )
 
     def declare(table: str, key: Sequence[str]) -> Declaration:
         mine = entry.model_copy(update={"key": tuple(key)}) if key else entry
-        declared = _declare_table(table, mine, entries, document, path)
-        return replace(declared, pattern=name)
+        return replace(_declare_table(table, mine, entries, part), pattern=name)
 
     declare(name, ())  # raises the errors of its options
-    schedule = _schedule_fields(options_written, document, path)
-    return TablePattern(name, source, entry.without, schedule["place"], schedule["expect"], declare)
+    expect = _schedule_fields(options_written, part)["expect"]
+    return TablePattern(name, source, entry.without, part.place, expect, declare)
 
 
 def _require_options(declared: Declaration) -> None:
@@ -283,39 +280,43 @@ def _refuse_restart(declared: Declaration) -> None:
         )
 
 
-def _declare_model(entry: ModelEntry, document: Document, path: DocumentPath, folder: Path) -> Declaration:
-    _refuse_secrets(entry, document, path)
-    model, _ = _with_place(document, path, lambda: open_model(folder / entry.file))
+def _declare_model(entry: ModelEntry, part: DocumentPart, folder: Path) -> Declaration:
+    _refuse_secrets(entry, part)
+    with _with_place(part):
+        model, _ = open_model(folder / entry.file)
     sets = [dataset for dataset in model.target_datasets if entry.dataset in {None, dataset.name}]
     bases = {f"{namespace_of(model, dataset)}.{dataset.name}" for dataset in sets}
     inputs = {dataset.input.removeprefix(TABLE) for dataset in sets if dataset.input}
-    options_written = _merge_entries(entry)
-    return Declaration(
-        entry.file,
-        "model",
-        entry.file,
-        _options(options_written),
-        reads=frozenset(inputs - bases),
-        writes=frozenset(bases | {f"{base}_hist" for base in bases}),
-        **_schedule_fields(options_written, document, path),
-    )
+    writes = bases | {f"{base}_hist" for base in bases}
+    return _declare_file(entry, "model", part, reads=inputs - bases, writes=writes)
 
 
-def _declare_dataset(
-    entry: DatasetEntry, document: Document, path: DocumentPath, folder: Path
-) -> Declaration:
+def _declare_dataset(entry: DatasetEntry, part: DocumentPart, folder: Path) -> Declaration:
     names = [entry.file]
     if is_file(entry.file):
-        manifests = _with_place(document, path, lambda: read_manifests(folder / entry.file))
+        with _with_place(part):
+            manifests = read_manifests(folder / entry.file)
         names = [snapshot.content.name for _, snapshot in manifests]
+    return _declare_file(entry, "dataset", part, writes={f"{entry.namespace}.{name}" for name in names})
+
+
+def _declare_file(
+    entry: ModelEntry | DatasetEntry,
+    kind: Kind,
+    part: DocumentPart,
+    *,
+    writes: Iterable[str],
+    reads: Iterable[str] = (),
+) -> Declaration:
     options_written = _merge_entries(entry)
     return Declaration(
         entry.file,
-        "dataset",
+        kind,
         entry.file,
         _options(options_written),
-        writes=frozenset(f"{entry.namespace}.{name}" for name in names),
-        **_schedule_fields(options_written, document, path),
+        reads=frozenset(reads),
+        writes=frozenset(writes),
+        **_schedule_fields(options_written, part),
     )
 
 
@@ -324,16 +325,14 @@ def _options(options_written: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options_written.items() if name not in _NO_OPTIONS}
 
 
-def _schedule_fields(
-    options_written: Mapping[str, Any], document: Document, path: DocumentPath
-) -> dict[str, Any]:
-    """The fields of a declaration that determine when it runs."""
+def _schedule_fields(options_written: Mapping[str, Any], part: DocumentPart) -> dict[str, Any]:
+    """The fields of a declaration that determine when it runs, and its place."""
     expect = options_written.get("expect")
     return {
         "tags": frozenset(options_written.get("tags", ())),
         "after": tuple(options_written.get("after", ())),
         "expect": None if expect is None else pace_of(expect),
-        "place": document.place(path),
+        "place": part.place,
     }
 
 
@@ -348,38 +347,34 @@ def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
-    """The result of `act`. If it raises a UsageError, the error also names the place in the document."""
+@contextmanager
+def _with_place(part: DocumentPart) -> Iterator[None]:
+    """Add the place in the document to each UsageError."""
     try:
-        return act()
+        yield
     except UsageError as wrong:
-        raise document.wrong(path, wrong.message, wrong.remedy, wrong.code) from None
+        raise part.wrong(wrong.message, wrong.remedy, wrong.code) from None
 
 
-def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) -> None:
+def _refuse_secrets(entry: BaseModel, part: DocumentPart) -> None:
     """Raise UsageError if the file contains a password, which belongs in the environment."""
     for name in ("source", "url"):
-        written = getattr(entry, name, None)
-        for what in secrets_in_address(written or ""):
-            raise document.wrong(
-                (*path, name),
+        for what in secrets_in_address(getattr(entry, name, None) or ""):
+            raise part.at(name).wrong(
                 f"this contains {what} in clear text.",
                 "Put it into an environment variable, and write ${NAME} in its place.",
                 "literal-secret",
             )
 
 
-def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -> None:
+def _refuse_doubles(declarations: Iterable[Declaration]) -> None:
     writers: dict[str, Declaration] = {}
     for declared in declarations:
         for table in sorted(declared.writes):
             if table in writers:
                 other = writers[table].place
-                raise UsageError(
-                    HISTORIES.wrong_code,
-                    f"{declared.place}: {table} is written by two declarations, see {other}.",
-                    f"Fix the {document.sort.noun}.",
-                )
+                why = f"{declared.place}: {table} is written by two declarations, see {other}."
+                raise UsageError(HISTORIES.wrong_code, why, f"Fix the {HISTORIES.noun}.")
             writers[table] = declared
 
 
@@ -469,3 +464,165 @@ def _closure(names: set[str], neighbours: Mapping[str, frozenset[str]]) -> set[s
             reached.add(name)
             left.append(name)
     return reached
+
+
+# Placeholders for the parts of a table's name while an address is parsed.
+_SCHEMA: Final = "backstory_schema"
+_TABLE: Final = "backstory_table"
+
+
+def declare_tables(
+    project: Project,
+    logged: Iterable[Mapping[str, Any]],
+    exists: Callable[[str], bool],
+    list_keys: Callable[[Database], Keys] | None,
+) -> Project:
+    """The project, with each pattern replaced by declarations for the pattern's tables.
+
+    `logged` are the rows of the log of runs, and `list_keys` lists the tables of a database. If `list_keys`
+    is None, the tables of past runs are declared, or the pattern if no run has any. A table that the database
+    no longer has is declared as long as it `exists` in the warehouse. A pattern whose tables cannot be listed
+    is declared too, with the error. Raises UsageError if `after` names a table that no pattern has.
+    """
+    if not project.patterns:
+        return project
+    former = {row["name"] for row in logged if row["project"] == str(project.path)}
+    taken = {table for declared in project.declarations for table in declared.writes}
+    tables: dict[str, list[Declaration]] = {}
+    for pattern in project.patterns:
+        known = sorted(name for name in former - taken if pattern.fits(name) and exists(name))
+        if list_keys is None:
+            mine = [pattern.declare(name, ()) for name in known] or [_declare_whole(pattern)]
+        else:
+            mine = _declare_listed(pattern, known, taken, exists, list_keys)
+        tables[pattern.name] = mine
+        taken |= {declared.name for declared in mine}
+    declarations = [*project.declarations, *(declaration for mine in tables.values() for declaration in mine)]
+    names_of = {name: tuple(declaration.name for declaration in mine) for name, mine in tables.items()}
+    followed = tuple(_with_tables(declaration, project.patterns, names_of) for declaration in declarations)
+    expanded = Project(project.path, followed)
+    if list_keys is not None:
+        refuse_unknown(expanded)
+    return expanded
+
+
+def _declare_listed(
+    pattern: TablePattern,
+    known: Sequence[str],
+    taken: AbstractSet[str],
+    exists: Callable[[str], bool],
+    list_keys: Callable[[Database], Keys],
+) -> list[Declaration]:
+    """The tables that the database lists, and the known tables.
+
+    If listing fails, the known tables and the pattern are declared instead.
+    """
+    try:
+        listed = tables_of_source(pattern, list_keys)
+    except BackstoryError as error:
+        return [*(pattern.declare(name, ()) for name in known), _declare_whole(pattern, error)]
+    keys = {name: key for name, key in listed.items() if pattern.fits(name)}
+    if not keys and not known:
+        absent = UsageError(
+            "nothing-there",
+            f"{pattern.place}: the database has no tables that fit {pattern.name}.",
+            "Check the pattern, its exceptions and the address.",
+        )
+        return [_declare_whole(pattern, absent)]
+    return [
+        _declare(pattern, name, keys[name], exists)
+        if name in keys
+        else _declare_without_source(pattern, name)
+        for name in sorted({*known, *keys} - taken)
+    ]
+
+
+def tables_of_source(
+    pattern: TablePattern, list_keys: Callable[[Database], Keys]
+) -> Mapping[str, tuple[str, ...]]:
+    """The tables of a pattern's database by their names in the warehouse, each with its key.
+
+    Raises UsageError if the address lacks the schema of its tables, and the errors of `list_keys`.
+    """
+    database = parse_pattern(fill_in(pattern.source, pattern.place))
+    return names_in_warehouse(pattern, database, list_keys(database))
+
+
+def parse_pattern(source: str) -> Database:
+    """The database in a filled address. The address's table contains `{table}`, and perhaps `{schema}`."""
+    return parse_address(source.replace("{schema}", _SCHEMA).replace("{table}", _TABLE))
+
+
+def names_in_warehouse(
+    pattern: TablePattern, database: Database, keys: Keys
+) -> Mapping[str, tuple[str, ...]]:
+    """The keys of the tables that a pattern's address can name, by the tables' names in the warehouse."""
+    form = re.escape(database.table or "")
+    if keys and "." not in form and all("." in name for name in keys):
+        raise UsageError(
+            "wrong-project",
+            f"{pattern.place}: the tables of {database.name} have schemas, and the address names none.",
+            "Write `table={schema}.{table}` in the address, or the name of a schema.",
+        )
+    form = form.replace(_SCHEMA, "(?P<schema>[^.]+)", 1).replace(_TABLE, "(?P<table>.+)", 1)
+    names = {}
+    for name, key in keys.items():
+        if parts := re.fullmatch(form, name):
+            schema = parts.groupdict().get("schema") or pattern.name.partition(".")[0]
+            names[f"{schema}.{parts['table']}"] = key
+    return names
+
+
+def _declare(
+    pattern: TablePattern, name: str, key: Sequence[str], exists: Callable[[str], bool]
+) -> Declaration:
+    """The declaration of a table. It has an error if its name is invalid or its key is unknown."""
+    try:
+        declared = pattern.declare(name, key)
+        if "key" not in declared.options and not exists(name):
+            raise _no_key(declared)
+    except UsageError as error:
+        return Declaration(name, "snapshot", pattern.source, {}, pattern=pattern.name, error=error)
+    return declared
+
+
+def _declare_whole(pattern: TablePattern, error: BackstoryError | None = None) -> Declaration:
+    return Declaration(pattern.name, "snapshot", pattern.source, {}, expect=pattern.expect, error=error)
+
+
+def _declare_without_source(pattern: TablePattern, name: str) -> Declaration:
+    """The declaration of a table that the database no longer has, with the error that reports this."""
+    remedy = (
+        f"Name it below `except` of {pattern.name} if this is intended. `backstory drop {name}` then ends "
+        "its history."
+    )
+    error = UsageError("no-table", f"The database no longer has the table of {name}.", remedy)
+    return replace(pattern.declare(name, ()), error=error)
+
+
+def _no_key(declared: Declaration) -> UsageError:
+    return UsageError(
+        "bad-option",
+        f"The database declares no key for {declared.name}.",
+        f"Declare {declared.name} with a `key`, or name it below `except` of {declared.pattern}. With "
+        f"`key: row`, {declared.pattern} takes such tables without a key.",
+    )
+
+
+def _with_tables(
+    declared: Declaration, patterns: Iterable[TablePattern], names_of: Mapping[str, Sequence[str]]
+) -> Declaration:
+    """The declaration, with a pattern's name in `after` replaced by the tables of the pattern.
+
+    A table that does not exist because its pattern failed is replaced by the pattern.
+    """
+    after = list[str]()
+    for other in declared.after:
+        failed = [
+            pattern.name
+            for pattern in patterns
+            if pattern.fits(other) and pattern.name in names_of[pattern.name]
+        ]
+        known = any(other in names for names in names_of.values())
+        after += names_of.get(other) or ([other] if known or not failed else failed)
+    return replace(declared, after=tuple(after))

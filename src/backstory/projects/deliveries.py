@@ -27,7 +27,7 @@ from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, fill_in
 from backstory.projects.files import FileCopy, copies, new_copies
-from backstory.projects.log import RunReceipt, status_of
+from backstory.projects.log import RunReceipt, Status, status_of
 from backstory.projects.options import RunRequest
 from backstory.settings import Rights
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
@@ -173,8 +173,7 @@ def _deliver_one(
 
     if run.branch is not None:
         return deliver(full.into, dry_run=run.dry_run)
-    full_copy = FullCopy(full.into, deliver, full.at, declared.restart, full.has_all_records)
-    return deliver_copy(store, full_copy, notes.archives, dry_run=run.dry_run)
+    return deliver_copy(store, full, deliver, notes.archives, restarts=declared.restart)
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
@@ -182,19 +181,12 @@ def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) 
     counts: Counter[str] = Counter()
     for receipt in receipts:
         counts.update({name: count for name, count in receipt["counts"].items() if name != "unchanged"})
-    counts["unchanged"] = receipts[-1]["counts"].get("unchanged", 0) if receipts else 0
     changes = [*dict.fromkeys(change for receipt in receipts for change in receipt["schema_changes"])]
-    changed = any(count for name, count in counts.items() if name != "unchanged") or any(
-        map(changes_table, changes)
-    )
+    changed = any(counts.values()) or any(map(changes_table, changes))
     changed = changed or any(receipt.get("snapshot_id") for receipt in receipts)
-    return RunReceipt(
-        declared.name,
-        declared.kind,
-        "changed" if changed else "unchanged",
-        counts=dict(counts),
-        schema_changes=changes,
-    )
+    counts["unchanged"] = receipts[-1]["counts"].get("unchanged", 0) if receipts else 0
+    status: Status = "changed" if changed else "unchanged"
+    return RunReceipt(declared.name, declared.kind, status, counts=dict(counts), schema_changes=changes)
 
 
 def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> RunReceipt:
@@ -210,9 +202,7 @@ def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> 
 
 
 def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -> RunReceipt:
-    argument: str | Path = declared.source
-    if is_file(declared.source):
-        argument = terms.folder / declared.source
+    argument = terms.folder / declared.source if is_file(declared.source) else declared.source
     request = IngestRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
         dry_run=terms.request.dry_run,
@@ -230,30 +220,23 @@ def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
     error = next((part.error for part in receipts if part.error is not None), None)
     changed = any(part.status not in _UNCHANGED for part in receipts)
     parts = [part.to_dict() for part in receipts]
-    changes = [change for part in parts for change in part.get("schema_changes") or ()]
-    receipt = RunReceipt(
+    return RunReceipt(
         declared.name,
         declared.kind,
-        "changed" if changed else "unchanged",
+        status_of(error) if error is not None else "changed" if changed else "unchanged",
         counts=dict(counts),
-        schema_changes=changes,
+        schema_changes=[change for part in parts for change in part.get("schema_changes") or ()],
         parts=parts if len(parts) > 1 else (),
+        error=error,
     )
-    return replace(receipt, status=status_of(error), error=error) if error is not None else receipt
 
 
 # A property of an archived table: the name that a restart gives it.
 RESTARTED: Final = "backstory.restarted-as"
-
-
 # The refusals that a changed shape of the source causes. Guards and missing columns (`columns-changed`) are
 # not among them, because they question whether the copy is intended.
 SHAPE_CODES: Final = frozenset({"key-changed", "type-changed", "missing-column", "other-case"})
-
-
 _UNTIL: Final = "_until_"
-
-
 _TIME: Final = r"\d{8}_\d{6}(_\d+)?"
 
 
@@ -263,49 +246,33 @@ class Deliver(Protocol):
     def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FullCopy:
-    """A full copy for a table of a project.
-
-    `deliver` delivers the copy, or only plans the delivery, and returns the receipt. `at` is the copy's time,
-    or None for now. `restarts` is true if the declaration allows a restart, and `has_all_records` if a
-    history can begin with the copy.
-    """
-
-    table: TableName
-    deliver: Deliver
-    at: datetime | None
-    restarts: bool
-    has_all_records: bool
-
-
 def deliver_copy(
-    store: IcebergStore, copy: FullCopy, archives: list[str], *, dry_run: bool
+    store: IcebergStore, copy: SnapshotRequest, deliver: Deliver, archives: list[str], *, restarts: bool
 ) -> Mapping[str, Any]:
-    """The receipt of a copy.
+    """The receipt of a full copy.
 
-    If the copy's shape does not fit the table and restarts are allowed, the history restarts. The name of an
+    If the copy's shape does not fit the table and `restarts` allows it, the history restarts. The name of an
     archive is added to `archives` as soon as it exists. Nothing is archived if the copy would be refused when
     delivered as the first load of the new history.
     """
-    table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
+    table, unfinished = copy.into, archive_to_complete(load(store, copy.into))
     if unfinished is not None:
-        if dry_run:
-            return copy.deliver(unfinished, dry_run=True)
+        if copy.dry_run:
+            return deliver(unfinished, dry_run=True)
         archive_history(store, table, unfinished)
         archives.append(str(unfinished))
     try:
-        return copy.deliver(table, dry_run=dry_run)
+        return deliver(table, dry_run=copy.dry_run)
     except BackstoryError as stop:
         stored = load(store, table)
         if stop.code not in SHAPE_CODES or stored is None or not copy.has_all_records:
             raise
         if copy.at is not None and not is_newest(StoredInstants(store, stored), copy.at):
             raise
-        if not copy.restarts:
+        if not restarts:
             remedy = "Or declare `restart: true` to archive the history and begin a new one."
             raise stop.reword(remedy=f"{stop.remedy} {remedy}") from None
-        return _restart(store, copy, stop, archives, dry_run=dry_run)
+        return _restart(store, copy, deliver, stop, archives)
 
 
 def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
@@ -335,27 +302,22 @@ def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapp
 
 
 def _restart(
-    store: IcebergStore, copy: FullCopy, stop: BackstoryError, archives: list[str], *, dry_run: bool
+    store: IcebergStore, copy: SnapshotRequest, deliver: Deliver, stop: BackstoryError, archives: list[str]
 ) -> Mapping[str, Any]:
-    archive = _free_name(store, copy.table)
+    schema, first = copy.into.schema, f"{copy.into.name}{_UNTIL}{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    names = (TableName(schema, name) for name in chain([first], (f"{first}_{n}" for n in count(2))))
+    archive = next(name for name in names if not exists(store, name))
     try:
-        receipt = copy.deliver(archive, dry_run=True)
+        receipt = deliver(archive, dry_run=True)
     except TryAgain:
         raise
     except BackstoryError as refusal:
-        cause = refusal.message.replace(str(archive), str(copy.table))
+        cause = refusal.message.replace(str(archive), str(copy.into))
         remedy = f"{stop.remedy} No new history is begun, because its first load is refused: {cause}"
         raise stop.reword(remedy=remedy) from None
-    if not dry_run:
-        archive_history(store, copy.table, archive, {RESTARTED: str(archive)})
+    if not copy.dry_run:
+        archive_history(store, copy.into, archive, {RESTARTED: str(archive)})
     archives.append(str(archive))
-    if not dry_run:
-        receipt = copy.deliver(copy.table, dry_run=False)
+    if not copy.dry_run:
+        receipt = deliver(copy.into, dry_run=False)
     return {**receipt, "schema_changes": [f"new history: {stop.message}", *receipt["schema_changes"]]}
-
-
-def _free_name(store: IcebergStore, table: TableName) -> TableName:
-    """A free name for the archive, which contains the current time."""
-    first = f"{table.name}{_UNTIL}{datetime.now(UTC):%Y%m%d_%H%M%S}"
-    names = (TableName(table.schema, name) for name in chain([first], (f"{first}_{n}" for n in count(2))))
-    return next(name for name in names if not exists(store, name))

@@ -19,10 +19,16 @@ from backstory.formats.file_options import AS_EXPECTED
 from backstory.formats.source_files import source_files
 from backstory.model.table import table_name
 from backstory.model.values import as_yaml
-from backstory.projects.declarations import HISTORIES, Project, TablePattern, project_of
+from backstory.projects.declarations import (
+    HISTORIES,
+    Project,
+    TablePattern,
+    names_in_warehouse,
+    parse_pattern,
+    project_of,
+)
 from backstory.projects.entries import Histories
 from backstory.projects.files import copies, expand
-from backstory.projects.patterns import names_in_warehouse, parse_pattern
 from backstory.sources import templates
 from backstory.sources.databases.address import (
     Database,
@@ -49,8 +55,6 @@ _HEAD: Final = """\
 # The source declares some of the keys; write the others. All options: docs/how-to/every-night.md
 format: histories/1
 """
-
-
 _GROUP: Final = "database"
 
 
@@ -147,8 +151,9 @@ def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> list[_D
     if not keys:
         raise UsageError("nothing-there", f"There are no tables in {known.name}.", "Name another database.")
     url, _ = _without_password(source)
+    schema = _plain_name(Path(urlsplit(known.url).path).stem) or "source"  # of tables that have none
     return [
-        _Draft(_table_name(name, known), _with_table(url, escape_name(name)), key)
+        _Draft(name if "." in name else f"{schema}.{name}", _with_table(url, escape_name(name)), key)
         for name, key in keys.items()
     ]
 
@@ -160,14 +165,6 @@ def _with_table(url: str, table: str) -> str:
 def _without_password(url: str) -> tuple[str, bool]:
     password = urlsplit(url).password
     return (url.replace(f":{password}@", f":${{{_PASSWORD}}}@", 1), True) if password else (url, False)
-
-
-def _table_name(name: str, database: Database) -> str:
-    """The name in the warehouse for a source's table, which may have no schema."""
-    if "." in name:
-        return name
-    stem = Path(urlsplit(database.url).path).stem
-    return f"{_plain_name(stem) or 'source'}.{name}"
 
 
 def _draft_folder(folder: Path, home: Path) -> list[_Draft]:

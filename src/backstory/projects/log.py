@@ -11,9 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeVar
-
-import pyarrow as pa
+from typing import Any, Final, Literal, TypeVar
 
 from backstory.engine.deliver import deliver_change
 from backstory.engine.run_context import FILES, RUN
@@ -25,14 +23,14 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Column, Shape, TableName, table_name
 from backstory.model.types import ColumnType, Kind
-from backstory.projects.declarations import Declaration, Project, select, upstream_of
-from backstory.projects.patterns import declare_tables
+from backstory.projects.declarations import Declaration, Project, declare_tables, select, upstream_of
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, load
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
+from backstory.stores.port import TableLike
 
 Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
 # The statuses that the next run with `--failed` repeats.
@@ -109,18 +107,10 @@ _SHAPE: Final = Shape(
 )
 
 
-class Shaped(Protocol):
-    """A table with a shape."""
-
-    @property
-    def shape(self) -> Shape:
-        """The columns, key and layout."""
+Table = TypeVar("Table", bound=TableLike)
 
 
-Found = TypeVar("Found", bound=Shaped)
-
-
-def find_log(table: Callable[[TableName], Found | None]) -> Found | None:
+def find_log(table: Callable[[TableName], Table | None]) -> Table | None:
     """The log of runs, looked up with `table`, or None if it does not exist yet."""
     for stored in filter(None, map(table, PLACES)):
         names = {column.name for column in stored.shape.columns}
@@ -212,7 +202,7 @@ def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
             rows = LocalRows(store, log, lease).read(COLUMNS)
     except (Unreadable, TooLarge):
         rows = arrow_of(store.spark.table(store.sql_name(log.shape.table)))
-    return _in_order(rows)
+    return rows.sort_by("started_at").to_pylist()
 
 
 def rows_without_spark(catalog: Catalog, memory: int) -> list[dict[str, Any]]:
@@ -221,10 +211,7 @@ def rows_without_spark(catalog: Catalog, memory: int) -> list[dict[str, Any]]:
     if log is None:
         return []
     with Memory(memory).lease() as lease:
-        return _in_order(TableReader(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS))
-
-
-def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
+        rows = TableReader(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS)
     return rows.sort_by("started_at").to_pylist()
 
 
@@ -258,6 +245,7 @@ def marks_of_commits(stored: IcebergTable | None) -> set[str]:
 
 Rows = Sequence[Mapping[str, Any]]
 NOT_BEGUN: Final = ("blocked", "stopped")
+HOUR: Final = timedelta(hours=1)
 
 
 def former_runs(catalog: Catalog, logged: Rows) -> list[dict[str, Any]]:
@@ -344,27 +332,20 @@ def freshness(
     }
     rows = []
     for declared in select(project, upstream_of(project), words):
-        if declared.expect is not None:
-            times = [last.get(declared.name), _last_commit(catalog, declared)]
-            rows.append(_freshness_of(declared, max(filter(None, times), default=None), now))
+        if declared.expect is None:
+            continue
+        described = (catalog.describe(table_name(table)) for table in declared.writes)
+        commits = (time for table in described for time in _commits_of_runs(table).values())
+        time = max(filter(None, (last.get(declared.name), *commits)), default=None)
+        due = None if time is None else time + declared.expect
+        rows.append(
+            {
+                "name": declared.name,
+                "last_delivery": time,
+                "age_hours": None if time is None else round((now - time) / HOUR, 1),
+                "expected_every_hours": round(declared.expect / HOUR, 1),
+                "due": due,
+                "late": due is None or due < now,
+            }
+        )
     return rows
-
-
-def _last_commit(catalog: Catalog, declared: Declaration) -> datetime | None:
-    """The time when a run last committed to a table of the declaration."""
-    described = (catalog.describe(table_name(table)) for table in declared.writes)
-    times = [time for table in described for time in _commits_of_runs(table).values()]
-    return max(times, default=None)
-
-
-def _freshness_of(declared: Declaration, last: datetime | None, now: datetime) -> dict[str, Any]:
-    assert declared.expect is not None
-    due = None if last is None else last + declared.expect
-    return {
-        "name": declared.name,
-        "last_delivery": last,
-        "age_hours": None if last is None else round((now - last).total_seconds() / 3600, 1),
-        "expected_every_hours": round(declared.expect.total_seconds() / 3600, 1),
-        "due": due,
-        "late": due is None or due < now,
-    }

@@ -30,7 +30,7 @@ from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
 from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.table import TableName, table_name
-from backstory.projects.declarations import Declaration, Project, fill_in, select, upstream_of
+from backstory.projects.declarations import Declaration, Project, declare_tables, fill_in, select, upstream_of
 from backstory.projects.deliveries import (
     RunTerms,
     archive_to_complete,
@@ -53,7 +53,6 @@ from backstory.projects.log import (
     uuid_of,
 )
 from backstory.projects.options import RunRequest, RunWatcher
-from backstory.projects.patterns import declare_tables
 from backstory.settings import Rights
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import Keys, declared_keys
@@ -221,20 +220,9 @@ def run_project(
     # Past runs matter for patterns, and for declarations whose files are delivered once.
     once = (declared.times is not None and declared.times.each for declared in project.declarations)
     logged = rows_of_log(store) if request.failed or project.patterns or any(once) else []
-
-    def is_table(name: str) -> bool:
-        return exists(store, table_name(name))
-
-    project = declare_tables(project, logged, is_table, partial(_keys_of, store))
+    project = _declare_tables(store, project, logged)
     upstream = upstream_of(project)
-    selected = select(project, upstream, request.select)
-    if request.failed:
-        names = names_to_repeat(store, project, selected, logged)
-        selected = [declared for declared in selected if declared.name in names]
-    for declared in selected:
-        fill_in(declared.source, declared.place)
-    if request.branch is not None:
-        _refuse_preview(selected)
+    selected = _select(store, project, request, upstream, logged)
     watcher = watcher or RunWatcher()
     watcher.on_selection(selected)
     began = datetime.now(UTC)
@@ -243,13 +231,13 @@ def run_project(
     terms = RunTerms(request, project.folder, rights)
     run = _Run(store, terms, run_id, logged, upstream, stop or Event(), watcher)
     if not selected or request.dry_run or request.branch is not None:
-        return _in_order(run, turns)
+        return run.receipts(turns)
     with hold_run(store, run_id):
         _log(
             "The beginning of this run was not logged, so `failed=True` will not find it",
             partial(append_beginning, store, project, run_id, began, selected),
         )
-        receipts = _in_order(run, turns)
+        receipts = run.receipts(turns)
         marks = {name: sorted(turn.marks - turn.logged) for name, turn in turns.items()}
         try:
             _log(NO_END, partial(append_run, store, project, receipts, marks))
@@ -258,26 +246,43 @@ def run_project(
     return receipts
 
 
-def _refuse_preview(selected: Iterable[Declaration]) -> None:
-    """Raise UsageError for declarations that cannot be delivered to a branch."""
+def _declare_tables(store: IcebergStore, project: Project, logged: Rows) -> Project:
+    """The project with the tables of its patterns. Keys are read with Spark if no other way exists."""
+
+    def is_table(name: str) -> bool:
+        return exists(store, table_name(name))
+
+    def keys_of(database: Database) -> Keys:
+        return declared_keys_by_jdbc(store, database) if database.kind == "jdbc" else declared_keys(database)
+
+    return declare_tables(project, logged, is_table, keys_of)
+
+
+def _select(
+    store: IcebergStore,
+    project: Project,
+    request: RunRequest,
+    upstream: Mapping[str, frozenset[str]],
+    logged: Rows,
+) -> list[Declaration]:
+    """The declarations to deliver.
+
+    Raises UsageError for a wrong selection, a missing variable, and a declaration that no branch can have.
+    """
+    selected = select(project, upstream, request.select)
+    if request.failed:
+        names = names_to_repeat(store, project, selected, logged)
+        selected = [declared for declared in selected if declared.name in names]
     for declared in selected:
+        fill_in(declared.source, declared.place)
+    for declared in selected if request.branch is not None else ():
         if declared.kind in {"model", "dataset"}:
             raise UsageError(
                 "bad-option",
                 f"{declared.name} is a {declared.kind}; only tables and feeds can be previewed on a branch.",
                 "Select tables and feeds, or omit `branch=`.",
             )
-
-
-def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
-    """The receipts of a run, in the order of its turns."""
-    receipts = {receipt.name: receipt for receipt in run.receipts(turns)}
-    return [receipts[name] for name in turns]
-
-
-def _keys_of(store: IcebergStore, database: Database) -> Keys:
-    """The tables of a database and their keys, read with Spark if no other way exists."""
-    return declared_keys_by_jdbc(store, database) if database.kind == "jdbc" else declared_keys(database)
+    return selected
 
 
 def _log(lost: str, append: Callable[[], None]) -> None:
@@ -311,16 +316,20 @@ class _Run:
     listed: dict[str, Sequence[TableName]] = field(default_factory=dict)
     listing: Lock = field(default_factory=Lock)
 
-    def receipts(self, turns: Mapping[str, _Turn]) -> Iterator[RunReceipt]:
-        """The receipts of all turns, in the order in which they end."""
+    def receipts(self, turns: Mapping[str, _Turn]) -> list[RunReceipt]:
+        """The receipts of all turns, in their order."""
         waiting, ended = dict(turns), dict[str, RunReceipt]()
         running: dict[Future[RunReceipt], _Turn] = {}
         jobs = self.terms.request.jobs
+
+        def end(receipt: RunReceipt) -> None:
+            ended[receipt.name] = receipt
+            self.watcher.on_end(receipt)
+
         with ThreadPoolExecutor(jobs, thread_name_prefix="run") as pool:
             while waiting or running:
                 for receipt in self._without_turn(waiting, ended):
-                    ended[receipt.name] = self._end(receipt)
-                    yield receipt
+                    end(receipt)
                 left = turns.keys() - {receipt.name for receipt in ended.values() if receipt.status in WELL}
                 for turn in self._ready(waiting, left, jobs - len(running)):
                     del waiting[turn.declared.name]
@@ -332,13 +341,9 @@ class _Run:
                     turn, receipt = running.pop(future), future.result()
                     if self._has_another_turn(turn, receipt):
                         waiting[turn.declared.name] = turn
-                        continue
-                    ended[receipt.name] = self._end(receipt)
-                    yield receipt
-
-    def _end(self, receipt: RunReceipt) -> RunReceipt:
-        self.watcher.on_end(receipt)
-        return receipt
+                    else:
+                        end(receipt)
+        return [ended[name] for name in turns]
 
     def _without_turn(
         self, waiting: dict[str, _Turn], ended: Mapping[str, RunReceipt]
@@ -359,11 +364,8 @@ class _Run:
     def _ready(self, waiting: Mapping[str, _Turn], left: AbstractSet[str], free: int) -> list[_Turn]:
         """The turns that may begin now, because none of their upstream declarations is `left`."""
         now = time.monotonic()
-        ready = (
-            turn
-            for name, turn in waiting.items()
-            if turn.not_before <= now and not self.upstream[name] & left
-        )
+        begin = (turn for turn in waiting.values() if turn.not_before <= now)
+        ready = (turn for turn in begin if not self.upstream[turn.declared.name] & left)
         return list(islice(ready, max(free, 0)))
 
     def _has_another_turn(self, turn: _Turn, receipt: RunReceipt) -> bool:
@@ -394,12 +396,11 @@ class _Run:
                 receipt = carry_out(self.store, declared, self.terms, notes, turn.marks)
                 if archive is not None and load(self.store, table_name(declared.name)) is not None:
                     notes.archives.insert(0, archive)
-        except BackstoryError as error:
+        except Exception as stop:  # an error of one table must not end the run
+            error = stop if isinstance(stop, BackstoryError) else internal_error(stop)
+            if error is not stop:
+                log.debug("a bug", exc_info=True)
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)
-        except Exception as bug:  # an error of one table must not end the run
-            log.debug("a bug", exc_info=True)
-            unforeseen = internal_error(bug)
-            receipt = RunReceipt(declared.name, declared.kind, status_of(unforeseen), error=unforeseen)
         if notes.archives:
             turn.logged = set()  # the log has these marks only for the former table
         seconds = time.monotonic() - began

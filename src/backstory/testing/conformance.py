@@ -14,7 +14,7 @@ from sqlglot import exp
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelColumn, base_columns
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.sql_load import base_steps
+from backstory.doors.historize.sql_target import base_steps
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialect import Dialect

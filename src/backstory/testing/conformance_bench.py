@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.documents import Document
-from backstory.doors.historize.hashes import NO_COLUMNS, STRICT, STRICT_NULL, Expressions, hash_order
 from backstory.doors.historize.hist_state import sync_hist
-from backstory.doors.historize.load import Load
+from backstory.doors.historize.load import NO_COLUMNS, STRICT_NULL, Expressions, Load, hash_order
 from backstory.doors.historize.model import (
+    STRICT,
     ColumnRole,
     ForeignKey,
     HistState,
@@ -35,7 +35,7 @@ from backstory.doors.historize.model import (
     user_columns,
 )
 from backstory.doors.historize.resolve import MODEL, resolve, schema_of
-from backstory.doors.historize.sql_load import base_steps
+from backstory.doors.historize.sql_target import base_steps
 from backstory.doors.historize.stage import column_type
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type

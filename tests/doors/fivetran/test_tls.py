@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from destination import serving, status
 
-from backstory.doors.fivetran.server import load_credentials
+from backstory.doors.fivetran.options import ServeRequest
+from backstory.doors.fivetran.server import credentials_of
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
 from backstory.errors import UsageError
@@ -44,6 +45,11 @@ def issue(folder, subject, issuer=None):
     return paths, (name(subject), key)
 
 
+def credentials(cert, key, client_ca):
+    """The credentials of a server with these files."""
+    return credentials_of(ServeRequest(tls_cert=cert, tls_key=key, tls_client_ca=client_ca))
+
+
 @pytest.fixture
 def files(tmp_path):
     """PEM files by name: an authority, its server and client, and a stranger."""
@@ -70,7 +76,7 @@ def answers(address, files, client=None):
 
 def test_a_client_that_trusts_the_authority_is_served(store, files):
     """A client that trusts the authority is served. An unencrypted client is not."""
-    with serving({"backstory": store}, tls=load_credentials(*files["server"], None)) as address:
+    with serving({"backstory": store}, tls=credentials(*files["server"], None)) as address:
         assert answers(address, files)
         with grpc.insecure_channel(address) as channel:
             clear = DestinationConnectorStub(channel)
@@ -79,7 +85,7 @@ def test_a_client_that_trusts_the_authority_is_served(store, files):
 
 def test_only_clients_of_the_authority_are_served(store, files):
     """Mutual TLS: A client without a certificate, or with a stranger's, is not served."""
-    tls = load_credentials(*files["server"], files["authority"][0])
+    tls = credentials(*files["server"], files["authority"][0])
     with serving({"backstory": store}, tls=tls) as address:
         assert answers(address, files, "client")
         assert not answers(address, files)
@@ -87,7 +93,7 @@ def test_only_clients_of_the_authority_are_served(store, files):
 
 
 def test_without_files_there_is_no_tls():
-    assert load_credentials(None, None, None) is None
+    assert credentials(None, None, None) is None
 
 
 def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
@@ -106,5 +112,5 @@ def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
         ((server, key, nothing), "broken-tls"),
     ]:
         with pytest.raises(UsageError) as caught:
-            load_credentials(*arguments)
+            credentials(*arguments)
         assert caught.value.code == code

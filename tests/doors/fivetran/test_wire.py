@@ -27,10 +27,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from backstory.doors.fivetran import wire
-from backstory.doors.fivetran.wire import common_pb2
+from backstory.doors.fivetran.wire import POOL, common_pb2
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire import destination_sdk_pb2_grpc as rpcs
-from backstory.doors.fivetran.wire.pool import POOL
 
 FOLDER = Path(wire.__file__).parent
 CONTRACT = Path(__file__).with_name("contract.txt")

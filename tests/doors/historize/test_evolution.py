@@ -7,7 +7,7 @@ import pytest
 from historizing import column, dataset, document, save, second
 from ruamel.yaml import YAML
 
-from backstory.doors.historize.model_load import open_model, run_model
+from backstory.doors.historize.door import open_model, run_model
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.historize.resolve import read_state
 

@@ -15,7 +15,7 @@ import pytest
 from depth import DEPTH
 
 import backstory
-from backstory.doors.historize.model_load import open_model
+from backstory.doors.historize.door import open_model
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables

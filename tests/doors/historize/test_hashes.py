@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from historizing import DAY, PEPPER, dataset, document, model_of
 
-from backstory.doors.historize.hashes import Expressions
+from backstory.doors.historize.load import Expressions
 from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.engine import fill_placeholders

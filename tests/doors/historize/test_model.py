@@ -8,10 +8,10 @@ from historizing import dataset, document, model_of
 from ruamel.yaml import YAML
 
 from backstory.dialects import DuckDB
-from backstory.doors.historize.hashes import Expressions
+from backstory.doors.historize.door import datasets_to_load
 from backstory.doors.historize.hist_state import as_yaml
+from backstory.doors.historize.load import Expressions
 from backstory.doors.historize.model import Model
-from backstory.doors.historize.model_load import datasets_to_load
 from backstory.doors.historize.resolve import findings, is_hist, read_model, resolve, schema_of
 from backstory.errors import UsageError
 from backstory.testing.conformance_bench import Hashes

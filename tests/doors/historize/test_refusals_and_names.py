@@ -3,7 +3,7 @@
 import pytest
 from historizing import column, dataset, document, model_of, versions
 
-from backstory.doors.historize import model_load
+from backstory.doors.historize import door
 from backstory.doors.historize.model import ModelColumn
 from backstory.errors import TryAgain, UsageError
 from backstory.stores.sql.ddl import fits
@@ -81,7 +81,7 @@ def test_a_name_that_comes_back_keeps_its_lock_file(place):  # section 1.3: the 
 
 def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.3
     tries = iter([TryAgain("conflict", "Another writer.", "Wait."), None, *[TryAgain("away", "x", "y")] * 3])
-    loaded = model_load.DatasetLoads._load
+    loaded = door.DatasetLoads._load
 
     def busy(self, run):
         error = next(tries)
@@ -89,7 +89,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
             raise error
         return loaded(self, run)
 
-    monkeypatch.setattr(model_load.DatasetLoads, "_load", busy)
+    monkeypatch.setattr(door.DatasetLoads, "_load", busy)
     for name, value in {"ATTEMPTS": 3, "FIRST": 0.0, "SPREAD": 0.0}.items():
         monkeypatch.setattr(f"backstory.engine.deliver.{name}", value)
     (place.folder / "a.csv").write_text("k,a\nx,1\n")

@@ -10,7 +10,7 @@ import pytest
 from historizing import DAY, Place, aware, dataset, document, save, second, versions
 from java import PYTHONPATH
 
-from backstory.doors.historize.model_load import run_model
+from backstory.doors.historize.door import run_model
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.errors import Failed
 from backstory.model.instant import iso
@@ -341,7 +341,7 @@ LOADER = """
 import sys
 from pathlib import Path
 from backstory.doors.historize.receipts import LoadRequest
-from backstory.doors.historize.model_load import open_model, run_model
+from backstory.doors.historize.door import open_model, run_model
 from historizing import Place
 path, name, url, run = sys.argv[1:]
 model, folder = open_model(path)

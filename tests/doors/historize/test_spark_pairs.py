@@ -9,7 +9,7 @@ import pytest
 from historizing import dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.model_load import run_model
+from backstory.doors.historize.door import run_model
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing

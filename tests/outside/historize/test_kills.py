@@ -32,7 +32,7 @@ from pathlib import Path
 import duckdb, psycopg
 from historizing import Place, second
 from backstory.doors.historize.receipts import LoadRequest
-from backstory.doors.historize.model_load import open_model, run_model
+from backstory.doors.historize.door import open_model, run_model
 
 def load(path, name, url, run, at, last):
     model, folder = open_model(path)

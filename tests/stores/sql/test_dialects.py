@@ -16,12 +16,11 @@ from backstory.dialects import (
     get_dialect,
     register_dialect,
 )
-from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.hist_state import sync_hist
-from backstory.doors.historize.load import prepare_load
+from backstory.doors.historize.load import Expressions, prepare_load
 from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.sql_load import base_steps
+from backstory.doors.historize.sql_target import base_steps
 from backstory.errors import UsageError
 from backstory.stores.sql import dialects
 from backstory.stores.sql.columns import Datatype, instant_text

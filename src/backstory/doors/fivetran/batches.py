@@ -5,7 +5,7 @@ The rows of a batch are read as columns of the table, checked for completeness, 
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
@@ -161,7 +161,13 @@ class Batch:
 
         Raises Refused for an unreadable file, and TooLarge if the lease is exceeded.
         """
-        return self.change({kind: self._rows(kind, lease) for kind in KINDS})
+        rows = {}
+        for kind in KINDS:
+            files, columns = getattr(self.files, kind), self._file_columns(kind)
+            parts = read_files(files, self.files.encoding, *columns, lease)
+            checked = [self._check_rows(kind, file, part) for file, part in parts]
+            rows[kind] = Rows.concat(checked, self._schema(kind))
+        return self.change(rows)
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file in parts, with every column of the table."""
@@ -200,12 +206,6 @@ class Batch:
     def _schema(self, kind: str) -> pa.Schema:
         columns, _ = self._needed_columns(kind)
         return arrow_schema({name: type_ for name, type_ in self.types.items() if name in columns})
-
-    def _rows(self, kind: str, lease: MemoryLease) -> Rows:
-        files = getattr(self.files, kind)
-        parts = read_files(files, self.files.encoding, *self._file_columns(kind), lease)
-        checked = [self._check_rows(kind, file, rows) for file, rows in parts]
-        return Rows.concat(checked, self._schema(kind))
 
     def _file_columns(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
         """The types of the table's columns by their names in files, and the names of the required columns."""
@@ -262,17 +262,17 @@ def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
         params.null_string,
         params.unmodified_string,
     )
-
-    def files(paths: Iterable[str]) -> list[BatchFile]:
-        return [_batch_file(path, request.keys.get(path), accepted.folder) for path in paths]
-
-    return RequestFiles(
-        encoding,
-        files(request.replace_files),
-        files(request.update_files),
-        files(request.delete_files),
-        files(getattr(request, "earliest_start_files", ())),
-    )
+    paths = {
+        "replace": request.replace_files,
+        "update": request.update_files,
+        "delete": request.delete_files,
+        "earliest": getattr(request, "earliest_start_files", ()),
+    }
+    files = {
+        kind: [_batch_file(path, request.keys.get(path), accepted.folder) for path in of_kind]
+        for kind, of_kind in paths.items()
+    }
+    return RequestFiles(encoding, **files)
 
 
 def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
@@ -293,44 +293,26 @@ def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
     return BatchFile(place, key, file.name)
 
 
-def digest(files: RequestFiles, *about: str) -> str:
-    """A digest of the files' names, content and encoding, and of `about`."""
-    result = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
-    for kind, file in files.parts:
-        result.update(json.dumps([kind, file.name, file.digest()]).encode())
-    return result.hexdigest()
-
-
 def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> BatchFiles:
-    """The delivery of a request."""
-    columns = request.table.columns
-    return batch_files(
-        table,
-        request.table.SerializeToString(deterministic=True),
-        {column.name: column.type for column in columns_from(columns)},
-        key_from(columns),
-        files_of(request, accepted),
-        of_versions=isinstance(request, sdk.WriteHistoryBatchRequest),
-    )
-
-
-def batch_files(
-    table: TableName,
-    definition: bytes,
-    columns: Mapping[str, ColumnType],
-    key: Sequence[str],
-    files: RequestFiles,
-    *,
-    of_versions: bool,
-) -> BatchFiles:
-    """A WriteBatch with rows for a table without history, or a WriteHistoryBatch with changes to versions.
+    """The delivery of a request: rows for a table without history, or changes to versions.
 
     A WriteBatch to a history table may only contain replace files (F19).
     """
+    definition = request.table.SerializeToString(deterministic=True).hex()
+    columns = {column.name: column.type for column in columns_from(request.table.columns)}
+    key, files = key_from(request.table.columns), files_of(request, accepted)
+    of_versions = isinstance(request, sdk.WriteHistoryBatchRequest)
 
     def token(stored: StoredTable) -> str:
-        """If the table's columns change, the same files are a new delivery (F14)."""
-        return digest(files, str(table), definition.hex(), str(stored.schema_id))
+        """A digest of the files' names, content and encoding, the definition, and the table's columns.
+
+        If the table's columns change, the same files are a new delivery (F14).
+        """
+        about = [str(table), definition, str(stored.schema_id)]
+        result = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
+        for kind, file in files.parts:
+            result.update(json.dumps([kind, file.name, file.digest()]).encode())
+        return result.hexdigest()
 
     def read(stored: StoredTable) -> Batch:
         if of_versions and stored.shape.layout is not Layout.FIVETRAN_HISTORY:

@@ -222,23 +222,6 @@ _BOOLEAN, _INSTANT = ColumnType(Kind.BOOLEAN), ColumnType(Kind.UTC_DATETIME)
 _DELETED = Column(DELETED, _BOOLEAN)
 
 
-def mode_change(request: ModeRequest, *, live_modes: bool) -> ModeChange | None:
-    """The change for a migration type, or None for a type that this server does not offer."""
-    types = sdk.TableSyncModeMigrationType
-    offered: dict[int, ModeChange] = {
-        types.SOFT_DELETE_TO_HISTORY: soft_delete_to_history,
-        types.HISTORY_TO_SOFT_DELETE: history_to_soft_delete,
-    }
-    if live_modes:
-        offered |= {
-            types.SOFT_DELETE_TO_LIVE: soft_delete_to_live,
-            types.HISTORY_TO_LIVE: history_to_live,
-            types.LIVE_TO_SOFT_DELETE: live_to_soft_delete,
-            types.LIVE_TO_HISTORY: live_to_history,
-        }
-    return offered.get(request.type)
-
-
 def soft_delete_to_history(subject: Subject, request: ModeRequest) -> Change | None:
     """Turn rows into open versions that start with the newest sync, and flagged rows into closed versions."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
@@ -380,10 +363,8 @@ def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> C
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
     """Rename the table. There is no change if an earlier request renamed it."""
-    source, target = (
-        definitions.load_own(pair.store, pair.source),
-        definitions.load_own(pair.store, pair.target),
-    )
+    source = definitions.load_own(pair.store, pair.source)
+    target = definitions.load_own(pair.store, pair.target)
     if source is None and target:
         return target, None
     if target:
@@ -418,6 +399,19 @@ _COLUMNS: Mapping[str, ColumnChange] = {
     "rename_column": rename_column,
     "copy_column": copy_column,
 }
+# The migrations of sync modes that Fivetran offers, and those from and to live mode.
+_TYPES = sdk.TableSyncModeMigrationType
+_MODES: Mapping[int, ModeChange] = {
+    _TYPES.SOFT_DELETE_TO_HISTORY: soft_delete_to_history,
+    _TYPES.HISTORY_TO_SOFT_DELETE: history_to_soft_delete,
+}
+_LIVE_MODES: Mapping[int, ModeChange] = {
+    **_MODES,
+    _TYPES.SOFT_DELETE_TO_LIVE: soft_delete_to_live,
+    _TYPES.HISTORY_TO_LIVE: history_to_live,
+    _TYPES.LIVE_TO_SOFT_DELETE: live_to_soft_delete,
+    _TYPES.LIVE_TO_HISTORY: live_to_history,
+}
 _COPIES: Mapping[str, TableCopy] = {
     "copy_table": copy_table,
     "copy_table_to_history_mode": copy_table_to_history,
@@ -433,6 +427,7 @@ def migrate(
     mode are also offered (F8). A repeated request changes nothing.
     """
     entity, request = _operation_of(details)
+    modes = _LIVE_MODES if live_modes else _MODES
     if entity in _COLUMNS:
         _on_table(where, details, lambda subject: _COLUMNS[entity](subject, request))
     elif entity in _COPIES:
@@ -443,7 +438,7 @@ def migrate(
         table = where.table(details.schema, details.table)
         note = _note(table, details)
         deliver_change(where.store, [table], note, lambda: drop_table(where.store, table, confirmed=request))
-    elif entity == "table_sync_mode_migration" and (change := mode_change(request, live_modes=live_modes)):
+    elif entity == "table_sync_mode_migration" and (change := modes.get(request.type)):
         _on_table(where, details, lambda subject: change(subject, request))
     else:
         log.warning("this kind of migration is not supported", kind=entity or "unset")

@@ -23,9 +23,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.service import Destination
-from backstory.doors.fivetran.wire import destination_sdk_pb2
+from backstory.doors.fivetran.wire import POOL, destination_sdk_pb2
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import add_DestinationConnectorServicer_to_server
-from backstory.doors.fivetran.wire.pool import POOL
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.formats.batch_file import Format
 from backstory.observe import close_metrics, serve_metrics
@@ -38,21 +37,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-def load_credentials(
-    cert: Path | None, key: Path | None, client_ca: Path | None
-) -> grpc.ServerCredentials | None:
+def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
     """The credentials made from a certificate (a chain in PEM) and its key, or None if no files are given.
 
-    With `client_ca`, only clients with a certificate from that authority are served. Raises UsageError for a
-    certificate without a key, a key without a certificate, files in another format, and a key that belongs to
-    another certificate.
+    With `tls_client_ca`, only clients with a certificate from that authority are served. Raises UsageError
+    for a certificate without a key, a key without a certificate, files in another format, and a key that
+    belongs to another certificate.
     """
-    if cert is None and key is None and client_ca is None:
+    if request.tls_cert is None and request.tls_key is None and request.tls_client_ca is None:
         return None
-    if cert is None or key is None:
+    if request.tls_cert is None or request.tls_key is None:
         raise UsageError(
             "half-tls", "TLS needs a certificate and its key.", "Set both `tls_cert=FILE` and `tls_key=FILE`."
         )
+    cert, key = Path(request.tls_cert), Path(request.tls_key)
     chain, secret = _read(cert), _read(key)
     try:
         certificate = load_pem_x509_certificates(chain)[0]
@@ -68,7 +66,7 @@ def load_credentials(
         raise UsageError(
             "broken-tls", f"{key.name} is not the key of {cert.name}.", "Name the key that belongs to it."
         )
-    authority = _authority(client_ca) if client_ca else None
+    authority = _authority(Path(request.tls_client_ca)) if request.tls_client_ca else None
     return grpc.ssl_server_credentials([(secret, chain)], authority, authority is not None)
 
 
@@ -176,7 +174,13 @@ def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if java is not None:
-        threading.Thread(target=_watch_java, args=(java, running, stop), daemon=True).start()
+
+        def watch_java() -> None:
+            java.wait()
+            running.health.enter_graceful_shutdown()  # from now on, every service is NOT_SERVING
+            stop.set()
+
+        threading.Thread(target=watch_java, daemon=True).start()
     stop.wait()
     if java is None or java.poll() is None:
         _end_after(GRACE_SECONDS + ENDING_SECONDS, 1, java)
@@ -190,12 +194,6 @@ def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" 
         f"Spark's Java process has ended (status {java.returncode}).",
         "No table is affected; start the server again.",
     )
-
-
-def _watch_java(java: "subprocess.Popen[bytes]", running: Running, stop: threading.Event) -> None:
-    java.wait()
-    running.health.enter_graceful_shutdown()  # from now on, every service is NOT_SERVING
-    stop.set()
 
 
 def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None" = None) -> None:
@@ -271,15 +269,6 @@ NOT_ENCRYPTED = (
 )
 
 
-def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
-    """The server's certificate and key, or None if no files are set.
-
-    Raises UsageError if the files are wrong.
-    """
-    files = (request.tls_cert, request.tls_key, request.tls_client_ca)
-    return load_credentials(*(None if file is None else Path(file) for file in files))
-
-
 def serve(
     stores: Mapping[str, Store], request: ServeRequest, account: Mapping[str, str] | None = None
 ) -> Running:
@@ -291,9 +280,8 @@ def serve(
     destination = Destination(
         stores, batch_format, live_modes=request.enable_live_modes, folder=request.batch_folder
     )
-    metrics = (
-        None if request.metrics_port is None else serve_metrics(request.host or "", request.metrics_port)
-    )
+    port = request.metrics_port
+    metrics = None if port is None else serve_metrics(request.host or "", port)
     try:
         running = replace(listen(destination, request.host, request.port, tls), metrics=metrics)
     except Failed:

@@ -23,14 +23,15 @@ from backstory.doors.fivetran.definitions import (
     CATALOG_FIELD,
     PREFIX_FIELD,
     NamedStore,
+    alter,
     definition_of,
     load_own,
     note,
     shape_from,
     target,
+    truncate,
 )
 from backstory.doors.fivetran.migrations import migrate
-from backstory.doors.fivetran.table_changes import alter, truncate
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
@@ -228,8 +229,7 @@ class Destination(DestinationConnectorServicer):
     @handle_errors(sdk.DescribeTableResponse)
     def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
         """Return the table's definition, or `not_found`."""
-        where = self._target(request)
-        stored = load_own(where.store, where.table(request.schema_name, request.table_name))
+        stored = load_own(*self._table(request, request.table_name))
         if stored is None:
             return sdk.DescribeTableResponse(not_found=True)
         return sdk.DescribeTableResponse(table=definition_of(stored.shape, request.table_name))
@@ -237,32 +237,29 @@ class Destination(DestinationConnectorServicer):
     @handle_errors(sdk.CreateTableResponse)
     def CreateTable(self, request: sdk.CreateTableRequest) -> sdk.CreateTableResponse:
         """Create the table, and its schema if it is missing."""
-        where = self._target(request)
-        table = where.table(request.schema_name, request.table.name)
-        shape = shape_from(where.store, table, request.table)
+        store, table = self._table(request, request.table.name)
+        shape = shape_from(store, table, request.table)
 
         def plan() -> tuple[None, Change]:
-            if load(where.store, table) is not None:
+            if load(store, table) is not None:
                 raise table_exists(table)
             return None, Change(into=shape)
 
-        deliver_change(where.store, [table], note("create", table), plan)
+        deliver_change(store, [table], note("create", table), plan)
         return sdk.CreateTableResponse(success=True)
 
     @handle_errors(sdk.AlterTableResponse)
     def AlterTable(self, request: sdk.AlterTableRequest) -> sdk.AlterTableResponse:
         """Change the table's columns and key to match the definition."""
-        where = self._target(request)
-        table = where.table(request.schema_name, request.table.name)
-        alter(where.store, table, request.table, drop_columns=request.drop_columns)
+        store, table = self._table(request, request.table.name)
+        alter(store, table, request.table, drop_columns=request.drop_columns)
         return sdk.AlterTableResponse(success=True)
 
     @handle_errors(sdk.TruncateResponse)
     def Truncate(self, request: sdk.TruncateRequest) -> sdk.TruncateResponse:
         """Delete or flag the rows that were synced before a given time."""
-        where = self._target(request)
-        table = where.table(request.schema_name, request.table_name)
-        truncate(where.store, table, request)
+        store, table = self._table(request, request.table_name)
+        truncate(store, table, request)
         return sdk.TruncateResponse(success=True)
 
     @handle_errors(sdk.WriteBatchResponse)
@@ -278,18 +275,20 @@ class Destination(DestinationConnectorServicer):
     @handle_errors(sdk.MigrateResponse)
     def Migrate(self, request: sdk.MigrateRequest) -> sdk.MigrateResponse:
         """Change a table's columns, values, name or sync mode."""
-        where = self._target(request)
-        if migrate(where, request.details, live_modes=self._live_modes):
+        if migrate(self._target(request), request.details, live_modes=self._live_modes):
             return sdk.MigrateResponse(success=True)
         return sdk.MigrateResponse(unsupported=True)
 
     def _target(self, request: object) -> NamedStore:
         return target(self._stores, request.configuration)  # type: ignore[attr-defined]
 
-    def _deliver(self, request: Request) -> sdk.WriteBatchResponse:
+    def _table(self, request: Any, name: str) -> tuple[Store, TableName]:
         where = self._target(request)
-        table = where.table(request.schema_name, request.table.name)
-        receipt = deliver_batch(where.store, batch_of(request, table, self._accepted))
+        return where.store, where.table(request.schema_name, name)
+
+    def _deliver(self, request: Request) -> sdk.WriteBatchResponse:
+        store, table = self._table(request, request.table.name)
+        receipt = deliver_batch(store, batch_of(request, table, self._accepted))
         outcome = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
         count_batch(outcome, receipt.counts)
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())

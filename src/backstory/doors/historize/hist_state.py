@@ -1,7 +1,7 @@
 """The history's metadata: derived from the base's metadata (section 4.2), and kept in a lock file.
 
 The model's folder contains one lock file for each warehouse or database into which a history is loaded
-(section 1.3).
+(section 1.3). Programs that read or maintain a history get its description from this metadata.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,19 +16,30 @@ from ruamel.yaml import YAML
 from backstory.doors.historize.model import (
     FORKED,
     TAIL,
+    TECHNICAL,
     ColumnRole,
+    Historization,
     HistState,
     Model,
     ModelColumn,
     ModelDataset,
+    StateLabels,
     base_columns,
     mirrored_columns,
+    stored_labels,
     technical_column,
 )
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist, namespace_of, read_state
 from backstory.doors.historize.runs import Target, base_names, hist_names
+from backstory.doors.historize.stage import column_type
 from backstory.errors import Failed, Refused
-from backstory.stores.sql.columns import EQUAL, WIDENING, drift, instant_text
+from backstory.model.instant import parse_instant
+from backstory.model.layout import Layout
+from backstory.model.table import Archive, Column, Dating, History, Labels, Shape, TableName
+from backstory.reading.history_queries import StoredHistory
+from backstory.stores.sql.columns import EQUAL, WIDENING, Datatype, TableColumn, drift, instant_text
+from backstory.stores.sql.ddl import logical_type
+from backstory.stores.sql.dialect import Dialect
 
 LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 ROUNDS = 4
@@ -56,12 +67,14 @@ def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) ->
         return None
     if not base.historize:
         return previous.model_copy(update={"active": False}) if previous else None
-    before = list(previous.target_columns) if previous else []
-    old = [column for column in before if column.system_role not in FIXED]
+    old = (
+        [column for column in previous.target_columns if column.system_role not in FIXED] if previous else []
+    )
     forked = base.historization.on_incompatible_type == "fork"
-    claimed = _claim_names(mirrored_columns(base_columns(base)), old)
-    live, forks, used, settled = [], [], set(), set()
-    for column in mirrored_columns(base_columns(base)):
+    mirrored = mirrored_columns(base_columns(base))
+    claimed = _claim_names(mirrored, old)
+    live, forks, used, settled = [], list[ModelColumn](), set(), set()
+    for column in mirrored:
         match = _match(column, old, claimed)
         mirror, fork = _mirror(column, match, now, forked=forked)
         if match:
@@ -69,8 +82,17 @@ def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) ->
             settled |= {match.name} & {mirror.name} if fork is None else set()
         live.append(mirror)
         forks += [fork] if fork else []
-    _refuse_taken(live, [column for column in old if column.name not in used])
-    retired = [_retire(column, now) for column in old if column.name not in used]
+    left = {column.name: column for column in old if column.name not in used}
+    for column in live:
+        if column.name in left:
+            raise Refused(
+                "DUPLICATE_COLUMN",
+                f"The history still has an earlier column {column.name}, so {column.former_names[-1]} "
+                "cannot be renamed to it.",
+                "Give the column another name.",
+                [column.name],
+            )
+    retired = [_retire(column, now) for column in left.values()]
     theirs = {name for column in [*retired, *forks] for name in (column.name, *column.former_names)}
     live = _without_names(theirs, live)
     forks = _without_names(settled, forks)
@@ -120,20 +142,6 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
             claimed[name] = column.name
             missing += [today[name]] if name in today else []
     return claimed
-
-
-def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> None:
-    """Raise Refused if a column has the name of a retired column."""
-    taken = {column.name for column in left}
-    for column in live:
-        if column.name in taken:
-            raise Refused(
-                "DUPLICATE_COLUMN",
-                f"The history still has an earlier column {column.name}, so {column.former_names[-1]} "
-                "cannot be renamed to it.",
-                "Give the column another name.",
-                [column.name],
-            )
 
 
 def _match(
@@ -283,3 +291,75 @@ def _path(folder: Path, target: Target, schema: str, name: str) -> Path:
 def _file(schema: str, name: str) -> str:
     """The end of a lock file's name. Letters that file names cannot contain are escaped in the schema."""
     return f"{quote(schema, safe='').replace('.', '%2E')}.{name}{ENDING}"
+
+
+def stored_history(
+    dialect: Dialect,
+    schema: str,
+    hist: HistState,
+    rules: Historization | None = None,
+    archive: Archive | None = None,
+    catalog: str | None = None,
+) -> StoredHistory:
+    """The history described by this metadata, in a dialect. `hist` may only have columns of the table."""
+    return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
+
+
+def history_of(
+    schema: str, hist: HistState, rules: Historization | None = None, archive: Archive | None = None
+) -> History:
+    """The history that a model's metadata describes. `rules` define its views."""
+    columns = hist.target_columns
+    shown = rules and rules.state_labels
+    dating = rules and rules.effective_dating
+    return History(
+        Shape(
+            TableName(schema, hist.target_dataset_name),
+            tuple(Column(each.name, column_type(each)) for each in columns),
+            tuple(each.name for each in columns if each.system_role is ColumnRole.BUSINESS_KEY),
+            Layout.HIST,
+        ),
+        labels=_labels_of(stored_labels(hist.state_labels)),
+        references=frozenset(each.name for each in columns if each.system_role is ColumnRole.FOREIGN_KEY),
+        former_names=hist.former_names,
+        archive=archive,
+        whole_since=parse_instant(hist.prune_watermark) if hist.prune_watermark else None,
+        shown_labels=_labels_of(shown) if shown and shown.mode == "view" else None,
+        dating=Dating(dating.column, dating.granularity) if dating else None,
+    )
+
+
+def _labels_of(labels: StateLabels) -> Labels:
+    return Labels(labels.new, labels.changed, labels.deleted, labels.reappeared)
+
+
+def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
+    """Derive a history's metadata from its table, as if the base still had every business column."""
+    base = {column.name: column for column in base_columns(dataset)}
+    fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
+    columns = []
+    for column, type_ in stored.items():
+        if column in fixed:
+            continue
+        known = base.get(column) or _as_stored(column, logical_type(type_, dialect))
+        columns.append(
+            known.model_copy(update={"target_column_name": column, "input": column, "nullable": True})
+        )
+    return HistState(
+        target_dataset_name=f"{name}_hist",
+        lineage_key=dataset.lineage_key or dataset.name,
+        target_columns=tuple(columns),
+    )
+
+
+def _as_stored(name: str, stored: TableColumn | None) -> ModelColumn:
+    """A column that exists only in the table. If its type is unknown, it is read as text."""
+    if stored is None:
+        return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
+    return ModelColumn(
+        target_column_name=name,
+        datatype=stored.datatype,
+        max_length=stored.max_length,
+        decimal_precision=stored.decimal_precision,
+        decimal_scale=stored.decimal_scale,
+    )

@@ -1,10 +1,10 @@
-"""A dataset's load in one dialect: names, relations, conditions, and method (sections 3.3 and 3.7).
+"""A dataset's load in one dialect: names, keys, hashes, conditions, and method (sections 2.3 to 3.7).
 
-The module also derives, from the model's metadata, a description of the history for programs that read or
-maintain it.
+The tests compare the keys and hashes of every dialect with `testing.conformance_bench`.
 """
 
 import re
+from calendar import monthrange
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -15,33 +15,42 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.model import (
     FORKED,
-    TECHNICAL,
+    STRICT,
     ColumnRole,
-    Historization,
+    ForeignKey,
     HistState,
     IncrementPolicy,
     Model,
     ModelColumn,
     ModelDataset,
     StateLabels,
+    TargetSchema,
     base_columns,
+    business_keys,
     foreign_keys,
+    hashed_columns,
+    identity,
+    key_name,
+    stored_labels,
     user_columns,
 )
 from backstory.doors.historize.resolve import active_policy, namespace_of, schema_of, source_of
-from backstory.doors.historize.stage import column_type
 from backstory.errors import Refused, UsageError
-from backstory.model.instant import parse_instant
-from backstory.model.layout import Layout
-from backstory.model.table import ARCHIVE_SUFFIX, Archive, Column, Dating, History, Labels, Shape, TableName
-from backstory.reading.history_queries import StoredHistory
-from backstory.stores.sql.columns import Datatype, TableColumn
-from backstory.stores.sql.ddl import logical_type
+from backstory.model.layout import STARTED
+from backstory.model.table import ARCHIVE_SUFFIX
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect
-from backstory.stores.sql.engine import LOAD_RUN_ID, LOAD_TIMESTAMP, PLACEHOLDER, without_placeholders
+from backstory.stores.sql.engine import (
+    LOAD_RUN_ID,
+    LOAD_TIMESTAMP,
+    LOAD_TIMESTAMP_TEXT,
+    PEPPER,
+    PLACEHOLDER,
+    without_placeholders,
+)
+from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashable_text, joined_hash
 from backstory.strategies.scd2.statements import ArchiveTable, Pair
 from backstory.strategies.scd2.transitions import State
 
@@ -137,12 +146,8 @@ def _step_back(now: datetime, policy: IncrementPolicy) -> datetime:
         return now - timedelta(days=length)
     months = length * (12 if policy.increment_interval_unit == "year" else 1)
     year, month = divmod(now.year * 12 + now.month - 1 - months, 12)
-    for day in range(now.day, 27, -1):
-        try:
-            return now.replace(year=year, month=month + 1, day=day)
-        except ValueError:
-            continue
-    return now.replace(year=year, month=month + 1)
+    day = min(now.day, monthrange(year, month + 1)[1])
+    return now.replace(year=year, month=month + 1, day=day)
 
 
 class PrunedRecords(NamedTuple):
@@ -152,44 +157,91 @@ class PrunedRecords(NamedTuple):
     key: str
 
 
-def stored_history(
-    dialect: Dialect,
-    schema: str,
-    hist: HistState,
-    rules: Historization | None = None,
-    archive: Archive | None = None,
-    catalog: str | None = None,
-) -> StoredHistory:
-    """The history described by this metadata, in a dialect. `hist` may only have columns of the table."""
-    return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
+NO_COLUMNS = "no_columns"
+STRICT_NULL = "^0"
 
 
-def history_of(
-    schema: str, hist: HistState, rules: Historization | None = None, archive: Archive | None = None
-) -> History:
-    """The history that a model's metadata describes. `rules` define its views."""
-    columns = hist.target_columns
-    stored, shown = hist.state_labels, rules and rules.state_labels
-    dating = rules and rules.effective_dating
-    return History(
-        Shape(
-            TableName(schema, hist.target_dataset_name),
-            tuple(Column(each.name, column_type(each)) for each in columns),
-            tuple(each.name for each in columns if each.system_role is ColumnRole.BUSINESS_KEY),
-            Layout.HIST,
-        ),
-        labels=_labels_of(stored) if stored and stored.mode == "stored" else Labels(),
-        references=frozenset(each.name for each in columns if each.system_role is ColumnRole.FOREIGN_KEY),
-        former_names=hist.former_names,
-        archive=archive,
-        whole_since=parse_instant(hist.prune_watermark) if hist.prune_watermark else None,
-        shown_labels=_labels_of(shown) if shown and shown.mode == "view" else None,
-        dating=Dating(dating.column, dating.granularity) if dating else None,
+def hash_order(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
+    """The attributes in hashing order: in the base's order or, if strict, by identity."""
+    return sorted(columns, key=identity) if strict else list(columns)
+
+
+class Expressions:
+    """SQL expressions for one layer in one dialect, over the columns of an alias."""
+
+    def __init__(self, dialect: Dialect, schema: TargetSchema) -> None:
+        self._dialect = dialect
+        self._schema = schema
+        self._strict = schema.hash_profile == STRICT
+
+    def column(self, alias: str, name: str) -> str:
+        """A column of an alias: `alias.name`."""
+        return f"{alias}.{self._dialect.render_identifier(name)}"
+
+    def base_key(self, dataset: ModelDataset, alias: str) -> str:
+        """SQL for the surrogate key of a row. The alias must have the base's columns."""
+        return self.key(
+            {
+                key_name(key): self.canonical(key, self.column(alias, key.name))
+                for key in business_keys(dataset)
+            }
+        )
+
+    def foreign_key(
+        self, reference: ForeignKey, parent: ModelDataset, child: Mapping[str, ModelColumn], alias: str
+    ) -> str:
+        """SQL for the parent's key, computed from the child's columns."""
+        source = {part.to: part.from_ for part in reference.key_components}
+        return self.key(
+            {
+                key_name(key): self.canonical(child[source[key.name]], self.column(alias, source[key.name]))
+                for key in business_keys(parent)
+            }
+        )
+
+    def hist_key(self, dataset: ModelDataset, alias: str) -> str:
+        """SQL for the key of the version that this load begins."""
+        return self.key({dataset.key: self.column(alias, dataset.key), STARTED: LOAD_TIMESTAMP_TEXT})
+
+    def row_hash(self, dataset: ModelDataset, alias: str) -> str:
+        """SQL for the hash of a row's attributes."""
+        hashed = row_hash_of(self._schema, dataset)
+        return hashed.sql(self._dialect, lambda name: self.column(alias, name))
+
+    def key(self, parts: Mapping[str, str]) -> str:
+        """SQL for the key made from these canonical strings, in the order of their names."""
+        schema, dialect, named = self._schema, self._dialect, []
+        for name, value in sorted(parts.items()):
+            label = dialect.string_literal(f"{name}{schema.surrogate_key_pair_separator}")
+            text = hashable_text(dialect, value, _null_token(schema), escaped=self._strict)
+            named.append(dialect.concat_expression([label, text]))
+        return joined_hash(dialect, [*named, PEPPER], schema.surrogate_key_component_separator)
+
+    def canonical(self, column: ModelColumn, sql: str) -> str:
+        """SQL for the canonical string of a column's value."""
+        return self._dialect.canonical_text(sql, column.datatype, *_digits(column))
+
+
+def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:
+    """The definition of the row hash for a dataset."""
+    strict, pair = schema.hash_profile == STRICT, schema.surrogate_key_pair_separator
+    columns = tuple(
+        HashedColumn(
+            column.name, column.datatype, *_digits(column), f"{identity(column)}{pair}" if strict else ""
+        )
+        for column in hash_order(hashed_columns(dataset), strict=strict)
     )
+    return RowHash(columns, schema.surrogate_key_component_separator, _null_token(schema), strict)
 
 
-def _labels_of(labels: StateLabels) -> Labels:
-    return Labels(labels.new, labels.changed, labels.deleted, labels.reappeared)
+def _digits(column: ModelColumn) -> tuple[int | None, int | None]:
+    if column.hash_as:
+        return column.hash_as.precision, column.hash_as.scale
+    return column.decimal_precision, column.decimal_scale
+
+
+def _null_token(schema: TargetSchema) -> str:
+    return STRICT_NULL if schema.hash_profile == STRICT else schema.surrogate_key_null_token
 
 
 COPY = "copy number"  # no column of a model has a blank in its name
@@ -250,8 +302,7 @@ class Load:
     @cached_property
     def labels(self) -> StateLabels:
         """The names of the states as they are stored in the table."""
-        labels = self.dataset.historization.state_labels
-        return labels if labels and labels.mode == "stored" else StateLabels()
+        return stored_labels(self.dataset.historization.state_labels)
 
     def name(self, column: str) -> str:
         """A column's name, quoted for the dialect."""
@@ -325,6 +376,12 @@ class Load:
         return f" AND ({value} IS NULL OR {self.expressions.canonical(flag, value)} NOT IN ({deleted}))"
 
     @property
+    def flags_deleted(self) -> bool:
+        """Whether base rows that are missing from the stage are flagged instead of deleted."""
+        soft = self.dataset.historization.soft_delete
+        return soft is not None and soft.on_delete == "flag"
+
+    @property
     def deletion_flag(self) -> ModelColumn | None:
         """The base's column that flags deleted rows, or None if rows are not flagged."""
         soft = self.dataset.historization.soft_delete
@@ -382,11 +439,8 @@ class Load:
     def _from_stage(self, column: ModelColumn) -> str:
         """SQL for the value of a stage column. Strings are cast to the types in `_READ`."""
         value = self.of("i", self.in_stage(column.source))
-        return (
-            self.dialect.cast_expression(value, self.dialect.type_of(column))
-            if column.datatype in _READ
-            else value
-        )
+        cast = self.dialect.cast_expression
+        return cast(value, self.dialect.type_of(column)) if column.datatype in _READ else value
 
     def _foreign_keys(self, alias: str) -> dict[str, str]:
         children = {column.name: column for column in user_columns(self.dataset)}
@@ -453,6 +507,23 @@ def words_of(labels: StateLabels) -> dict[State, str]:
     return {state: getattr(labels, state) for state in State}
 
 
+def label_changes(before: StateLabels, after: StateLabels) -> dict[str, str]:
+    """A mapping of changed labels to their new labels.
+
+    If several states had the same label, the first state in the order of `State` determines the new label.
+    """
+    old, new = words_of(before), words_of(after)
+    pairs = {old[state]: new[state] for state in reversed(State)}
+    return {old: new for old, new in pairs.items() if old != new}
+
+
+def new_label(load: Load, pairs: Mapping[str, str]) -> str:
+    """SQL for the state of a version (alias `h`) under its new label."""
+    state = load.of("h", ColumnRole.STATE)
+    cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
+    return f"CASE {state} {cases} ELSE {state} END" if cases else state
+
+
 def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: Dialect) -> Load:
     """Prepare a dataset's load in a dialect.
 
@@ -503,18 +574,16 @@ def refuse_swaps(dataset: ModelDataset) -> None:
 
 def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
     """The dataset, with attributes pinned to their original names, which the model may no longer list."""
-    known = {column.name: column.former_names for column in hist.target_columns}
-    return dataset.model_copy(
-        update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}
-    )
+    former = {column.name: column.former_names for column in hist.target_columns}
 
+    def pin(column: ModelColumn) -> ModelColumn:
+        names = former.get(column.name, ())
+        pinned = column.key_name or column.system_role is not None or not names
+        if pinned or not {*column.former_names[:1]} <= {*names}:  # the model lists an earlier name
+            return column
+        return column.model_copy(update={"key_name": names[0]})
 
-def _by_first_name(column: ModelColumn, known: Mapping[str, Sequence[str]]) -> ModelColumn:
-    former = known.get(column.name, ())
-    pinned = column.key_name or column.system_role is not None or not former
-    if pinned or not {*column.former_names[:1]} <= {*former}:  # the model lists an earlier name
-        return column
-    return column.model_copy(update={"key_name": former[0]})
+    return dataset.model_copy(update={"target_columns": tuple(map(pin, dataset.target_columns))})
 
 
 def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
@@ -531,35 +600,3 @@ def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | N
         if named:
             return replace(load, archive=PrunedRecords(table, named))
     return load
-
-
-def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
-    """Derive a history's metadata from its table, as if the base still had every business column."""
-    base = {column.name: column for column in base_columns(dataset)}
-    fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
-    columns = []
-    for column, type_ in stored.items():
-        if column in fixed:
-            continue
-        known = base.get(column) or _as_stored(column, logical_type(type_, dialect))
-        columns.append(
-            known.model_copy(update={"target_column_name": column, "input": column, "nullable": True})
-        )
-    return HistState(
-        target_dataset_name=f"{name}_hist",
-        lineage_key=dataset.lineage_key or dataset.name,
-        target_columns=tuple(columns),
-    )
-
-
-def _as_stored(name: str, stored: TableColumn | None) -> ModelColumn:
-    """A column that exists only in the table. If its type is unknown, it is read as text."""
-    if stored is None:
-        return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
-    return ModelColumn(
-        target_column_name=name,
-        datatype=stored.datatype,
-        max_length=stored.max_length,
-        decimal_precision=stored.decimal_precision,
-        decimal_scale=stored.decimal_scale,
-    )

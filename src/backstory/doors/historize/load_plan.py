@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from backstory.doors.historize.hashes import Expressions
+from backstory.doors.historize.load import Expressions
 from backstory.doors.historize.load_sides import (
     ROWS_ALIAS,
     compute_locally,
@@ -36,7 +36,6 @@ from backstory.doors.historize.spark_tables import (
     TablePlan,
     base_shape,
     snapshot_of,
-    with_values,
 )
 from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, Side, join_rows, tables_of
 from backstory.engine.runner import run_plan
@@ -223,7 +222,7 @@ class _Versions:
         self.planned.sums.join(planned.sums)
         names = self.kinds[scd2.ENDS].names
         begun: Any = planned.rows(scd2.BEGINS)
-        rows = with_values(work.store, begun.alias("r"), work.secret)
+        rows = work.with_pepper(begun.alias("r"))
         keyed = rows.withColumn(work.load.pair.hist_key, work.sql(work.load.pair.version_key("r")))
         return keyed.select(*map(quote, names))
 

@@ -78,12 +78,10 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     def read_columns(names: Sequence[str]) -> SideRows:
         return _computed_rows(work, read, columns, {name: values[name] for name in names})
 
-    rows = _computed_rows(work, read, columns, values)
-
     def select_rows(keep: KeepRows) -> SideRows:
         return _computed_rows(work, lambda: keep(read()), columns, values)
 
-    return LocalSide(rows, columns=read_columns, select=select_rows)
+    return LocalSide(_computed_rows(work, read, columns, values), columns=read_columns, select=select_rows)
 
 
 def _computed_rows(
@@ -185,7 +183,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
 def _deletion_flag(work: SparkWork) -> scd2.Flag | None:
     """The flag for base rows that are missing from the stage, or None if these rows are deleted."""
     load, soft = work.load, work.load.dataset.historization.soft_delete
-    if soft is None or soft.on_delete == "delete" or work.run.skip_base:
+    if soft is None or not load.flags_deleted or work.run.skip_base:
         return None
     local = replace(load, dialect=DuckDB())
     flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: local.deleted_value})
@@ -219,16 +217,18 @@ def ids_of(plan: TablePlan) -> list[pa.Field]:
 def stage_frame(work: SparkWork) -> "DataFrame":
     """The stage's rows as rows of the base, with keys and hashes computed by Spark."""
     assert work.run.stage is not None
-    rows, load_columns = stage_rows_and_load_columns(work.store, work.run.stage, work.load, work.secret)
+    rows, load_columns = stage_rows_and_load_columns(work, work.run.stage)
     values = work.load.base_values("s", load_columns)
     return rows.alias("s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
 
 
-def pruned_versions(work: SparkWork) -> "DataFrame | None":
-    """The versions that were pruned from the history, or None if there is no archive."""
-    if work.load.archive is None:
+def pruned_keys(work: SparkWork, name: str) -> "DataFrame | None":
+    """The keys of pruned versions, as the column `name`, or None if there is no archive."""
+    archive = work.load.archive
+    if archive is None:
         return None
-    return work.store.spark.table(work.store.sql_name(TableName(work.load.schema, work.load.archive.table)))
+    rows = work.store.spark.table(work.store.sql_name(TableName(work.load.schema, archive.table)))
+    return rows.select(column(archive.key).alias(name))
 
 
 def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) -> "DataFrame":
@@ -238,10 +238,9 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) ->
     """
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
     rows = closed.select(*map(quote, earlier_columns(terms)))
-    if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
+    if (pruned := pruned_keys(work, terms.key)) is not None:
         nothing = (sf.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
-        key = column(work.load.archive.key).alias(terms.key)
-        rows = rows.unionByName(pruned.select(key, *nothing))
+        rows = rows.unionByName(pruned.select("*", *nothing))
     return rows
 
 
@@ -312,23 +311,15 @@ def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
 
 def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
     """The counts in a plan for rows that are the same on all sides."""
-    counts = scd2.counts_of_same(scd2.OPEN, rows[scd2.OPEN].rows)
-    return (
-        counts
-        if scd2.STAGED not in rows
-        else {**counts, **scd2.counts_of_same(scd2.BASE, rows[scd2.STAGED].rows)}
-    )
+    staged = scd2.counts_of_same(scd2.BASE, rows[scd2.STAGED].rows) if scd2.STAGED in rows else {}
+    return {**scd2.counts_of_same(scd2.OPEN, rows[scd2.OPEN].rows), **staged}
 
 
 def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
     """The rows of a kept base, in the columns that a version has."""
     load = work.load
-    names = [
-        load.dataset.key,
-        *(each.source for each in load.mirrored_columns),
-        ColumnRole.ROW_HASH,
-    ]
-    names = list(dict.fromkeys(names))
+    sources = (each.source for each in load.mirrored_columns)
+    names = list(dict.fromkeys([load.dataset.key, *sources, ColumnRole.ROW_HASH]))
     schema = side_schema(base, names, [], scd2.LIVE)
     rows = _stored_rows(work, base, schema, {scd2.LIVE: True})
 
@@ -341,15 +332,18 @@ def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
 def _base_side(work: SparkWork, base: TablePlan) -> Side:
     """The base's rows. They have all columns if some rows will be flagged as deleted."""
     load, places = work.load, ids_of(base)
-    names = base.into.names if _flags_deleted(work) else base.wanted.names
+    names = base.into.names if load.flags_deleted else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
     flags = {scd2.LIVE: True, scd2.IN_SCOPE: load.deletes_base}
     rows = _stored_rows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
     needs_spark = base.has_rows and (load.live("v") or (load.deletes_base and load.delete_scope))
 
     def frame() -> "DataFrame":
+        scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
+        live = load.live("v") if load.flags_deleted else ""
+        in_scope = f"({scope or 'TRUE'}){live}" if load.deletes_base else "FALSE"
         rows_ = base.rows.select(*map(quote, names), FILE, POSITION, *base.ids).alias("v")
-        return rows_.select("*", _live_column(work, "v"), _base_scope(work))
+        return rows_.select("*", _live_column(work, "v"), work.sql(in_scope).alias(scd2.IN_SCOPE))
 
     schema = side_schema(base, names, [*PLACE, *places], *flags)
     return _stored_side(schema, frame, None if needs_spark else rows, base)
@@ -367,13 +361,13 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     if rows is not None and rows.columns is not None:
         compared = [*names, *PLACE_SCHEMA.names, *hist.ids, *flags]
         rows = replace(rows, rows=rows.columns(compared))
-    needs_spark = (
-        hist.has_rows and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
-    )
+    scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
+    needs_spark = hist.has_rows and load.closes_deleted and scope
 
     def frame() -> "DataFrame":
         open_ = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        return _whole_versions(hist, open_).alias("v").select("*", _versions_scope(work))
+        versions = _whole_versions(hist, open_).alias("v")
+        return versions.select("*", work.sql(scope or "TRUE").alias(scd2.IN_SCOPE))
 
     whole = side_schema(hist, hist.into.names, [*PLACE, *places], *flags)
     return _stored_side(whole, frame, None if needs_spark else rows, hist, partial(_all_columns, work, hist))
@@ -420,10 +414,7 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
 
 
 def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
-    """The estimated size of the stage's rows in memory in bytes, and the number of rows.
-
-    If Spark must count the rows, the number is None.
-    """
+    """The estimated bytes of the stage's rows in memory, and their number, or None if Spark must count."""
     stage = work.run.stage
     if stage is not None and stage.path is not None:
         size = stage.path.stat().st_size if stage.path.is_file() else 0
@@ -440,24 +431,3 @@ def _size_of(table: IcebergTable | None) -> int:
 
 def _live_column(work: SparkWork, alias: str) -> "Column":
     return work.sql("TRUE" + work.load.live(alias)).alias(scd2.LIVE)
-
-
-def _flags_deleted(work: SparkWork) -> bool:
-    """Whether base rows that are missing from the stage are flagged instead of deleted."""
-    soft = work.load.dataset.historization.soft_delete
-    return soft is not None and soft.on_delete == "flag"
-
-
-def _base_scope(work: SparkWork) -> "Column":
-    """The condition under which a stored row is deleted or flagged if it is missing from the stage."""
-    load = work.load
-    scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
-    live = load.live("v") if _flags_deleted(work) else ""
-    return work.sql(f"({scope or 'TRUE'}){live}" if load.deletes_base else "FALSE").alias(scd2.IN_SCOPE)
-
-
-def _versions_scope(work: SparkWork) -> "Column":
-    """The condition under which a deletion may close an open version."""
-    load = work.load
-    scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
-    return work.sql(scope or "TRUE").alias(scd2.IN_SCOPE)

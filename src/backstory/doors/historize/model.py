@@ -191,6 +191,11 @@ class StateLabels(_Part):
     mode: Literal["view", "stored"] = "view"
 
 
+def stored_labels(labels: StateLabels | None) -> StateLabels:
+    """The labels that the table contains, from a model's labels."""
+    return labels if labels and labels.mode == "stored" else StateLabels()
+
+
 class SoftDelete(_Part):
     """A flag in the base that marks a deletion (section 7.3)."""
 
@@ -412,3 +417,6 @@ def key_name(column: ModelColumn) -> str:
 def identity(column: ModelColumn) -> str:
     """The name of an attribute within a strict hash: the pinned name, or else its first name ever."""
     return column.key_name or (column.former_names[0] if column.former_names else column.name)
+
+
+STRICT = "strict_v2"

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import structlog
 
-from backstory.doors.historize.hashes import STRICT
 from backstory.doors.historize.hist_state import FIXED
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import (
+    STRICT,
     ColumnRole,
     Historization,
     ModelColumn,
@@ -75,38 +75,38 @@ def rejection(code: str, message: str, keys: Sequence[object] = ()) -> Refused:
 
 
 def stage_checks(load: Load) -> Iterator[Check]:
-    """The checks of the stage's rows before the base load."""
+    """The checks of the stage's rows before the base load.
+
+    The last one is that records with the same business keys in stage and base have the same key.
+    """
     keys = business_keys(load.dataset)
+
+    def check(code: str, where: str, message: str) -> Check:
+        return Check(code, _keys(load, keys, load.unique_stage_rows, "s", where), message)
+
     for column in user_columns(load.dataset):
+        name = load.of("s", column.name)
         if not column.nullable:
             code = "NULL_KEY" if column.system_role is ColumnRole.BUSINESS_KEY else "NULL_VALUE"
-            where = f"{load.of('s', column.name)} IS NULL"
-            yield Check(
-                code,
-                _keys(load, keys, load.unique_stage_rows, "s", where),
-                f"{column.name} is NULL in the stage.",
-            )
+            yield check(code, f"{name} IS NULL", f"{column.name} is NULL in the stage.")
         if column.max_length and column.datatype is Datatype.STRING:
-            long = f"length({load.of('s', column.name)}) > {column.max_length}"
             message = f"{column.name} is longer than {column.max_length} characters in the stage."
-            yield Check("VALUE_TOO_LONG", _keys(load, keys, load.unique_stage_rows, "s", long), message)
-    message = "Rows of the stage share a business key."
+            yield check("VALUE_TOO_LONG", f"length({name}) > {column.max_length}", message)
     if load.dataset.historization.duplicate_keys == "reject":
-        yield Check("DUPLICATE_KEY", _repeated_keys(load, keys, load.stage_rows, "s"), message)
+        twice = _repeated_keys(load, keys, load.stage_rows, "s")
     else:
-        twice = _repeated_keys(
-            load, keys, load.stage_rows, "s", load.live, having=_has_conflicts(load, keys, "ss")
-        )
-        yield Check("DUPLICATE_KEY", twice, message)
-
-
-def base_checks(load: Load) -> Iterator[Check]:
-    """The check that records with the same business keys in stage and base have the same key."""
-    keys = business_keys(load.dataset)
+        # The rows of a key conflict if they differ in hash or business keys.
+        # In the default profile, different keys may have the same string.
+        texts = [load.expressions.canonical(key, load.of("ss", key.name)) for key in keys]
+        values = [load.of("ss", ColumnRole.ROW_HASH), *texts]
+        conflicts = [f"COUNT(DISTINCT {value}) > 1" for value in values]
+        conflicts += [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
+        twice = _repeated_keys(load, keys, load.stage_rows, "s", load.live, having=" OR ".join(conflicts))
+    yield Check("DUPLICATE_KEY", twice, "Rows of the stage share a business key.")
     same = " AND ".join(f"NOT ({load.other_text(key, 'x', 's')})" for key in keys)
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
     moved = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {same} AND {other})"
-    yield Check("KEYS_CHANGED", _keys(load, keys, load.unique_stage_rows, "s", moved), KEYS_CHANGED)
+    yield check("KEYS_CHANGED", moved, KEYS_CHANGED)
 
 
 def mass_delete(rules: Historization, deleted: int, open_: int) -> str | None:
@@ -155,7 +155,15 @@ def hist_checks(load: Load) -> Iterator[Check]:
     versioned = f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{live} AND NOT {same})"
     late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
     yield of_history("NON_MONOTONIC_TIMESTAMP", late, LATE)
-    yield from _late_effective(load, mirrored)
+    dating = load.dataset.historization.effective_dating
+    if dating is not None and dating.late_policy == "reject":
+        dated = f"{load.of('r', dating.column)} < {load.of('h', dating.column)}"
+        later = (
+            f"{is_open} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {load.same_key('r', 'h')}{live}"
+            f" AND {pair.other_hash('r', 'h')} AND {dated})"
+        )
+        message = f"Changed rows have an earlier {dating.column} than their open version."
+        yield of_history("LATE_EFFECTIVE", later, message)
 
 
 def require_hist_columns(load: Load, added: Sequence[ModelColumn]) -> None:
@@ -178,23 +186,6 @@ def require_base_key(load: Load, added: Sequence[ModelColumn]) -> None:
         )
 
 
-def _late_effective(load: Load, keys: Sequence[ModelColumn]) -> Iterator[Check]:
-    dating = load.dataset.historization.effective_dating
-    if dating is None or dating.late_policy == "accept":
-        return
-    other = load.pair.other_hash("r", "h")
-    late = (
-        f"{load.pair.is_open('h')} AND EXISTS (SELECT 1 FROM {load.base} AS r"
-        f" WHERE {load.same_key('r', 'h')}{load.live('r')}"
-        f" AND {other} AND {load.of('r', dating.column)} < {load.of('h', dating.column)})"
-    )
-    yield Check(
-        "LATE_EFFECTIVE",
-        _keys(load, keys, load.hist_table, "h", late),
-        f"Changed rows have an earlier {dating.column} than their open version.",
-    )
-
-
 def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapping[str, str]) -> None:
     """Raise Refused for the first check whose query returns keys."""
     names = [column.name for column in business_keys(load.dataset)]
@@ -211,17 +202,6 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
     return (
         f"SELECT DISTINCT {listed} FROM {source} AS {alias} WHERE {where} ORDER BY {listed} LIMIT {MAX_KEYS}"
     )
-
-
-def _has_conflicts(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
-    """SQL that tests whether the rows of a key differ in hash or business keys.
-
-    In the default profile, different keys may have the same string.
-    """
-    texts = [load.expressions.canonical(key, load.of(alias, key.name)) for key in keys]
-    nulls = [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
-    values = [load.of(alias, ColumnRole.ROW_HASH), *texts]
-    return " OR ".join([*(f"COUNT(DISTINCT {value}) > 1" for value in values), *nulls])
 
 
 def _keys(load: Load, keys: Sequence[ModelColumn], source: str, alias: str, where: str) -> str:

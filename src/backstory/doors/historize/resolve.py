@@ -4,15 +4,15 @@ Errors name the path and the line in the document.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from backstory.documents import Document, DocumentKind, read_document, validate
-from backstory.doors.historize.hashes import STRICT
+from backstory.documents import Document, DocumentKind, DocumentPart, read_document, validate
 from backstory.doors.historize.model import (
     GENERATED,
+    STRICT,
     TECHNICAL,
     ColumnRole,
     HistState,
@@ -58,82 +58,73 @@ def _state(path: Path, _text: bytes) -> HistState:
 
 
 LONGEST = 63
-Place = tuple[str | int, ...]
 
 
-def refuse_columns(dataset: ModelDataset, document: Document, place: Place) -> None:
+def refuse_columns(dataset: ModelDataset, part: DocumentPart) -> None:
     """Raise UsageError for column names that are reserved, repeated or too long (section 1.1)."""
+    columns, references = part.at("target_columns"), part.at("references")
     reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
     reserved |= {reference.column for reference in dataset.references}
     for number, column in enumerate(dataset.target_columns):
         if column.name in reserved:
-            raise document.wrong(
-                (*place, "target_columns", number),
-                f"{column.name} is a reserved name.",
-                f"Rename the column to {column.name}_src.",
+            raise columns.at(number).wrong(
+                f"{column.name} is a reserved name.", f"Rename the column to {column.name}_src."
             )
-    refuse_repeats(document, "target_columns", [column.name for column in dataset.target_columns], place)
+    refuse_repeats(columns, [column.name for column in dataset.target_columns])
     names: set[str] = set()
     for number, column in enumerate(dataset.target_columns):
         if column.system_role is ColumnRole.BUSINESS_KEY and column.active:
             if key_name(column) in names:
-                raise document.wrong(
-                    (*place, "target_columns", number),
+                raise columns.at(number).wrong(
                     f"the key already has {key_name(column)}; one of the two would be lost.",
                     "Give the column a key_name of its own.",
                 )
             names.add(key_name(column))
-    columns = [reference.column for reference in dataset.references]
-    refuse_repeats(document, "references", columns, place)
-    for number, name in enumerate(columns):
+    foreign = [reference.column for reference in dataset.references]
+    refuse_repeats(references, foreign)
+    for number, name in enumerate(foreign):
         if len(name) > LONGEST:
-            raise document.wrong(
-                (*place, "references", number), f"its column {name} is longer than {LONGEST} characters."
-            )
+            raise references.at(number).wrong(f"its column {name} is longer than {LONGEST} characters.")
     if len(dataset.key) > LONGEST:
-        raise document.wrong(
-            (*place, "target_dataset_name"), f"the key {dataset.key} is longer than {LONGEST} characters."
+        raise part.at("target_dataset_name").wrong(
+            f"the key {dataset.key} is longer than {LONGEST} characters."
         )
 
 
-def refuse_placeholders(dataset: ModelDataset, document: Document, place: Place) -> None:
+def refuse_placeholders(dataset: ModelDataset, part: DocumentPart) -> None:
     """Raise UsageError for names that contain a placeholder of the statements."""
     for number, column in enumerate(dataset.target_columns):
-        for name in (column.input, column.key_name):
-            if name is not None and PLACEHOLDER.search(name):
-                raise document.wrong(
-                    (*place, "target_columns", number),
+        for name in filter(None, (column.input, column.key_name)):
+            if PLACEHOLDER.search(name):
+                raise part.at("target_columns", number).wrong(
                     f"a part of {name!r} looks like a placeholder of a statement.",
                     "Rename the column in the stage.",
                 )
 
 
-def refuse_references(dataset: ModelDataset, model: Model, document: Document, place: Place) -> None:
+def refuse_references(dataset: ModelDataset, model: Model, part: DocumentPart) -> None:
     """Raise UsageError for a reference with missing columns, or with keys that differ from the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
+    parents = {parent.name: parent for parent in reversed(model.target_datasets)}
     for number, reference in enumerate(dataset.references):
-        path = (*place, "references", number)
-        parent = next(
-            (each for each in model.target_datasets if each.name == reference.referenced_dataset), None
-        )
+        parent = parents.get(reference.referenced_dataset)
         if parent is None:
             continue  # see `findings`
-        mapped = Counter(part.to for part in reference.key_components)
+        components = part.at("references", number, "key_components")
+        mapped = Counter(component.to for component in reference.key_components)
         wanted = {column.name: column for column in business_keys(parent)}
         if mapped != Counter(wanted.keys()):
-            raise document.wrong(
-                (*path, "key_components"),
-                f"each business key of {parent.name} ({', '.join(wanted)}) must be mapped exactly once.",
+            raise components.wrong(
+                f"each business key of {parent.name} ({', '.join(wanted)}) must be mapped exactly once."
             )
-        for part in reference.key_components:
-            child = children.get(part.from_)
+        for component in reference.key_components:
+            child, key = children.get(component.from_), wanted[component.to]
             if child is None:
-                raise document.wrong((*path, "key_components"), f"there is no column {part.from_!r}.")
-            if _key_format(child) != _key_format(wanted[part.to]):
-                raise document.wrong(
-                    (*path, "key_components"),
-                    f"{part.from_} is a {child.datatype} and {part.to} a {wanted[part.to].datatype}: "
-                    "equal values would have different keys.",
+                raise components.wrong(f"there is no column {component.from_!r}.")
+            if _key_format(child) != _key_format(key):
+                raise components.wrong(
+                    f"{child.name} is a {child.datatype} and {key.name} a {key.datatype}: "
+                    "equal values would have different keys."
                 )
 
 
@@ -144,14 +135,12 @@ def _key_format(column: ModelColumn) -> tuple[Any, ...]:
     return column.datatype, column.decimal_scale, column.hash_as
 
 
-def refuse_repeats(
-    document: Document, what: str, names: Iterable[str], place: Sequence[str | int] = ()
-) -> None:
-    """Raise UsageError if names are repeated."""
+def refuse_repeats(part: DocumentPart, names: Iterable[str]) -> None:
+    """Raise UsageError if names of this part are repeated."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
-            raise document.wrong((*place, what, number), f"{name} is named twice.")
+            raise part.at(number).wrong(f"{name} is named twice.")
         seen.add(name)
 
 
@@ -168,28 +157,35 @@ def resolve(model: Model, document: Document) -> Model:
     """
     schemas = [_fill_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}
-    refuse_repeats(document, "target_schemas", [schema.short_name for schema in schemas])
-    refuse_repeats(document, "source_datasets", [source.name for source in model.source_datasets])
+    refuse_repeats(document.at("target_schemas"), [schema.short_name for schema in schemas])
+    refuse_repeats(document.at("source_datasets"), [source.name for source in model.source_datasets])
+    whole = document.at("target_datasets")
     datasets = []
     for number, dataset in enumerate(model.target_datasets):
-        place: Place = ("target_datasets", number)
+        part = whole.at(number)
         schema = by_name.get(dataset.target_schema)
         if schema is None:
-            raise document.wrong((*place, "target_schema"), f"there is no layer {dataset.target_schema!r}.")
-        filled = _fill_dataset(dataset, schema, model, document, place)
-        _refuse_dataset(filled, schema, model, document, place)
-        datasets.append(filled)
-    refuse_repeats(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
-    refuse_repeats(document, "target_datasets", [each.lineage_key or each.name for each in datasets])
+            raise part.at("target_schema").wrong(f"there is no layer {dataset.target_schema!r}.")
+        datasets.append(_fill_dataset(dataset, schema, model, part))
+        _refuse_dataset(datasets[-1], schema, model, part)
+    refuse_repeats(whole, [f"{each.target_schema}.{each.name}" for each in datasets])
+    refuse_repeats(whole, [each.lineage_key or each.name for each in datasets])
     resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
     for number, dataset in enumerate(datasets):
-        refuse_references(dataset, resolved, document, ("target_datasets", number))
+        refuse_references(dataset, resolved, whole.at(number))
     known = {dataset.name for dataset in datasets}
-    linked = (_with_references(dataset, known) for dataset in datasets)
-    whole = tuple(
-        dataset.model_copy(update={"target_columns": tuple(every_column(dataset))}) for dataset in linked
+    complete = tuple(_with_every_column(dataset, known) for dataset in datasets)
+    return resolved.model_copy(update={"target_datasets": complete})
+
+
+def _with_every_column(dataset: ModelDataset, known: Collection[str]) -> ModelDataset:
+    """The dataset with its generated columns. References to datasets of other models become inactive."""
+    references = tuple(
+        each.model_copy(update={"active": each.active and each.referenced_dataset in known})
+        for each in dataset.references
     )
-    return resolved.model_copy(update={"target_datasets": whole})
+    dataset = dataset.model_copy(update={"references": references})
+    return dataset.model_copy(update={"target_columns": tuple(every_column(dataset))})
 
 
 def schema_of(model: Model, dataset: ModelDataset) -> TargetSchema:
@@ -255,13 +251,13 @@ def _fill(part: Any, defaults: dict[str, Any]) -> Any:
 
 
 def _fill_dataset(
-    dataset: ModelDataset, schema: TargetSchema, model: Model, document: Document, place: Place
+    dataset: ModelDataset, schema: TargetSchema, model: Model, part: DocumentPart
 ) -> ModelDataset:
-    stage, columns = _find_stage(dataset, document, place)
+    stage, columns = _find_stage(dataset, part)
     source = source_of(model, dataset)
     if dataset.incremental_source and source is None:
-        raise document.wrong(
-            (*place, "incremental_source"), f"there is no source dataset {dataset.incremental_source!r}."
+        raise part.at("incremental_source").wrong(
+            f"there is no source dataset {dataset.incremental_source!r}."
         )
     strategy = schema.incremental_strategy_default if source and source.incremental else "full"
     return _fill(
@@ -277,152 +273,119 @@ def _fill_dataset(
     )
 
 
-def _find_stage(
-    dataset: ModelDataset, document: Document, place: Place
-) -> tuple[str | None, list[ModelColumn]]:
+def _find_stage(dataset: ModelDataset, part: DocumentPart) -> tuple[str | None, list[ModelColumn]]:
     """The single table or file from which the columns are loaded, and the columns with their names in it."""
     stage, columns = dataset.input, []
     for number, column in enumerate(dataset.target_columns):
-        path = (*place, "target_columns", number)
         if column.system_role in GENERATED:
             continue
-        name = column.source
-        if column.input and dataset.input and column.input.startswith(f"{dataset.input}."):
-            name = column.input[len(dataset.input) + 1 :]
-        elif column.input and not dataset.input:
+        of_column, name = part.at("target_columns", number), column.source
+        if column.input and dataset.input:
+            name = column.input.removeprefix(f"{dataset.input}.")
+        elif column.input:
             parsed = parse_input(column.input)
             if parsed is None or parsed[1] is None:
-                raise document.wrong(
-                    (*path, "input"),
+                raise of_column.at("input").wrong(
                     f"{column.input!r} names no column of a table or file.",
                     "Write it as schema.table.column or file.csv.column, or give the dataset an input.",
                 )
             if stage not in {None, parsed[0]}:
-                raise document.wrong(
-                    (*path, "input"), f"the dataset's other columns are read from {stage}.", "Name one input."
+                raise of_column.at("input").wrong(
+                    f"the dataset's other columns are read from {stage}.", "Name one input."
                 )
             stage, name = parsed[0], parsed[1]
-        columns.append(_fill_column(column.model_copy(update={"input": name}), document, path))
+        columns.append(_fill_column(column.model_copy(update={"input": name}), of_column))
     if dataset.input is not None and parse_input(dataset.input) is None:
-        raise document.wrong((*place, "input"), "this names neither a table (schema.table) nor a file.")
+        raise part.at("input").wrong("this names neither a table (schema.table) nor a file.")
     return stage, columns
 
 
-def _fill_column(column: ModelColumn, document: Document, path: Place) -> ModelColumn:
+def _fill_column(column: ModelColumn, part: DocumentPart) -> ModelColumn:
+    precision, scale = column.decimal_precision, column.decimal_scale
     if column.datatype is Datatype.DECIMAL:
-        precision, scale = column.decimal_precision, column.decimal_scale
-        column = column.model_copy(
-            update={
-                "decimal_precision": DEFAULT_DECIMAL[0] if precision is None else precision,
-                "decimal_scale": (DEFAULT_DECIMAL[1] if precision is None else 0) if scale is None else scale,
-            }
-        )
-        if (column.decimal_scale or 0) > (column.decimal_precision or 0):
-            raise document.wrong((*path, "decimal_scale"), "the scale is larger than the precision.")
-    elif column.decimal_precision is not None or column.decimal_scale is not None:
-        raise document.wrong(path, f"a {column.datatype} has neither precision nor scale.")
+        if precision is None:
+            precision, scale = DEFAULT_DECIMAL[0], DEFAULT_DECIMAL[1] if scale is None else scale
+        update = {"decimal_precision": precision, "decimal_scale": scale or 0}
+        column = column.model_copy(update=update)
+        if update["decimal_scale"] > precision:
+            raise part.at("decimal_scale").wrong("the scale is larger than the precision.")
+    elif precision is not None or scale is not None:
+        raise part.wrong(f"a {column.datatype} has neither precision nor scale.")
     if column.max_length is not None and column.datatype is not Datatype.STRING:
-        raise document.wrong((*path, "max_length"), f"a {column.datatype} has no length.")
+        raise part.at("max_length").wrong(f"a {column.datatype} has no length.")
     hashed = column.hash or column.system_role is not None
     if column.datatype is Datatype.FLOAT and hashed and column.active and column.hash_as is None:
-        raise document.wrong(
-            path,
+        raise part.wrong(
             "a FLOAT cannot be hashed as it is: engines print it in different ways.",
             "Set hash_as: DECIMAL(p,s), or hash: false.",
         )
     if column.hash_as and column.datatype is not Datatype.FLOAT:
-        raise document.wrong((*path, "hash_as"), "hash_as is only for a FLOAT.")
+        raise part.at("hash_as").wrong("hash_as is only for a FLOAT.")
     return column
 
 
-def _with_references(dataset: ModelDataset, known: Collection[str]) -> ModelDataset:
-    """The dataset, with references to datasets of other models set inactive, so that they add no column."""
-    references = tuple(
-        each.model_copy(update={"active": each.active and each.referenced_dataset in known})
-        for each in dataset.references
-    )
-    return dataset.model_copy(update={"references": references})
-
-
-def _refuse_dataset(
-    dataset: ModelDataset, schema: TargetSchema, model: Model, document: Document, place: Place
-) -> None:
+def _refuse_dataset(dataset: ModelDataset, schema: TargetSchema, model: Model, part: DocumentPart) -> None:
     if is_hist(dataset):
         if not dataset.name.endswith(HIST) or dataset.historize or dataset.incremental_source:
-            raise document.wrong(
-                place, "a history has a name that ends in _hist, historize: false and no source."
-            )
+            raise part.wrong("a history has a name that ends in _hist, historize: false and no source.")
         return
     if dataset.incremental_strategy in {"append", "snapshot", "historize"}:
-        raise document.wrong(
-            (*place, "incremental_strategy"),
-            f"the strategy {dataset.incremental_strategy} is not supported.",
-            "Use full or merge.",
+        raise part.at("incremental_strategy").wrong(
+            f"the strategy {dataset.incremental_strategy} is not supported.", "Use full or merge."
         )
-    refuse_columns(dataset, document, place)
-    refuse_placeholders(dataset, document, place)
+    refuse_columns(dataset, part)
+    refuse_placeholders(dataset, part)
     if dataset.historize:
-        _refuse_historized(dataset, schema, document, place)
+        _refuse_historized(dataset, schema, part)
     if dataset.incremental_strategy == "merge" and not (
         business_keys(dataset) and dataset.incremental_source
     ):
-        raise document.wrong(
-            place,
+        raise part.wrong(
             "a merge needs business keys and an incremental_source.",
             "Add them, or use incremental_strategy: full with a stage that holds everything.",
         )
     source = source_of(model, dataset)
     cuts = source is not None and "DELTA_CUTOFF" in (source.increment_filter or "")
     if source is not None and cuts and active_policy(model, source) is None:
-        raise document.wrong(
-            (*place, "incremental_source"),
+        raise part.at("incremental_source").wrong(
             f"the filter of {source.name} has a cutoff but no active policy for {model.environment!r}.",
             "Add an increment policy for this environment.",
         )
 
 
-def _refuse_historized(dataset: ModelDataset, schema: TargetSchema, document: Document, place: Place) -> None:
-    path = (*place, "target_dataset_name")
+def _refuse_historized(dataset: ModelDataset, schema: TargetSchema, part: DocumentPart) -> None:
+    name = part.at("target_dataset_name")
     if schema.short_name != RAWCORE:
-        raise document.wrong(place, f"only datasets of the layer {RAWCORE} have a history.")
+        raise part.wrong(f"only datasets of the layer {RAWCORE} have a history.")
     if len(dataset.name) > LONGEST_BASE:
-        raise document.wrong(
-            path,
-            f"the name is longer than {LONGEST_BASE} characters, which makes {dataset.hist_key} too long.",
+        raise name.wrong(
+            f"the name is longer than {LONGEST_BASE} characters, which makes {dataset.hist_key} too long."
         )
     if dataset.name.endswith(HIST):
-        raise document.wrong(path, "the name of a historized base must not end in _hist.")
+        raise name.wrong("the name of a historized base must not end in _hist.")
     if not business_keys(dataset):
-        raise document.wrong(
-            (*place, "target_columns"),
-            "no column is a business_key.",
-            "Set system_role: business_key on at least one.",
+        raise part.at("target_columns").wrong(
+            "no column is a business_key.", "Set system_role: business_key on at least one."
         )
     if not schema.surrogate_keys_enabled:
-        raise document.wrong(place, "a history needs surrogate_keys_enabled.")
+        raise part.wrong("a history needs surrogate_keys_enabled.")
     usual = (schema.surrogate_key_pair_separator, schema.surrogate_key_component_separator) == ("~", "|")
     if schema.hash_profile == STRICT and not usual:
-        raise document.wrong(("target_schemas",), "strict_v2 allows only the separators ~ and |.")
-    _refuse_rules(dataset, document, place)
+        raise part.document.at("target_schemas").wrong("strict_v2 allows only the separators ~ and |.")
+    _refuse_rules(dataset, part.at("historization"))
 
 
-def _refuse_rules(dataset: ModelDataset, document: Document, place: Place) -> None:
-    names = {column.name: column for column in user_columns(dataset)}
-    rules = dataset.historization
-    if rules.effective_dating:
-        column = names.get(rules.effective_dating.column)
-        if column is None or column.datatype not in {Datatype.TIMESTAMP, Datatype.DATE}:
-            raise document.wrong(
-                (*place, "historization"), "effective_dating names no TIMESTAMP or DATE column."
-            )
+def _refuse_rules(dataset: ModelDataset, part: DocumentPart) -> None:
+    types = {column.name: column.datatype for column in user_columns(dataset)}
+    rules, times = dataset.historization, {Datatype.TIMESTAMP, Datatype.DATE}
+    if rules.effective_dating and types.get(rules.effective_dating.column) not in times:
+        raise part.wrong("effective_dating names no TIMESTAMP or DATE column.")
     if soft := rules.soft_delete:
-        if not {soft.column, soft.deleted_at or soft.column} <= set(names):
-            raise document.wrong((*place, "historization"), "soft_delete names a column that does not exist.")
-        if soft.deleted_at and names[soft.deleted_at].datatype not in {Datatype.TIMESTAMP, Datatype.DATE}:
-            raise document.wrong(
-                (*place, "historization"), "deleted_at of soft_delete names no TIMESTAMP or DATE column."
-            )
+        if not {soft.column, soft.deleted_at or soft.column} <= types.keys():
+            raise part.wrong("soft_delete names a column that does not exist.")
+        if soft.deleted_at and types[soft.deleted_at] not in times:
+            raise part.wrong("deleted_at of soft_delete names no TIMESTAMP or DATE column.")
     if labels := rules.state_labels:
         distinct = [labels.new, labels.changed, labels.deleted]
         if len(set(distinct)) < len(distinct):
-            raise document.wrong((*place, "historization"), "two states have the same label.")
+            raise part.wrong("two states have the same label.")

@@ -15,7 +15,7 @@ from pyspark.sql.functions import max as greatest
 
 from backstory.doors.historize import runs
 from backstory.doors.historize.model import ColumnRole, ModelDataset
-from backstory.doors.historize.spark_tables import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
+from backstory.doors.historize.spark_tables import BASE, DOOR, RECEIPT, TIMESTAMP, first_of, token_of
 from backstory.doors.historize.stage import column_type
 from backstory.engine.deliver import deliver_change
 from backstory.formats.delivered import rows_as
@@ -120,11 +120,6 @@ UNDONE = "backstory.undone"
 # A commit's property: the latest start or end in a history after its last load.
 NEWEST = "backstory.newest"
 _SPAN = (ColumnRole.STARTED, ColumnRole.ENDED)
-
-
-def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergTable | None:
-    """The first of these tables that exists."""
-    return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
 
 
 def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:

@@ -13,8 +13,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 
-from backstory.doors.historize.hashes import row_hash_of
-from backstory.doors.historize.load import Load
+from backstory.doors.historize.load import Load, row_hash_of
 from backstory.doors.historize.model import ColumnRole, ModelColumn, ModelDataset, base_columns, user_columns
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.runs import LoadRun, dataset_key
@@ -58,16 +57,13 @@ def hashes_to_record(
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
-    text, ids = _property_of(table), _ids(store, table)
-    known = _hashes_of(table, ids)
+    (text, known), ids = _hashes_of(store, table), _ids(store, table)
     if known is None and (table.rows or text):
         return {}
     of_base = list[RowHash]()
     if table.shape.layout is Layout.HIST and base is not None and base.rows:
-        recorded = _hashes_of(base, _ids(store, base))
-        if recorded is None or not {column.name for hash_ in recorded for column in hash_.columns} <= set(
-            ids
-        ):
+        _, recorded = _hashes_of(store, base)
+        if recorded is None or not {column.name for hash_ in recorded for column in hash_.columns} <= {*ids}:
             return {} if text is None else {ROW_HASHES: None}
         of_base = recorded
     today = row_hash_of(schema_of(load.model, load.dataset), load.dataset)
@@ -75,14 +71,13 @@ def hashes_to_record(
     return {} if value == text else {ROW_HASHES: value}
 
 
-def _hashes_of(table: IcebergTable, ids: Mapping[str, int]) -> list[RowHash] | None:
-    return hashes_of_property(_property_of(table), {id_: name for name, id_ in ids.items()})
+def _hashes_of(store: IcebergStore, table: IcebergTable) -> tuple[str | None, list[RowHash] | None]:
+    """The property for row hashes, and its hashes, or None if they are unknown.
 
-
-def _property_of(table: IcebergTable) -> str | None:
-    """The property for row hashes. Fetching all properties would take many calls to Java."""
-    value: str | None = table.iceberg.properties().get(ROW_HASHES)
-    return value
+    Fetching all properties would take many calls to Java.
+    """
+    text: str | None = table.iceberg.properties().get(ROW_HASHES)
+    return text, hashes_of_property(text, {id_: name for name, id_ in _ids(store, table).items()})
 
 
 def _ids(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
@@ -95,12 +90,6 @@ PEPPER = "secret pepper"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 # The snapshot of the base from which a history's commit was made.
 BASE = "backstory.base"
-
-
-def with_values(store: IcebergStore, rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
-    """The rows with these constant values as columns. The values appear in no plan."""
-    one = frame_of(store, pa.table({name: [value] for name, value in values.items()}))
-    return rows.crossJoin(broadcast(one))
 
 
 def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
@@ -132,10 +121,9 @@ class SparkWork:
         """
         return fill_placeholders(text, self.run.values(dialect, pepper))
 
-    @property
-    def secret(self) -> dict[str, str]:
-        """The values for `with_values` that rows need before `sql` can compute their keys."""
-        return {PEPPER: self.pepper}
+    def with_pepper(self, rows: DataFrame) -> DataFrame:
+        """The rows with the pepper as a column, which `sql` needs to compute their keys."""
+        return rows.crossJoin(broadcast(frame_of(self.store, pa.table({PEPPER: [self.pepper]}))))
 
     @property
     def token(self) -> str:
@@ -162,14 +150,14 @@ ON_DRIVER = 64 << 20
 LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
-def types_of(store: IcebergStore, table: TableName) -> dict[str, str] | None:
-    """The columns of a table with Spark's types, or None if the table does not exist."""
-    stored = load(store, table)
-    return None if stored is None else _types(stored.shape)
-
-
-def _types(shape: Shape) -> dict[str, str]:
+def types_of(shape: Shape) -> dict[str, str]:
+    """The columns of a shape with Spark's types."""
     return {each.name: spark_type(each.type) for each in shape.columns}
+
+
+def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergTable | None:
+    """The first of these tables that exists."""
+    return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
 
 
 def base_shape(plan: Load) -> Shape:
@@ -188,50 +176,48 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
     return Shape(TableName(plan.schema, name), live, tuple(key), layout)
 
 
-def stage_rows_and_load_columns(
-    store: IcebergStore, stage: Stage, plan: Load, values: Mapping[str, str]
-) -> tuple[DataFrame, frozenset[str]]:
-    """The stage's rows under the base's names and types, and the load columns of the stage.
+def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFrame, frozenset[str]]:
+    """The stage's rows under the base's names and types, with the pepper, and the load columns of the stage.
 
-    Rows get constant `values` as columns. These values appear in no plan. If the stage keeps a history or has
-    Fivetran's deletion marks, only the current rows are read. Rows with Fivetran's mark are also read if the
-    model uses the mark as its own deletion flag. Raises Refused for a missing table or column, and for a type
-    that does not fit.
+    If the stage keeps a history or has Fivetran's deletion marks, only the current rows are read. Rows with
+    Fivetran's mark are also read if the model uses the mark as its own deletion flag. Raises Refused for a
+    missing table or column, and for a type that does not fit.
     """
-    columns = user_columns(plan.dataset)
+    store = work.store
+    columns = user_columns(work.load.dataset)
     if stage.path:
-        return _file_rows(store, stage, columns, values), frozenset()
+        return _file_rows(work, stage, columns), frozenset()
     table = load(store, TableName(*stage.table))
     if table is None:
         raise no_stage_table(stage)
-    stored = _types(table.shape)
+    stored = types_of(table.shape)
     for each in columns:
-        source = each.source
-        if source not in stored:
-            raise no_stage_column(stage, source)
-        refuse_stage_type(stage, source, stored[source], each, plan.dialect)
+        if each.source not in stored:
+            raise no_stage_column(stage, each.source)
+        refuse_stage_type(stage, each.source, stored[each.source], each, work.load.dialect)
     load_columns = frozenset(name for name in LOAD_COLUMNS if name in stored)
-    flag = plan.deletion_flag
+    flag = work.load.deletion_flag
     marked = flag is not None and flag.source == DELETED
     rows = (
         store.spark.table(store.sql_name(table.shape.table)) if marked else current_table_rows(store, table)
     )
-    rows = rows.select(*_stage_columns(rows, columns), *(column(name) for name in sorted(load_columns)))
-    return with_values(store, rows, values), load_columns
+    types = {each.name: rows.schema[each.source].dataType for each in columns}
+    of_base = (  # times without a zone count as UTC, the zone of a load's session
+        cast_as_shown(column(each.source), types[each.name], spark_type(column_type(each))).alias(each.name)
+        for each in columns
+    )
+    rows = rows.select(*of_base, *(column(name) for name in sorted(load_columns)))
+    return work.with_pepper(rows), load_columns
 
 
-def _file_rows(
-    store: IcebergStore, stage: Stage, columns: Sequence[ModelColumn], values: Mapping[str, str]
-) -> DataFrame:
+def _file_rows(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> DataFrame:
     assert stage.path is not None
     if not stage.path.exists() or stage.path.stat().st_size <= ON_DRIVER:
         rows = read_stage(stage, columns)
-        for name, value in values.items():
-            rows = rows.append_column(name, pa.repeat(value, len(rows)))
-        return frame_of(store, rows)
+        return frame_of(work.store, rows.append_column(PEPPER, pa.repeat(work.pepper, len(rows))))
     typed = ", ".join(f"{quote(each.name)} {spark_type(column_type(each))}" for each in columns)
-    once = store.spark.range(1, numPartitions=1)
-    return with_values(store, once.mapInArrow(partial(_read, stage, list(columns)), typed), values)
+    once = work.store.spark.range(1, numPartitions=1)
+    return work.with_pepper(once.mapInArrow(partial(_read, stage, list(columns)), typed))
 
 
 def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
@@ -239,40 +225,22 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
         yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
 
 
-def _stage_columns(rows: DataFrame, columns: Sequence[ModelColumn]) -> list[SparkColumn]:
-    """Stage columns as columns of the base.
-
-    Times without a zone count as UTC, the zone of a load's session.
-    """
-    types = {
-        each.name: (rows.schema[each.source].dataType, spark_type(column_type(each))) for each in columns
-    }
-    return [cast_as_shown(column(each.source), *types[each.name]).alias(each.name) for each in columns]
-
-
-def empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:
-    """An empty frame for a table that does not exist yet. The frame includes the columns for places."""
-    typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
-    return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
-
-
 @dataclass(frozen=True)
 class TablePlan:
     """A table before a load, and its schema after the load.
 
-    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, `rows` contains the rows after
-    maintenance, not the stored rows. `snapshot` is the table's current snapshot. If the table must be
-    renamed, `former` is its current name.
+    Nothing is written yet. `into` is the shape that the table will have. `read` makes the frame `rows`. With
+    `is_preview`, `rows` contains the rows after maintenance, not the stored rows. `snapshot` is the table's
+    current snapshot. If the table must be renamed, `former` is its current name.
     """
 
     wanted: Shape
-    columns: Sequence[ModelColumn]
     table: IcebergTable | None
     read: Callable[[], DataFrame]
     plan: ddl.DdlPlan[ModelColumn]
+    into: Shape
     snapshot: int | None = None
     former: str | None = None
-    new_shape: Shape | None = None
     is_preview: bool = False
 
     @cached_property
@@ -288,11 +256,6 @@ class TablePlan:
     def ids(self) -> list[str]:
         """The name `_row_id` if rows have ids, or an empty list."""
         return [ROW_ID] if self.table is not None and keeps_row_ids(self.table) else []
-
-    @property
-    def into(self) -> Shape:
-        """The shape that the table will have after the load."""
-        return self.new_shape or self.wanted
 
     @property
     def changes(self) -> list[str]:
@@ -325,39 +288,39 @@ def plan_table(
     columns: Sequence[ModelColumn],
     former: Sequence[str],
     dialect: Dialect,
-    allowed: Callable[[ddl.DdlPlan[ModelColumn]], None] = lambda _: None,
 ) -> TablePlan:
     """The plan for a table, under its current or a former name.
 
-    Raises Refused for a table with another layout, for changes that `ddl.plan` or `allowed` refuses, and for
-    a type that Iceberg cannot widen in place.
+    Raises Refused for a table with another layout, for changes that `ddl.plan_changes` refuses, and for a
+    type that Iceberg cannot widen in place.
     """
-    names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
-    table = next(filter(None, (load(store, name) for name in names)), None)
+    table = first_of(store, wanted.table.schema, [wanted.table.name, *former])
     if table is None:
-        return TablePlan(wanted, columns, None, partial(empty_rows, store, wanted), ddl.DdlPlan())
+        return TablePlan(wanted, None, partial(_empty_rows, store, wanted), ddl.DdlPlan(), wanted)
     require_layout(table, wanted.layout)
-    types = {each.name: spark_type(each.type) for each in table.shape.columns}
-    plan = ddl.plan_changes(wanted.table.name, columns, types, dialect)
-    allowed(plan)
+    plan = ddl.plan_changes(wanted.table.name, columns, types_of(table.shape), dialect)
     into = _evolve_shape(_rename_columns(table.shape, plan.renamed), plan, wanted)
     return TablePlan(
         wanted,
-        columns,
         table,
         partial(_rows, store, table, plan, into),
         plan,
+        into,
         snapshot_of(table),
         None if table.shape.table == wanted.table else table.shape.table.name,
-        into,
     )
+
+
+def _empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:
+    """An empty frame for a table that does not exist yet. The frame includes the columns for places."""
+    typed = [f"{quote(name)} {type_}" for name, type_ in types_of(shape).items()]
+    return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
 
 
 def _rows(store: IcebergStore, table: IcebergTable, plan: ddl.DdlPlan[ModelColumn], into: Shape) -> DataFrame:
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
-        types = {each.name: spark_type(each.type) for each in into.columns}
-        stored = {each.name: spark_type(each.type) for each in table.shape.columns}
+        types, stored = types_of(into), types_of(table.shape)
         names = {name: _new_name(name, plan.renamed) for name in stored}
         columns = (
             quote(new) if (old, stored[old]) == (new, types[new]) else column(old).cast(types[new]).alias(new)

@@ -18,25 +18,25 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit, when
 
 from backstory.doors.historize import runs
-from backstory.doors.historize.load import Load, with_archive
+from backstory.doors.historize.load import Load, label_changes, new_label, with_archive
 from backstory.doors.historize.load_plan import PlannedBase, PlannedHistory, assemble_load, plan_rows
-from backstory.doors.historize.load_sides import load_terms, pruned_versions
+from backstory.doors.historize.load_sides import load_terms, pruned_keys
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
-from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, first_of, log_row, newest_of
+from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, log_row, newest_of
 from backstory.doors.historize.spark_tables import (
     DOOR,
     SparkWork,
     TablePlan,
     apply_shape,
     base_shape,
+    first_of,
     hist_shape,
     plan_table,
     snapshot_of,
     types_of,
 )
-from backstory.doors.historize.sql_load import label_changes, new_label
 from backstory.doors.historize.stage import no_stage
 from backstory.engine.deliver import commit_change
 from backstory.errors import BackstoryError, Refused, TryAgain
@@ -116,8 +116,8 @@ def _relabel_versions(work: SparkWork, rows: DataFrame, versions: DataFrame) -> 
     closed = versions.where(column(ColumnRole.ENDED).isNotNull())
     key, changed = column(work.load.dataset.key), column(ColumnRole.STATE) == before.changed
     known = closed.select(key.alias(KEY))
-    if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
-        known = known.unionByName(pruned.select(column(work.load.archive.key).alias(KEY)))
+    if (pruned := pruned_keys(work, KEY)) is not None:
+        known = known.unionByName(pruned)
     known = known.distinct().withColumn(HAS_PAST, lit(True))
     ends = closed.where(changed).select(key.alias(KEY), column(ColumnRole.ENDED).alias(PAST_END)).distinct()
     rows = rows.join(known, key == column(KEY), "left").drop(KEY)
@@ -158,8 +158,7 @@ def lease_of(table: IcebergTable | None) -> LoadLease | None:
 
 def refuse_leased(table: IcebergTable | None) -> None:
     """Raise TryAgain (CONCURRENT_RUN) while another load is between its commits."""
-    lease = lease_of(table)
-    if table is not None and lease is not None:
+    if table is not None and (lease := lease_of(table)) is not None:
         raise _concurrent(table, lease)
 
 
@@ -240,8 +239,7 @@ def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | Non
 
 def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: str) -> int | None:
     """Commit a change. Returns the id of the snapshot, or None if there is no new snapshot."""
-    note = Note(DOOR, "", more)
-    built = commit_change(store, table, change, note)
+    built = commit_change(store, table, change, Note(DOOR, "", more))
     return built.snapshot_id if built else None
 
 
@@ -281,7 +279,8 @@ class SparkTarget(runs.Target):
         return runs.place_name(self._store.address)
 
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
-        return types_of(self._store, TableName(schema, table))
+        stored = load(self._store, TableName(schema, table))
+        return None if stored is None else types_of(stored.shape)
 
     @contextmanager
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
@@ -347,24 +346,15 @@ class SparkTarget(runs.Target):
                 return history.commit(work, leased, make_receipt, {LOADING: None})
 
     def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
-        model_load, store = work.load, self._store
-        base = plan_table(
-            store,
-            base_shape(model_load),
-            model_load.base_columns,
-            model_load.dataset.former_names,
-            self.dialect,
-        )
+        store, model, dataset = self._store, work.load, work.load.dataset
+        base = plan_table(store, base_shape(model), model.base_columns, dataset.former_names, self.dialect)
         if base.has_rows:
-            require_base_key(model_load, base.plan.added)
+            require_base_key(model, base.plan.added)
+        of_hist = model.hist
         hist = plan_table(
-            store,
-            hist_shape(model_load),
-            model_load.hist.target_columns,
-            model_load.hist.former_names,
-            self.dialect,
-            lambda plan: require_hist_columns(model_load, plan.added),
+            store, hist_shape(model), of_hist.target_columns, of_hist.former_names, self.dialect
         )
+        require_hist_columns(model, hist.plan.added)
         refuse_leased(hist.table)
         return base, hist
 
@@ -373,7 +363,11 @@ class SparkTarget(runs.Target):
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
     ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
         """The planned load of base and history. `before` is its outcome so far."""
-        _require_input(work, base)
+        if work.run.skip_base and base.table is None:
+            missing = f"There is no table {base.wanted.table}."
+            raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
+        if not work.run.skip_base and work.run.stage is None:
+            raise no_stage(work.load.dataset)
         changes = [*before.schema_changes, *base.changes, *hist.changes]
         loaded = replace(before, schema_changes=changes, steps=[LoadStep("preflight")])
         began = time.monotonic()
@@ -389,15 +383,6 @@ class SparkTarget(runs.Target):
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         del table
         append_loads(self._store, rows)
-
-
-def _require_input(work: SparkWork, base: TablePlan) -> None:
-    """Raise Refused for a load without a stage or, if the base is kept, without a base."""
-    if work.run.skip_base and base.table is None:
-        missing = f"There is no table {base.wanted.table}."
-        raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
-    if not work.run.skip_base and work.run.stage is None:
-        raise no_stage(work.load.dataset)
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:

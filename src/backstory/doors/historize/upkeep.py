@@ -9,10 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.historize.hist_state import find_state, sync_hist, write_state
-from backstory.doors.historize.load import Load, adopt_state, prepare_load, stored_history
+from backstory.doors.historize.door import datasets_to_load
+from backstory.doors.historize.hist_state import (
+    adopt_state,
+    find_state,
+    stored_history,
+    sync_hist,
+    write_state,
+)
+from backstory.doors.historize.load import Load, prepare_load
 from backstory.doors.historize.model import ColumnRole, HistState, Model, ModelDataset
-from backstory.doors.historize.model_load import datasets_to_load
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
@@ -130,19 +136,18 @@ class Upkeep:
                 "Set allow_prune: true in its historization.",
             )
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
+
+        def remember(watermark: datetime) -> None:
+            state = self.state.model_copy(update={"prune_watermark": iso(watermark)})
+            write_state(self.dataset, state, self.model, self.folder, self.target)
+
         with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
             self._views(drop_views(self.history()))
             model_histories.prepare_archive(self.history(), self.engine)
-            pruned = model_histories.prune(
-                self.history(), self.engine, cut, run, self.clock(), self._remember
-            )
+            pruned = model_histories.prune(self.history(), self.engine, cut, run, self.clock(), remember)
             self._views(create_marked_views(self.history()))
         self._log(run, "prune", pruned.versions, began)
         return pruned
-
-    def _remember(self, watermark: datetime) -> None:
-        state = self.state.model_copy(update={"prune_watermark": iso(watermark)})
-        write_state(self.dataset, state, self.model, self.folder, self.target)
 
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
         """Erase a record's values or, with `rows`, its rows.

@@ -30,9 +30,9 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import DOOR, canonical
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.table import Shape
+from backstory.model.table import Column, Shape
 from backstory.stores.iceberg.schema import columns_from
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
+from backstory.stores.iceberg.store import IcebergStore, load
 
 
 def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
@@ -53,35 +53,17 @@ def add_each(
     """
     receipts: list[Added] = []
     first: dict[str, Dataset] = {}
+    datasets = registry.stored_datasets(store, namespace)
     for path in paths:
-        try:
-            files = find_manifests(path) if path.is_dir() else [path]
-        except BackstoryError as error:
-            receipts.append(Added(None, path, "failed", error=error))
-            continue
-        for file in files:
-            receipts += _of_file(store, namespace, file, first, recursive=path.is_dir(), dry_run=dry_run)
-    return receipts
-
-
-def _of_file(
-    store: IcebergStore,
-    namespace: str,
-    file: Path,
-    first: dict[str, Dataset],
-    *,
-    recursive: bool,
-    dry_run: bool,
-) -> list[Added]:
-    receipts: list[Added] = []
-    name = None
-    try:
-        for dataset in read_datasets(registry.stored_datasets(store, namespace), file, recursive=recursive):
-            name = dataset.dataset.name
-            refuse_repeated([dataset], first)
-            receipts.append(replace(add_one(store, dataset, dry_run=dry_run), file=file))
-    except BackstoryError as error:
-        receipts.append(Added(name, file, "failed", error=error))
+        for file in find_manifests(path) if path.is_dir() else [path]:
+            name = None
+            try:
+                for dataset in read_datasets(datasets, file, recursive=path.is_dir()):
+                    name = dataset.dataset.name
+                    refuse_repeated([dataset], first)
+                    receipts.append(replace(add_one(store, dataset, dry_run=dry_run), file=file))
+            except BackstoryError as error:
+                receipts.append(Added(name, file, "failed", error=error))
     return receipts
 
 
@@ -108,58 +90,49 @@ def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = F
     if before.dataset.has_manifest_of(dataset):
         return Added(dataset.name, None, "unchanged", lints)
     _refuse_other_meaning(before, dataset)
-    properties = properties_of(dataset)
-    schema = _extended_schema(before, wanted)
-    if schema is not None:
-        properties[SCHEMA] = canonical(schema)
-    table, change = _change_of_manifest(before, wanted, properties, schema)
-    _deliver(store, wanted, table, change, dry_run=dry_run)
+    change = _change_of_manifest(before, wanted, _extended_schema(before, wanted))
+    commit_change(store, before.table, change, Note(DOOR, wanted.manifest_hash), dry_run=dry_run)
     return Added(dataset.name, None, "updated", lints)
 
 
 def _create(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool) -> None:
-    dataset, columns = wanted.dataset, log_columns(wanted.dataset)
-    document = wanted.schema
-    expected = expected_of(document, columns.system, columns.time)
-    fields = log_schema(columns, expected.fields if expected else [], dated=bool(expected and expected.dated))
-    schema_property = {SCHEMA: canonical(document)} if document else {}
-    shape = Shape(wanted.name, columns_from(fields), _key(dataset), Layout.ODF)
-    change = Change(into=shape, properties=properties_of(dataset) | schema_property)
-    _deliver(store, wanted, None, change, dry_run=dry_run)
+    columns, _ = _columns(wanted, wanted.schema)
+    shape = Shape(wanted.name, columns, _key(wanted.dataset), Layout.ODF)
+    change = Change(into=shape, properties=_properties(wanted.dataset, wanted.schema))
+    # There are no retries here and for updates, because the manifest was checked against this state.
+    commit_change(store, None, change, Note(DOOR, wanted.manifest_hash), dry_run=dry_run)
+
+
+def _properties(dataset: Dataset, schema: Mapping[str, Any] | None) -> dict[str, str]:
+    """The table properties that store a manifest and, if it is new, the document of the columns."""
+    return properties_of(dataset) | ({SCHEMA: canonical(schema)} if schema else {})
+
+
+def _columns(
+    wanted: RegisteredDataset, schema: Mapping[str, Any] | None
+) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    """All columns of a dataset's table, and its data columns, according to the document of its columns."""
+    columns = wanted.columns
+    expected = expected_of(schema, columns.system, columns.time)
+    data, dated = (expected.fields, bool(expected.dated)) if expected else ([], False)
+    return columns_from(log_schema(columns, data, dated=dated)), columns_from(StructType(list(data)))
 
 
 def _change_of_manifest(
-    before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
-) -> tuple[IcebergTable, Change]:
-    """The dataset's table, and the change to its columns and properties for a changed manifest."""
+    before: RegisteredDataset, wanted: RegisteredDataset, schema: Mapping[str, Any] | None
+) -> Change:
+    """The change to columns and properties for a changed manifest, with the new document of the columns."""
     assert before.table is not None
-    old, new = before.columns, log_columns(wanted.dataset)
-    expected = expected_of(schema or before.schema, new.system, new.time)
+    old, new = before.columns, wanted.columns
+    every, data = _columns(wanted, schema or before.schema)
+    properties = _properties(wanted.dataset, schema)
     shape = replace(before.table.shape, key=_key(wanted.dataset))
     if old.encoding is not new.encoding:  # the system columns differ, and there are no rows yet
-        all_fields = log_schema(
-            new, expected.fields if expected else [], dated=bool(expected and expected.dated)
-        )
-        into = replace(shape, columns=columns_from(all_fields))
-        return before.table, Change(into=into, properties=properties)
+        return Change(into=replace(shape, columns=every), properties=properties)
     renamed = {a: b for a, b in zip(old.system, new.system, strict=True) if a != b}
     columns = [replace(column, name=renamed.get(column.name, column.name)) for column in shape.columns]
-    fields = [column for column in (expected.fields if expected else ()) if shape.column(column.name) is None]
-    into = replace(shape, columns=(*columns, *columns_from(StructType(fields))))
-    return before.table, Change(into=into, renamed=renamed, properties=properties)
-
-
-def _deliver(
-    store: IcebergStore,
-    wanted: RegisteredDataset,
-    table: IcebergTable | None,
-    change: Change,
-    *,
-    dry_run: bool,
-) -> None:
-    """Commit without retries, because the manifest was checked against this state of the table."""
-    note = Note(DOOR, wanted.manifest_hash)
-    commit_change(store, table, change, note, dry_run=dry_run)
+    added = [column for column in data if shape.column(column.name) is None]
+    return Change(into=replace(shape, columns=(*columns, *added)), renamed=renamed, properties=properties)
 
 
 def _key(dataset: Dataset) -> tuple[str, ...]:

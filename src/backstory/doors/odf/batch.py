@@ -465,7 +465,12 @@ def delivered_side(
     if columns.time in fields:
         type_ = fields.pop(columns.time).dataType
         time = event_time(columns.time, sf.col(quote(columns.time)), type_, inferred=inferred, dated=wanted)
-    data, values = _conform(fields, expected)
+    naive = [name for name, field in fields.items() if isinstance(field.dataType, spark.TimestampNTZType)]
+    values = {name: in_utc(sf.col(quote(name))) for name in naive}
+    data = [storable(field) for field in fields.values()]
+    if expected is not None:
+        data, converted = conform_columns(fields, expected)
+        values = values | converted
     _require_named(source, columns, [field.name for field in data], timed=time is not None)
     _require_comparable(source, data)
     dated = time.dated if time else bool(wanted)
@@ -491,17 +496,6 @@ def delivered_side(
 
 def _is_void(field: "spark.StructField") -> bool:
     return isinstance(field.dataType, spark.NullType)
-
-
-def _conform(
-    fields: "Mapping[str, spark.StructField]", expected: ExpectedColumns | None
-) -> "tuple[Sequence[spark.StructField], Mapping[str, Column]]":
-    naive = [name for name, field in fields.items() if isinstance(field.dataType, spark.TimestampNTZType)]
-    instants = {name: in_utc(sf.col(quote(name))) for name in naive}
-    if expected is None:
-        return [storable(field) for field in fields.values()], instants
-    data, values = conform_columns(fields, expected)
-    return data, instants | values
 
 
 def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str) -> None:

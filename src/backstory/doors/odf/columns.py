@@ -180,7 +180,7 @@ def _is_empty(datatype: odf.DataType) -> bool:
     return False
 
 
-def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch for each family of types
+def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: C901, PLR0911 - a branch for each family
     """The type of a field, derived from its Arrow type."""
     arrow = field.type
     if arrow in FROM_ARROW:
@@ -197,11 +197,6 @@ def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch fo
         return odf.Duration(unit=UNITS[arrow.unit])
     if kind_of.is_fixed_size_binary(arrow):
         return odf.Binary.model_validate({"fixedLength": arrow.byte_width})
-    return _from_nested(field)
-
-
-def _from_nested(field: pa.Field) -> odf.DataType:
-    arrow = field.type
     if kind_of.is_map(arrow):
         key, _ = unwrap_option(type_of(arrow.key_field))
         return odf.Map.model_validate({"keyType": key, "valueType": type_of(arrow.item_field)})

@@ -70,19 +70,24 @@ class DatasetFile:
     store: IcebergStore
     source: DatasetSource
     fetched: FetchedFile
-    after: int | None
     run: PullRun
-    token: str | None
-    read: StagedRows | None
-    frame: "DataFrame | None"
-    declared: bool
-    content: str | None
     dataset: Callable[[], RegisteredDataset]
+    after: int | None = None
+    token: str | None = None
+    read: StagedRows | None = None
+    frame: "DataFrame | None" = None
+    declared: bool = False
+    content: str | None = None
 
     @property
     def source_name(self) -> str:
         """The name of the source."""
-        return getattr(self.source, "source_name", DEFAULT_SOURCE)
+        return name_of(self.source)
+
+
+def name_of(source: DatasetSource) -> str:
+    """The name of a source. A polling source has no name of its own."""
+    return getattr(source, "source_name", DEFAULT_SOURCE)
 
 
 def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
@@ -97,7 +102,7 @@ def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str |
     if place_or_content is None:
         with fetched.path.open("rb") as file:
             place_or_content = hashlib.file_digest(file, "sha3_256").hexdigest()
-    return f"{run.run_id} {getattr(source, 'source_name', DEFAULT_SOURCE)} {fetched.name} {place_or_content}"
+    return f"{run.run_id} {name_of(source)} {fetched.name} {place_or_content}"
 
 
 def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
@@ -213,7 +218,7 @@ def rows_change(
         if isinstance(events, pa.Table | RowBatches):
             ordered = sort_rows(events, partial(sorted_places, terms=terms), resources)
             if isinstance(ordered, RowBatches):
-                rows = RowBatches(partial(_number_pieces, columns, ordered, ingestion.now, start))
+                rows = RowBatches(partial(_number_batches, columns, ordered, ingestion.now, start))
             else:
                 rows = columns.stored_rows(ordered, ingestion.now, start)
         else:
@@ -225,7 +230,7 @@ def rows_change(
         yield block_change(ingestion, event, delivered, rows, +summary.counts)
 
 
-def _number_pieces(columns: LogColumns, events: RowBatches, now: datetime, start: int) -> Iterator[pa.Table]:
+def _number_batches(columns: LogColumns, events: RowBatches, now: datetime, start: int) -> Iterator[pa.Table]:
     for table in events.tables():
         yield columns.stored_rows(table, now, start)
         start += len(table)
@@ -244,8 +249,7 @@ def block_change(
     into = None
     if delivered is not None:
         wanted = columns_from(log_schema(ingestion.dataset.columns, delivered.data, dated=delivered.dated))
-        _refuse_retyped(table, wanted)
-        into = extend_shape(table.shape, wanted)
+        into = _extend_shape(table, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
     offset = ingestion.dataset.columns.vocab.offset_column
     added, hash_text = _with_hash(rows, into or table.shape, offset, event)
@@ -259,13 +263,11 @@ def block_change(
         block = chain.Block(sequence, previous, ingestion.now, "AddData", event)
         return {TOKEN: ingestion.file.token or block.hash, **block.properties()}
 
-    into = into if into != table.shape else None
-    properties = _properties(ingestion, delivered)
     return Change(
         dict(counts),
         added=added,
-        into=into,
-        properties=properties,
+        into=into if into != table.shape else None,
+        properties=_properties(ingestion, delivered),
         snapshot=True,
         late_properties=block_properties,
     )
@@ -305,28 +307,24 @@ def note_of(file: DatasetFile) -> Note:
     return Note(DOOR, file.token or "")
 
 
-def extend_shape(shape: Shape, wanted: Sequence[Column]) -> Shape:
-    """The shape with columns added. If a column has another type, the wanted column replaces it."""
-    types = {column.name: column for column in wanted}
-    columns = [
-        column if types.get(column.name, column).type == column.type else types[column.name]
-        for column in shape.columns
-    ]
-    new = [column for column in wanted if shape.column(column.name) is None]
-    return replace(shape, columns=(*columns, *new))
+def _extend_shape(table: IcebergTable, wanted: Sequence[Column]) -> Shape:
+    """The table's shape with the wanted columns, which replace columns of other types.
 
-
-def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
-    """Raise Refused if a column in a log with rows would change its type, because rows never change."""
-    stored = {column.name: column.type for column in table.shape.columns}
-    retyped = [column.name for column in wanted if stored.get(column.name, column.type) != column.type]
+    Raises Refused if a column in a log with rows would change its type, because rows never change.
+    """
+    stored = {column.name: column for column in table.shape.columns}
+    retyped = {c.name: c for c in wanted if c.name in stored and c.type != stored[c.name].type}
     if retyped and table.rows:
+        name = next(iter(retyped))
         raise Refused(
             "incompatible-schema",
-            f"The column {retyped[0]} of the log is of type {spark_type(stored[retyped[0]])}.",
+            f"The column {name} of the log is of type {spark_type(stored[name].type)}.",
             "Nothing was written; provide values of that type.",
-            retyped,
+            list(retyped),
         )
+    columns = [retyped.get(name, column) for name, column in stored.items()]
+    new = [column for column in wanted if column.name not in stored]
+    return replace(table.shape, columns=(*columns, *new))
 
 
 def write_log(store: IcebergStore, name: TableName) -> None:

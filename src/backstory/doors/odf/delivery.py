@@ -35,54 +35,48 @@ from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.plan import EVENTS, EventSummary
-from backstory.strategies.events.terms import (
-    EventEncoding,
-    EventTerms,
-    Moment,
-    RowProblem,
-    Strategy,
-)
+from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, RowProblem, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The error message and the remedy for each problem.
+# The error message and the remedy for each problem. Nothing was written.
 PROBLEMS: Final[Mapping[RowProblem, tuple[str, str]]] = {
     RowProblem.NULL_KEY: (
         "have no value in the primary key",
-        "Nothing was written; filter them in preprocess, or choose another primaryKey.",
+        "filter them in preprocess, or choose another primaryKey.",
     ),
     RowProblem.WRONG_OP: (
         "have an operation that the strategy does not support",
-        "Nothing was written; 0 and 3 add, 1 removes, and in a changelog 2 begins a correction.",
+        "0 and 3 add, 1 removes, and in a changelog 2 begins a correction.",
     ),
     RowProblem.NULL_SEQUENCE: (
         "have no value in sequenceColumn",
-        "Nothing was written; give each row a value there.",
+        "give each row a value there.",
     ),
     RowProblem.CONFLICTING: (
         "share a primary key with a row of different content",
-        "Nothing was written; widen the primaryKey, or keep one of the rows in preprocess.",
+        "widen the primaryKey, or keep one of the rows in preprocess.",
     ),
     RowProblem.KNOWN_CONFLICT: (
         "have a known primary key but different content",
-        "Nothing was written; onConflict: ignore drops such rows, correct (with encoding: op) corrects.",
+        "onConflict: ignore drops such rows, correct (with encoding: op) corrects.",
     ),
     RowProblem.PRESENT: (
         "add a record that exists already (V3)",
-        "Nothing was written; send -C and +C to change it.",
+        "send -C and +C to change it.",
     ),
     RowProblem.ABSENT: (
         "retract or correct a record that does not exist (V4)",
-        "Nothing was written; send the missing records first.",
+        "send the missing records first.",
     ),
     RowProblem.UNLIKE: (
         "retract or correct a record that has changed since (V4)",
-        "Nothing was written; -R and -C must repeat the stored record, event time included.",
+        "-R and -C must repeat the stored record, event time included.",
     ),
     RowProblem.UNPAIRED: (
         "are a -C or +C without its other half next to it (V5)",
-        "Nothing was written; send both, one after the other.",
+        "send both, one after the other.",
     ),
 }
 MANY_RETRACTED: Final = 0.5
@@ -90,9 +84,10 @@ MANY_RETRACTED: Final = 0.5
 
 def refuse_problems(summary: EventSummary, name: str) -> None:
     """Raise Refused for the first problem in the rows of the file `name`, with up to ten keys."""
-    for problem, (description, remedy) in PROBLEMS.items():
+    for problem, (description, mend) in PROBLEMS.items():
         if count := summary.problems[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
+            remedy = f"Nothing was written; {mend}"
             raise Refused(problem.value, f"{rows} {description}.", remedy, summary.keys(problem))
 
 
@@ -137,14 +132,11 @@ def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
 def refuse_lost_order(file: committing.DatasetFile) -> None:
     """Raise UsageError if a query loses the order of arrival, which upserts and changelogs need (D13)."""
     merge = file.source.merge
-    ordered = isinstance(merge, odf.UpsertStream) and merge.sequence_column
-    if (
-        file.source.preprocess is None
-        or ordered
-        or not isinstance(merge, odf.UpsertStream | odf.ChangelogStream)
-    ):
-        return
-    if file.frame is not None and not keeps_order(file.frame):
+    needed = isinstance(merge, odf.ChangelogStream) or (
+        isinstance(merge, odf.UpsertStream) and not merge.sequence_column
+    )
+    queried = needed and file.source.preprocess is not None
+    if queried and file.frame is not None and not keeps_order(file.frame):
         raise UsageError(
             "arrival-order-lost",
             "The query of preprocess changes the order of the rows.",
@@ -180,7 +172,7 @@ def deliver_file(
         declared = declared_schema(source.read) is not None
         token = committing.token_of(source, fetched, run)
         file = committing.DatasetFile(
-            store, source, fetched, after, run, token, rows, frame, declared, content, dataset
+            store, source, fetched, run, dataset, after, token, rows, frame, declared, content
         )
         receipt, committed = deliver(store, [name], partial(_open_plan, file))
         if committed:
@@ -221,7 +213,9 @@ def _open_plan(
 @contextmanager
 def _compare(ingestion: committing.Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
     file, head = ingestion.file, ingestion.head
-    if file.frame is not None and not _repeats(file, head):
+    # A changelog with the same content as the previous one is not merged again (V7).
+    before = (head.event.get("contents") or {}).get(file.source_name)
+    if file.frame is not None and (file.content is None or file.content != before):
         with _merge(ingestion, file.frame) as change_and_receipt:
             yield change_and_receipt
         return
@@ -282,12 +276,6 @@ def _has_run(file: committing.DatasetFile, dataset: RegisteredDataset) -> bool:
     if not committed or committed[-1].sequence:
         committed = read_all_blocks(file.store, dataset.table)
     return any(block.event.get("token") == token for block in committed)
-
-
-def _repeats(file: committing.DatasetFile, head: Head) -> bool:
-    """Whether a changelog has the same content as the previous one (V7)."""
-    contents = head.event.get("contents") or {}
-    return file.content is not None and contents.get(file.source_name) == file.content
 
 
 @contextmanager
@@ -368,10 +356,10 @@ def _terms_of(merge: odf.Merge, time: str, encoding: EventEncoding | None, *, ti
         case odf.Ledger():
             if position is None and timed and merge.event_time_in_key:
                 common["time_at"] = 0
-            terms = EventTerms(Strategy.LEDGER, **common, on_conflict=merge.on_conflict)
+            return EventTerms(Strategy.LEDGER, **common, on_conflict=merge.on_conflict)
         case odf.SnapshotMerge():
             watched = merge.compare_columns or None  # an empty list also means all columns
-            terms = EventTerms(
+            return EventTerms(
                 Strategy.SNAPSHOT,
                 **common,
                 compare=None if watched is None else tuple(name for name in watched if name != time),
@@ -379,11 +367,10 @@ def _terms_of(merge: odf.Merge, time: str, encoding: EventEncoding | None, *, ti
                 max_retract=merge.max_retract,
             )
         case odf.UpsertStream():
-            terms = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)
+            return EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)
         case odf.ChangelogStream():
             strict = merge.validation is odf.Validation.STRICT
-            terms = EventTerms(Strategy.CHANGELOG, **common, strict=strict)
-    return terms
+            return EventTerms(Strategy.CHANGELOG, **common, strict=strict)
 
 
 def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime | date | None:

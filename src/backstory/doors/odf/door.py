@@ -164,9 +164,7 @@ def _plan_watermark(
         )
     by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
     no_file = FetchedFile(Path(), "--set-watermark", None, None)
-    file = committing.DatasetFile(
-        store, by_hand, no_file, None, run, None, None, None, False, None, lambda: dataset
-    )
+    file = committing.DatasetFile(store, by_hand, no_file, run, lambda: dataset)
     if watermark == head.watermark:
         unchanged = unchanged_receipt(dataset, head)
         yield Plan(dataset.table, None, committing.note_of(file), lambda _: unchanged)
@@ -311,10 +309,17 @@ def pull_all(
     """
     require_some(wanted, every=every)
     datasets_read = find_datasets(registry.stored_datasets(store, namespace), wanted)
-    for entry in datasets_read:
-        if entry.dataset.written is not None:
-            add_one(store, entry, dry_run=True)
-    datasets = [_add_manifest(store, entry, watcher, dry_run=request.dry_run) for entry in datasets_read]
+    manifests = [entry for entry in datasets_read if entry.dataset.written is not None]
+    for entry in manifests:
+        add_one(store, entry, dry_run=True)
+    for entry in manifests:
+        watcher.added(add_one(store, entry, dry_run=request.dry_run))
+    datasets = [
+        entry
+        if entry.dataset.written is None or (request.dry_run and entry.table is None)
+        else registry.reload(store, entry.name)
+        for entry in datasets_read
+    ]
     unreadable: dict[TableName, BackstoryError] = {}
     if every:
         known = {entry.name for entry in datasets}
@@ -400,14 +405,3 @@ def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, ski
 def verify_dataset(store: IcebergStore, name: str, *, namespace: str = ODF) -> Verdict:
     """Verify a dataset's rows against its commits. Raises UsageError for an unknown dataset."""
     return verify(store, registry.stored_datasets(store, namespace).existing(name).name, registry.renamings)
-
-
-def _add_manifest(
-    store: IcebergStore, dataset: RegisteredDataset, watcher: Watcher, *, dry_run: bool
-) -> RegisteredDataset:
-    """Add the dataset's manifest if it was read from a file. Returns the current dataset."""
-    if dataset.dataset.written is None:
-        return dataset
-    added = add_one(store, dataset, dry_run=dry_run)
-    watcher.added(added)
-    return dataset if dry_run and dataset.table is None else registry.reload(store, dataset.name)

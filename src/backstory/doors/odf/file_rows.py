@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import zlib
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,10 +45,6 @@ from backstory.formats.values.texts import text_forms
 from backstory.settings import Rights
 from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import IcebergStore
-
-if TYPE_CHECKING:
-    pass
-
 
 # Options that were removed from the format: attribute, name, and former default (section 1.6).
 _REMOVED: Final = {
@@ -206,13 +202,11 @@ def _run(step: odf.Pipe, input_file: IO[bytes], error_output: IO[bytes]) -> subp
 
 def _keep_log(log: Path, logs: Path | None) -> Path | None:
     """Copy a log to the permanent folder. Returns None if that is not possible."""
-    if logs is None:
-        return None
-    try:
-        logs.mkdir(0o700, parents=True, exist_ok=True)
-        return Path(shutil.copy(log, logs))
-    except OSError:
-        return None
+    with suppress(OSError):
+        if logs is not None:
+            logs.mkdir(0o700, parents=True, exist_ok=True)
+            return Path(shutil.copy(log, logs))
+    return None
 
 
 def _tail(log: Path) -> str:

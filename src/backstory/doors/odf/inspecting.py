@@ -16,12 +16,7 @@ import pyarrow as pa
 from backstory.documents import DocumentPath
 from backstory.doors.odf.columns import data_schema_of, declared_schema
 from backstory.doors.odf.lints import Level, Lint, lints
-from backstory.doors.odf.manifest.dataset import (
-    Dataset,
-    DatasetSource,
-    fold,
-    read_manifests,
-)
+from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource, fold, read_manifests
 from backstory.doors.odf.receipts import Head
 from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
 from backstory.errors import UsageError
@@ -59,8 +54,15 @@ class Inspected:
 
 
 def inspect_table(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
-    """Combine a dataset with its lints and its head."""
-    findings = _lint_or_error(dataset, lint)
+    """Combine a dataset with its lints and its head.
+
+    If a query does not fit, the query's error is one of the lints.
+    """
+    try:
+        findings = lint()
+    except UsageError as wrong:
+        error = Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy)
+        findings = [error, *lints(dataset.dataset)]
     return Inspected(dataset.dataset, findings, str(dataset.name), _stored_schema(dataset), _head(head))
 
 
@@ -94,17 +96,6 @@ def inspect_file(path: Path) -> list[Inspected]:
         dataset = fold(snapshot, path.absolute().parent, known=True, written=document)
         inspections.append(Inspected(dataset, lints(dataset), schema=schema_document(dataset)))
     return inspections
-
-
-def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]]) -> list[Lint]:
-    """The lints of a manifest. If a query does not fit, the query's error is one of the lints."""
-    try:
-        return lint()
-    except UsageError as wrong:
-        return [
-            Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy),
-            *lints(dataset.dataset),
-        ]
 
 
 def symbols(dataset: KnownDataset[TableLike]) -> dict[str, dict[Any, str]]:

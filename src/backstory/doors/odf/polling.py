@@ -60,10 +60,6 @@ from backstory.stores.port import TableLike
 
 log = structlog.get_logger()
 
-NO_SOURCE = "Dataset does not specify a polling source"
-SWITCHED_OFF = "the polling source is disabled"
-UNCACHEABLE = "use --fetch-uncacheable to update"
-
 
 def source_of(step: manifest.Fetch) -> FetchStep:
     """Convert a manifest's step to a step of `sources`.
@@ -176,7 +172,7 @@ class Poll:
         """The receipt for an answer without new files."""
         receipt = unchanged_receipt(dataset, self.head)
         if self.answer.status == "uncacheable":
-            return replace(receipt, status="uncacheable", hint=UNCACHEABLE)
+            return replace(receipt, status="uncacheable", hint="use --fetch-uncacheable to update")
         return receipt
 
     def with_warnings(self, receipt: DatasetReceipt, *more: str) -> DatasetReceipt:
@@ -192,7 +188,8 @@ def ask(
     """Fetch from the source. Returns a receipt if the dataset has no enabled polling source."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
-        why = NO_SOURCE if source is None else SWITCHED_OFF
+        off = "the polling source is disabled"
+        why = "Dataset does not specify a polling source" if source is None else off
         return replace(unchanged_receipt(dataset, state.head), status="disabled", hint=why)
     state.allow_queries()
     head, seen = state.head, frozenset[str]()
@@ -252,21 +249,20 @@ def choose_datasets(
     require_some(wanted, every=every)
     datasets = described_datasets(catalog, namespace)
     datasets_read = find_datasets(datasets, wanted)
-    added = [_unchanged_manifest(dataset) for dataset in datasets_read if dataset.dataset.written is not None]
-    names = [dataset.name for dataset in datasets_read]
+    added = []
+    for known in datasets_read:
+        dataset, stored = known.dataset, dataset_of(known.table)
+        if dataset.written is None:
+            continue
+        findings = check_manifest(dataset, lints(dataset, partial(output_here, known)))
+        if stored is None or not stored.dataset.has_manifest_of(dataset):
+            raise Unreadable("a manifest to add")
+        added.append(Added(dataset.name, None, "unchanged", findings))
+    names = [known.name for known in datasets_read]
     others = datasets.all_or_errors() if every else {}
-    if any(isinstance(dataset, BackstoryError) for dataset in others.values()):
+    if any(isinstance(entry, BackstoryError) for entry in others.values()):
         raise Unreadable("a table whose metadata cannot be read")
     return added, list(dict.fromkeys([*names, *others]))
-
-
-def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
-    dataset = known.dataset
-    findings = check_manifest(dataset, lints(dataset, partial(output_here, known)))
-    before = dataset_of(known.table)
-    if before is None or not before.dataset.has_manifest_of(dataset):
-        raise Unreadable("a manifest to add")
-    return Added(dataset.name, None, "unchanged", findings)
 
 
 def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetReceipt:

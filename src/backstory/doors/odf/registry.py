@@ -193,9 +193,8 @@ class DatasetRegistry(Generic[Table]):
         wanted = name.rpartition("/")[2]
         table = self.load(TableName(self.namespace, wanted))
         if table is None:
-            other = next(
-                (table_name for table_name in self.tables() if same_name(table_name.name, wanted)), None
-            )
+            others = (table_name for table_name in self.tables() if same_name(table_name.name, wanted))
+            other = next(others, None)
             table = None if other is None else self.load(other)
         return dataset_of(table)
 

@@ -18,14 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import DateType, StructType
 
-from backstory.doors.odf.batch import (
-    BEYOND,
-    NULLS,
-    UNREADABLE,
-    UNREADABLE_TIME,
-    DeliveredSide,
-    side_tables,
-)
+from backstory.doors.odf.batch import BEYOND, NULLS, UNREADABLE, UNREADABLE_TIME, DeliveredSide, side_tables
 from backstory.doors.odf.manifest.events import OBSERVED
 from backstory.doors.odf.registry import LogColumns, RegisteredDataset
 from backstory.engine.plans import LocalSide, PlanResult, PlanTerms, Side, columnar_side, empty_side
@@ -54,12 +47,6 @@ if TYPE_CHECKING:
 def log_schema(columns: LogColumns, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
     """All columns of the table with Spark's types."""
     return StructType([*from_arrow_schema(columns.system_schema(dated=dated)), *data])
-
-
-def side_frame(columns: LogColumns, rows: "DataFrame", data: Sequence[str]) -> "DataFrame":
-    """The table's rows as a side of the plan."""
-    sides = side_columns(columns, data)
-    return rows.select(*(value.alias(name) for name, value in sides.items()))
 
 
 def side_columns(columns: LogColumns, data: Sequence[str]) -> "dict[str, Column]":
@@ -202,8 +189,11 @@ def logged_tables(
     vocab, data = columns.vocab, data_names(schema)
     op_columns = [name for role in ("op", "observed") if (name := columns.names[role]) is not None]
     names = [vocab.offset_column, columns.time, *op_columns, *data]
-    local_rows = LocalRows(store, table, lease)
-    for rows in local_rows.batches(names, searches=[_searches_of_keys(table, keys)]):
+    types = {column.name: arrow_type(column.type) for column in table.shape.columns}
+    keys = pa.table({}) if keys is None else keys
+    same = [name for name in keys.column_names if types.get(name) == keys[name].type]
+    searches = {name: OneOf(pc.unique(keys[name])) for name in same}
+    for rows in LocalRows(store, table, lease).batches(names, searches=[searches]):
         system = {
             OP: _ops(columns, rows, op_columns),
             TIME: rows[columns.time],
@@ -211,14 +201,6 @@ def logged_tables(
         }
         values = [system[name] if name in system else rows[name] for name in schema.names]
         yield pa.table(values, names=schema.names).cast(schema)
-
-
-def _searches_of_keys(table: IcebergTable, keys: pa.Table | None) -> dict[str, OneOf]:
-    """A search for each key column whose type in the table is the same."""
-    types = {column.name: arrow_type(column.type) for column in table.shape.columns}
-    keys = pa.table({}) if keys is None else keys
-    same = [name for name in keys.column_names if types.get(name) == keys[name].type]
-    return {name: OneOf(pc.unique(keys[name])) for name in same}
 
 
 def _ops(columns: LogColumns, rows: pa.Table, op_columns: list[str]) -> pa.ChunkedArray:
@@ -251,12 +233,16 @@ class LogMerge:
     @contextmanager
     def open_plan(self) -> Iterator[PlanResult]:
         """Plan the events that the batch adds to the log. The result must be read within the context."""
-        terms, sides = self.terms, {DELIVERED: self._delivered_side()}
-        if (stored := self._stored_count) and self.dataset.table is not None:
-            sides[LOGGED] = self._logged_side(stored)
+        terms, table, read, schema = self.terms, self.dataset.table, self.read, self.schema
+        size = None if read is None or not self.delivered.placed else read.size
+        sides = {DELIVERED: Side(schema, self._delivered_frame, self._delivered_here, size)}
+        if table is not None and table.rows and terms.looks_back and self.moment.start:
+            meets = None if terms.strategy is Strategy.SNAPSHOT else DELIVERED
+            size = unpacked_size(table.rows, len(schema), table.bytes)
+            sides[LOGGED] = Side(schema, self._log_frame, self._log_here, size, table.rows, meets)
         plan = partial(plan_part, terms, self.moment, tuple(self.delivered.required))
         key = parted_by(terms) if terms.looks_back else ()
-        kinds = {EVENTS: events_schema(self.schema)}
+        kinds = {EVENTS: events_schema(schema)}
         sift = self._sift() if LOGGED in sides else None
         with run_plan(
             PlanTerms(self.store, self.dataset.name, sides, key, kinds, plan, sift=sift)
@@ -285,17 +271,6 @@ class LogMerge:
         data = [(field.name, to_arrow_type(field.dataType)) for field in self.delivered.data]
         return pa.schema([(OP, pa.int32()), (TIME, time), (PLACE, pa.int64()), *data])
 
-    @property
-    def _stored_count(self) -> int:
-        """The number of events in the log that are compared."""
-        looks_back = self.terms.looks_back and self.moment.start
-        return self.dataset.table.rows if self.dataset.table and looks_back else 0
-
-    def _delivered_side(self) -> Side:
-        read = self.read
-        size = None if read is None or not self.delivered.placed else read.size
-        return Side(self.schema, self._delivered_frame, self._delivered_here, size)
-
     def _delivered_frame(self) -> "DataFrame":
         rows = self.delivered.rows
         if self.terms.strategy is Strategy.CHANGELOG and not self.delivered.placed:
@@ -311,17 +286,11 @@ class LogMerge:
             return None
         return columnar_side(self.schema, partial(side_tables, read, taken))
 
-    def _logged_side(self, stored: int) -> Side:
-        table, schema = self.dataset.table, self.schema
-        assert table is not None
-        meets = None if self.terms.strategy is Strategy.SNAPSHOT else DELIVERED
-        size = unpacked_size(stored, len(schema), table.bytes)
-        return Side(schema, self._log_frame, self._log_here, size, stored, meets)
-
     def _log_frame(self) -> "DataFrame":
         rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
-        names = [field.name for field in self.delivered.data]
-        return flatten_data(side_frame(self.dataset.columns, rows, names), self.delivered.data)
+        data = self.delivered.data
+        sides = side_columns(self.dataset.columns, [field.name for field in data])
+        return flatten_data(rows.select(*(value.alias(name) for name, value in sides.items())), data)
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
         """The events with keys of the delivery, or all events if the keys do not fit into memory."""

@@ -3,11 +3,19 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from backstory.documents import Document, DocumentKind, DocumentPath, read_documents, validate
+from backstory.documents import (
+    Document,
+    DocumentKind,
+    DocumentPart,
+    DocumentPath,
+    read_documents,
+    validate,
+)
 from backstory.doors.odf.manifest import events as odf
 from backstory.doors.odf.manifest.data_schema import DataSchema, ddl_field
 from backstory.errors import UsageError
@@ -28,33 +36,21 @@ OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
 
 MANIFEST: Final = DocumentKind("manifest", absent_code="no-manifest", wrong_code="wrong-manifest")
 ROOT_ONLY: Final = "Only root datasets are supported; write a derivative one as a query of its inputs."
-CONTENT: Final = ("content", "metadata")
 
 
-def check_source(
-    source: odf.SetPollingSource | odf.AddPushSource, document: Document, path: DocumentPath
-) -> None:
+def check_source(source: odf.SetPollingSource | odf.AddPushSource, part: DocumentPart) -> None:
     """Raise UsageError for the first rule that the source breaks."""
     if isinstance(source, odf.SetPollingSource):
-        _check_templates(source.fetch, document, (*path, "fetch"))
-    _check_read(source.read, document, (*path, "read"))
+        for path, text in _template_texts(source.fetch):
+            try:
+                templates.check(text)
+            except UsageError as broken:
+                at = part.at("fetch", *path)
+                raise at.wrong(broken.message, broken.remedy, broken.code) from None
+    _check_read(source.read, part.at("read"))
     if source.preprocess is not None:
-        _check_query(source.preprocess, document, (*path, "preprocess"))
-    _check_merge(source.merge, document, (*path, "merge"))
-
-
-def check_schema(schema: DataSchema, document: Document, path: DocumentPath) -> None:
-    """Raise UsageError if two columns have the same name."""
-    for number, name in _repeats([column.name for column in schema.fields_]):
-        raise document.wrong((*path, "fields", number), f"the column {name!r} is named twice.")
-
-
-def _check_templates(fetch: odf.Fetch, document: Document, path: DocumentPath) -> None:
-    for place, text in _template_texts(fetch):
-        try:
-            templates.check(text)
-        except UsageError as broken:
-            raise document.wrong((*path, *place), broken.message, broken.remedy, broken.code) from None
+        _check_query(source.preprocess, part.at("preprocess"))
+    _check_merge(source.merge, part.at("merge"))
 
 
 def _template_texts(fetch: odf.Fetch) -> Iterator[tuple[DocumentPath, str]]:
@@ -62,91 +58,86 @@ def _template_texts(fetch: odf.Fetch) -> Iterator[tuple[DocumentPath, str]]:
     match fetch:
         case odf.Url():
             yield ("url",), fetch.url
-            yield from (
-                (("headers", number, "value"), entry.value) for number, entry in enumerate(fetch.headers)
-            )
+            for number, header in enumerate(fetch.headers):
+                yield ("headers", number, "value"), header.value
         case odf.Container():
             yield ("image",), fetch.image
-            yield from ((("args", number), text) for number, text in enumerate(fetch.args))
-            yield from (
-                (("env", number, "value"), entry.value or "") for number, entry in enumerate(fetch.env)
-            )
+            for number, text in enumerate(fetch.args):
+                yield ("args", number), text
+            for number, variable in enumerate(fetch.env):
+                yield ("env", number, "value"), variable.value or ""
         case odf.Mqtt():
             yield ("password",), fetch.password or ""
         case odf.EthereumLogs():
             yield ("nodeUrl",), fetch.node_url or ""
 
 
-def _check_read(read: odf.Reader, document: Document, path: DocumentPath) -> None:
+def _check_read(read: odf.Reader, part: DocumentPart) -> None:
+    ddl = part.at("ddlSchema")
     if read.schema_ is not None and read.ddl_schema is not None:
-        raise document.wrong(
-            (*path, "ddlSchema"), "there are both schema and ddlSchema.", "Keep schema, the newer form."
-        )
+        raise ddl.wrong("there are both schema and ddlSchema.", "Keep schema, the newer form.")
     if read.schema_ is not None:
-        check_schema(read.schema_, document, (*path, "schema"))
+        _check_schema(read.schema_, part.at("schema"))
     names = []
     for number, column in enumerate(read.ddl_schema or ()):
         try:
             names.append(ddl_field(column).name)
         except UsageError as broken:
-            raise document.wrong((*path, "ddlSchema", number), broken.message, broken.remedy) from None
+            raise ddl.at(number).wrong(broken.message, broken.remedy) from None
+    _refuse_repeated_columns(names, ddl)
+
+
+def _check_schema(schema: DataSchema, part: DocumentPart) -> None:
+    _refuse_repeated_columns([column.name for column in schema.fields_], part.at("fields"))
+
+
+def _refuse_repeated_columns(names: Sequence[str], part: DocumentPart) -> None:
     for number, name in _repeats(names):
-        raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} is named twice.")
+        raise part.at(number).wrong(f"the column {name!r} is named twice.")
 
 
-def _check_query(sql: odf.Sql, document: Document, path: DocumentPath) -> None:
+def _check_query(sql: odf.Sql, part: DocumentPart) -> None:
     if sql.engine.lower() not in ENGINES:
-        raise document.wrong(
-            (*path, "engine"),
-            f"the engine {sql.engine!r} is not supported.",
-            f"Supported engines are {', '.join(ENGINES)}.",
+        raise part.at("engine").wrong(
+            f"the engine {sql.engine!r} is not supported.", f"Supported engines are {', '.join(ENGINES)}."
         )
     if sql.temporal_tables:
-        raise document.wrong((*path, "temporalTables"), "only Flink has temporal tables.", "Use a join.")
+        raise part.at("temporalTables").wrong("only Flink has temporal tables.", "Use a join.")
     if (sql.query is None) == (sql.queries is None):
         problem = "neither query nor queries" if sql.query is None else "both query and queries"
-        raise document.wrong(path, f"there is {problem}.", "Use exactly one of them.")
+        raise part.wrong(f"there is {problem}.", "Use exactly one of them.")
     if sql.queries is not None:
-        _check_steps([step.alias for step in sql.queries], document, (*path, "queries"))
+        _check_steps([step.alias for step in sql.queries], part.at("queries"))
 
 
-def _check_steps(aliases: Sequence[str | None], document: Document, path: DocumentPath) -> None:
+def _check_steps(aliases: Sequence[str | None], part: DocumentPart) -> None:
     """Check aliases of query steps.
 
     Exactly one step, the output, has no alias. The other aliases are distinct, and not `input`.
     """
     output = [number for number, alias in enumerate(aliases) if alias is None]
     if not output:
-        raise document.wrong(path, "every step has an alias.", "Remove the alias of the output.")
+        raise part.wrong("every step has an alias.", "Remove the alias of the output.")
     if len(output) > 1:
-        raise document.wrong(
-            (*path, output[1]), "two steps have no alias.", "Only the output goes without an alias."
-        )
+        raise part.at(output[1]).wrong("two steps have no alias.", "Only the output goes without an alias.")
     for number, name in _repeats([INPUT, *(alias or "" for alias in aliases)]):
-        raise document.wrong(
-            (*path, number - 1, "alias"), f"the table {name!r} exists already.", "Rename one."
-        )
+        raise part.at(number - 1, "alias").wrong(f"the table {name!r} exists already.", "Rename one.")
 
 
-def _check_merge(merge: odf.Merge, document: Document, path: DocumentPath) -> None:
+def _check_merge(merge: odf.Merge, part: DocumentPart) -> None:
     if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, odf.SnapshotMerge):
-        raise document.wrong(
-            (*path, "encoding"),
-            f"{merge.kind} does not support the encoding observed.",
-            "Use op, or remove it.",
+        raise part.at("encoding").wrong(
+            f"{merge.kind} does not support the encoding observed.", "Use op, or remove it."
         )
     corrects = isinstance(merge, odf.Ledger) and merge.on_conflict is OnConflict.CORRECT
     if corrects and odf.encoding_of(merge) is not EventEncoding.OP:
-        raise document.wrong(
-            (*path, "onConflict"),
-            "corrections are pairs of rows, which only the encoding op can express.",
-            "Add encoding: op.",
+        raise part.at("onConflict").wrong(
+            "corrections are pairs of rows, which only the encoding op can express.", "Add encoding: op."
         )
     if isinstance(merge, odf.SnapshotMerge):
         for name, (attribute, value) in OLD_FIELDS.items():
             if getattr(merge, attribute) not in {None, value}:
-                raise document.wrong(
-                    (*path, name),
+                raise part.at(name).wrong(
                     f"the column {odf.OBSERVED} holds I, U and D; older snapshots could use others.",
                     f"Remove {name}, or set it to {value}.",
                 )
@@ -159,35 +150,31 @@ def _repeats(names: Sequence[str]) -> Iterator[tuple[int, str]]:
 def refuse_broken_rules(snapshot: odf.DatasetSnapshot, document: Document, *, known: bool) -> None:
     """Raise UsageError for the first rule that the manifest breaks."""
     if snapshot.content.kind is odf.DatasetKind.DERIVATIVE:
-        raise document.wrong(("content", "kind"), "this is a derivative dataset.", ROOT_ONLY)
-    events = snapshot.content.metadata
+        raise document.at("content", "kind").wrong("this is a derivative dataset.", ROOT_ONLY)
+    events, parts = snapshot.content.metadata, document.at("content", "metadata")
     for number, event in enumerate(events):
-        path = (*CONTENT, number)
-        _check_event(event, document, path, known=known)
-        if _newest_like(event, events[:number]) == event:
-            raise document.wrong(path, "this event repeats an earlier one.", "Remove one of the two.")
-    _check_vocab(events, document)
-    _check_sources(events, document)
+        part = parts.at(number)
+        _check_event(event, part, known=known)
+        # Disabling a source has the same topic as the source.
+        earlier = (other for other in reversed(events[:number]) if _topic(other) == _topic(event))
+        if next(earlier, None) == event:
+            raise part.wrong("this event repeats an earlier one.", "Remove one of the two.")
+    _check_vocab(events, parts)
+    _check_sources(events, parts)
 
 
-def _check_event(event: Any, document: Document, path: DocumentPath, *, known: bool) -> None:
+def _check_event(event: Any, part: DocumentPart, *, known: bool) -> None:
     match event:
         case odf.SetTransform():
-            raise document.wrong(path, "SetTransform belongs to derivative datasets.", ROOT_ONLY)
+            raise part.wrong("SetTransform belongs to derivative datasets.", ROOT_ONLY)
         case odf.DisablePollingSource() | odf.DisablePushSource() if not known:
-            raise document.wrong(
-                path, "a new dataset has no source to disable.", f"Remove {event.kind} and its source."
+            raise part.wrong(
+                "a new dataset has no source to disable.", f"Remove {event.kind} and its source."
             )
         case odf.SetPollingSource() | odf.AddPushSource():
-            check_source(event, document, path)
+            check_source(event, part)
         case odf.SetDataSchema():
-            check_schema(event.schema_, document, (*path, "schema"))
-
-
-def _newest_like(event: Any, before: Sequence[Any]) -> Any:
-    """The newest earlier event about the same topic. Disabling a source has the same topic as the source."""
-    about = _topic(event)
-    return next((earlier for earlier in reversed(before) if _topic(earlier) == about), None)
+            _check_schema(event.schema_, part.at("schema"))
 
 
 def _topic(event: Any) -> tuple[str, str | None]:
@@ -195,7 +182,7 @@ def _topic(event: Any) -> tuple[str, str | None]:
     return topic, getattr(event, "source_name", None)
 
 
-def _check_vocab(events: Sequence[Any], document: Document) -> None:
+def _check_vocab(events: Sequence[Any], parts: DocumentPart) -> None:
     """Check that system columns have distinct names, including `observed` if a source uses it."""
     observed = any(
         odf.encoding_of(each.merge) is EventEncoding.OBSERVED for each in events if _is_source(each)
@@ -209,28 +196,24 @@ def _check_vocab(events: Sequence[Any], document: Document) -> None:
         for attribute in sorted(attributes, key=event.model_fields_set.__contains__):
             name = getattr(event, attribute)
             if name in taken:
-                raise document.wrong(
-                    (*CONTENT, number, str(odf.SetVocab.model_fields[attribute].alias)),
-                    f"{name!r} is the name of another system column.",
-                    "Rename one.",
+                raise parts.at(number, str(odf.SetVocab.model_fields[attribute].alias)).wrong(
+                    f"{name!r} is the name of another system column.", "Rename one."
                 )
             taken.add(name)
 
 
-def _check_sources(events: Sequence[Any], document: Document) -> None:
+def _check_sources(events: Sequence[Any], parts: DocumentPart) -> None:
     """Check that there is either one polling source or only push sources.
 
     All sources must have the same encoding for their table.
     """
     sources = [(number, event) for number, event in enumerate(events) if _is_source(event)]
-    if not sources:
-        return
-    first, first_source = sources[0]
     for number, other in sources[1:]:
+        first, first_source = sources[0]
         if type(other) is not type(first_source):
-            raise document.wrong(
-                (*CONTENT, number),
-                f"the dataset has {first_source.kind} already, on line {document.line((*CONTENT, first))}; "
+            line = parts.document.line(parts.at(first).path)
+            raise parts.at(number).wrong(
+                f"the dataset has {first_source.kind} already, on line {line}; "
                 "a dataset has one polling source or push sources.",
                 "Split it into two datasets.",
             )
@@ -238,8 +221,7 @@ def _check_sources(events: Sequence[Any], document: Document) -> None:
     for number in newest.values():
         other, first_source = events[number], events[min(newest.values())]
         if odf.encoding_of(other.merge) is not odf.encoding_of(first_source.merge):
-            raise document.wrong(
-                (*CONTENT, number, "merge"),
+            raise parts.at(number, "merge").wrong(
                 f"the push sources {first_source.source_name!r} and {other.source_name!r} write different "
                 "columns.",
                 "Use the same encoding in both.",
@@ -401,7 +383,13 @@ def find_manifests(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UsageError("no-manifest", f"There is no folder {folder}.", "Name an existing folder.")
-    return [path for path in _yaml_files(folder) if _holds_manifest(path)]
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        visible = (name for name in sorted(names) if not name.startswith("."))
+        paths = (Path(place, name) for name in visible if name.lower().endswith(ENDINGS))
+        files += filter(_holds_manifest, paths)
+    return files
 
 
 def json_schema() -> dict[str, Any]:
@@ -416,8 +404,10 @@ def resolve_defaults(dataset: Dataset) -> dict[str, Any]:
     document = _without_absent(snapshot.model_dump(mode="json", by_alias=True))
     events = document["content"]["metadata"]
     for event, written in zip(events, snapshot.content.metadata, strict=True):
-        if "fetch" in event and event["fetch"]["kind"] in DEFAULT_TIMES:
-            event["fetch"].setdefault("eventTime", {"kind": _event_time(event["fetch"])})
+        if (fetch := event.get("fetch")) and fetch["kind"] in DEFAULT_TIMES:
+            by_ftp = fetch.get("url", "").lower().startswith("ftp:")
+            kind = "FromSystemTime" if by_ftp else DEFAULT_TIMES[fetch["kind"]]
+            fetch.setdefault("eventTime", {"kind": kind})
         if "merge" in event:
             encoding = odf.encoding_of(written.merge)  # type: ignore[union-attr]
             event["merge"] |= {"encoding": encoding.value} if encoding else {}
@@ -440,11 +430,6 @@ def _without_absent(node: Any) -> Any:
     return [_without_absent(item) for item in node] if isinstance(node, list) else node
 
 
-def _event_time(fetch: Mapping[str, Any]) -> str:
-    by_ftp = fetch.get("url", "").lower().startswith("ftp:")
-    return "FromSystemTime" if by_ftp else DEFAULT_TIMES[fetch["kind"]]
-
-
 def _is_manifest(tree: Any) -> bool:
     return isinstance(tree, Mapping) and str(tree.get("kind", "")).lower() == KIND.lower()
 
@@ -452,27 +437,14 @@ def _is_manifest(tree: Any) -> bool:
 def _no_manifest(document: Document) -> UsageError:
     kind = document.tree.get("kind") if isinstance(document.tree, Mapping) else None
     why = "this document is not a manifest" if kind is None else f"{str(kind)!r} is not a kind of manifest"
-    path = () if kind is None else ("kind",)
-    return document.wrong(path, f"{why}.", f"Manifests have kind: {KIND}.")
-
-
-def _yaml_files(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
-                yield Path(place, name)
+    part = document.at(*(() if kind is None else ("kind",)))
+    return part.wrong(f"{why}.", f"Manifests have kind: {KIND}.")
 
 
 def _holds_manifest(path: Path) -> bool:
     try:
         return any(_is_manifest(document.tree) for document in read_documents(path, MANIFEST))
     except UsageError:
-        return _mentions_one(path)
-
-
-def _mentions_one(path: Path) -> bool:
-    try:
-        return MENTION.search(path.read_text(encoding="utf-8", errors="replace")) is not None
-    except OSError:
+        with suppress(OSError):
+            return MENTION.search(path.read_text(encoding="utf-8", errors="replace")) is not None
         return False
