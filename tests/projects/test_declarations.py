@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from backstory.errors import UsageError
-from backstory.projects.declarations import fill_in, read_project, select, upstream_of
+from backstory.projects.declarations import read_project, select, upstream_of
 from backstory.projects.entries import GroupEntry, Histories, json_schema
+from backstory.projects.files import fill_in
 
 HEAD = "format: histories/1\n"
 MODEL = """format: historize/1

@@ -1,11 +1,9 @@
 """The declarations of a project file: the options, the tables that are read and written, and the order.
 
-A pattern such as `erp.*` declares tables of its database and of past runs. A table with its own declaration
-belongs to no pattern. Every other table belongs to the first pattern that matches. If a database cannot be
-listed, the tables of past runs are delivered as usual, and the pattern fails.
+A pattern such as `erp.*` declares the tables of its database and of past runs. A table with its own
+declaration belongs to no pattern. Every other table belongs to the first pattern that matches.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -36,10 +34,10 @@ from backstory.projects.entries import (
     ModelEntry,
     ScheduledEntry,
     TableEntry,
+    merge_entries,
     pace_of,
 )
-from backstory.projects.files import CopyTimes, expand, times_of_copies
-from backstory.sources import templates
+from backstory.projects.files import CopyTimes, expand, fill_in, times_of_copies
 from backstory.sources.databases.address import Database, is_database, parse_address
 from backstory.sources.databases.copies import Keys
 
@@ -156,15 +154,6 @@ def is_pattern(name: str) -> bool:
     return any(mark in name for mark in "*?[")
 
 
-def fill_in(text: str, document_place: str = "") -> str:
-    """A string with its templates filled from the environment. Raises UsageError for a missing variable."""
-    try:
-        return templates.fill(text, os.environ)
-    except UsageError as missing:
-        place = f"{document_place}: " if document_place else ""
-        raise UsageError(missing.code, f"{place}{missing.message}", missing.remedy) from None
-
-
 def _declarations(entries: Histories, document: Document, folder: Path) -> Iterator[Declaration]:
     _refuse_secrets(entries.defaults, document.at("defaults"))
     for name, group in entries.groups.items():
@@ -218,7 +207,7 @@ def _options_of_table(entry: TableEntry, entries: Histories, part: DocumentPart)
         remedy = nearest_name(entry.group, list(groups)) if groups else "Declare it below groups."
         raise part.at("group").wrong(f"there is no group {entry.group}.", remedy)
     _refuse_secrets(entry, part)
-    merged = _merge_entries(entries.defaults, groups[entry.group] if entry.group else GroupEntry(), entry)
+    merged = merge_entries(entries.defaults, groups[entry.group] if entry.group else GroupEntry(), entry)
     if "source" not in merged:
         raise part.wrong("source is missing.", "Name a file, a table or a database.")
     if entry.without and not is_pattern(str(part.path[-1])):
@@ -308,7 +297,7 @@ def _declare_file(
     writes: Iterable[str],
     reads: Iterable[str] = (),
 ) -> Declaration:
-    options_written = _merge_entries(entry)
+    options_written = merge_entries(entry)
     return Declaration(
         entry.file,
         kind,
@@ -334,17 +323,6 @@ def _schedule_fields(options_written: Mapping[str, Any], part: DocumentPart) -> 
         "expect": None if expect is None else pace_of(expect),
         "place": part.place,
     }
-
-
-def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
-    """The keys of several entries. Later entries override others, but `tags` and `after` are joined."""
-    merged: dict[str, Any] = {}
-    for entry in entries:
-        mine = {name: getattr(entry, name) for name in entry.model_fields_set}
-        for name in ("tags", "after"):
-            mine[name] = (*merged.get(name, ()), *mine.get(name, ()))
-        merged |= mine
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 @contextmanager
@@ -518,7 +496,8 @@ def _declare_listed(
     If listing fails, the known tables and the pattern are declared instead.
     """
     try:
-        listed = tables_of_source(pattern, list_keys)
+        database = parse_pattern(fill_in(pattern.source, pattern.place))
+        listed = names_in_warehouse(pattern, database, list_keys(database))
     except BackstoryError as error:
         return [*(pattern.declare(name, ()) for name in known), _declare_whole(pattern, error)]
     keys = {name: key for name, key in listed.items() if pattern.fits(name)}
@@ -535,17 +514,6 @@ def _declare_listed(
         else _declare_without_source(pattern, name)
         for name in sorted({*known, *keys} - taken)
     ]
-
-
-def tables_of_source(
-    pattern: TablePattern, list_keys: Callable[[Database], Keys]
-) -> Mapping[str, tuple[str, ...]]:
-    """The tables of a pattern's database by their names in the warehouse, each with its key.
-
-    Raises UsageError if the address lacks the schema of its tables, and the errors of `list_keys`.
-    """
-    database = parse_pattern(fill_in(pattern.source, pattern.place))
-    return names_in_warehouse(pattern, database, list_keys(database))
 
 
 def parse_pattern(source: str) -> Database:
@@ -579,11 +547,17 @@ def _declare(
     """The declaration of a table. It has an error if its name is invalid or its key is unknown."""
     try:
         declared = pattern.declare(name, key)
-        if "key" not in declared.options and not exists(name):
-            raise _no_key(declared)
     except UsageError as error:
         return Declaration(name, "snapshot", pattern.source, {}, pattern=pattern.name, error=error)
-    return declared
+    if "key" in declared.options or exists(name):
+        return declared
+    keyless = UsageError(
+        "bad-option",
+        f"The database declares no key for {name}.",
+        f"Declare {name} with a `key`, or name it below `except` of {pattern.name}. With `key: row`, "
+        f"{pattern.name} takes such tables without a key.",
+    )
+    return Declaration(name, "snapshot", pattern.source, {}, pattern=pattern.name, error=keyless)
 
 
 def _declare_whole(pattern: TablePattern, error: BackstoryError | None = None) -> Declaration:
@@ -598,15 +572,6 @@ def _declare_without_source(pattern: TablePattern, name: str) -> Declaration:
     )
     error = UsageError("no-table", f"The database no longer has the table of {name}.", remedy)
     return replace(pattern.declare(name, ()), error=error)
-
-
-def _no_key(declared: Declaration) -> UsageError:
-    return UsageError(
-        "bad-option",
-        f"The database declares no key for {declared.name}.",
-        f"Declare {declared.name} with a `key`, or name it below `except` of {declared.pattern}. With "
-        f"`key: row`, {declared.pattern} takes such tables without a key.",
-    )
 
 
 def _with_tables(

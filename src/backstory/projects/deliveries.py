@@ -25,8 +25,8 @@ from backstory.engine.deliver import ARCHIVED
 from backstory.engine.run_context import RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.model.table import TableName, table_name
-from backstory.projects.declarations import Declaration, fill_in
-from backstory.projects.files import FileCopy, copies, new_copies
+from backstory.projects.declarations import Declaration
+from backstory.projects.files import FileCopy, copies, fill_in, new_copies
 from backstory.projects.log import RunReceipt, Status, status_of
 from backstory.projects.options import RunRequest
 from backstory.settings import Rights

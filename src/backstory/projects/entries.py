@@ -185,6 +185,17 @@ class Histories(ProjectEntry):
     datasets: tuple[_DatasetOrFile, ...] = Field((), description="Open Data Fabric datasets.")
 
 
+def merge_entries(*entries: BaseModel) -> dict[str, Any]:
+    """The keys of several entries. Later entries override others, but `tags` and `after` are joined."""
+    merged: dict[str, Any] = {}
+    for entry in entries:
+        mine = {name: getattr(entry, name) for name in entry.model_fields_set}
+        for name in ("tags", "after"):
+            mine[name] = (*merged.get(name, ()), *mine.get(name, ()))
+        merged |= mine
+    return {name: value for name, value in merged.items() if value is not None}
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of project files, for editors."""
     schema = Histories.model_json_schema()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from backstory.formats.batch_file import source_changed
 from backstory.formats.source_files import Piece, Stars, Written, files_of_pattern, source_files, written_in
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
+from backstory.sources import templates
 from backstory.sources.databases.address import escape_name, is_database
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
@@ -72,6 +74,15 @@ def expand(text: str, table: TableName) -> str:
     parts = {"table": table.name, "schema": table.schema}
     escape = escape_name if is_database(text) else str
     return _NAME.sub(lambda match: escape(parts[match[1]]), text)
+
+
+def fill_in(text: str, document_place: str = "") -> str:
+    """A string with its templates filled from the environment. Raises UsageError for a missing variable."""
+    try:
+        return templates.fill(text, os.environ)
+    except UsageError as missing:
+        place = f"{document_place}: " if document_place else ""
+        raise UsageError(missing.code, f"{place}{missing.message}", missing.remedy) from None
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:

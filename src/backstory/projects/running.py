@@ -30,7 +30,7 @@ from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
 from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.table import TableName, table_name
-from backstory.projects.declarations import Declaration, Project, declare_tables, fill_in, select, upstream_of
+from backstory.projects.declarations import Declaration, Project, declare_tables, select, upstream_of
 from backstory.projects.deliveries import (
     RunTerms,
     archive_to_complete,
@@ -38,6 +38,7 @@ from backstory.projects.deliveries import (
     archives_of,
     carry_out,
 )
+from backstory.projects.files import fill_in
 from backstory.projects.log import (
     BEGUN,
     UNDONE,

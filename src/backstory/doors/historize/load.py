@@ -35,6 +35,7 @@ from backstory.doors.historize.model import (
     key_name,
     stored_labels,
     user_columns,
+    words_of,
 )
 from backstory.doors.historize.resolve import active_policy, namespace_of, schema_of, source_of
 from backstory.errors import Refused, UsageError
@@ -52,7 +53,6 @@ from backstory.stores.sql.engine import (
 )
 from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashable_text, joined_hash
 from backstory.strategies.scd2.statements import ArchiveTable, Pair
-from backstory.strategies.scd2.transitions import State
 
 CUTOFF = re.compile(r"\{\{\s*DELTA_CUTOFF\s*\}\}")
 _CUTOFF_NAME = "backstory_delta_cutoff"
@@ -500,21 +500,6 @@ class Load:
 
     def _table_name(self, table: str) -> str:
         return self.dialect.render_table_identifier(self.schema, table)
-
-
-def words_of(labels: StateLabels) -> dict[State, str]:
-    """The stored names of states, from a model's labels."""
-    return {state: getattr(labels, state) for state in State}
-
-
-def label_changes(before: StateLabels, after: StateLabels) -> dict[str, str]:
-    """A mapping of changed labels to their new labels.
-
-    If several states had the same label, the first state in the order of `State` determines the new label.
-    """
-    old, new = words_of(before), words_of(after)
-    pairs = {old[state]: new[state] for state in reversed(State)}
-    return {old: new for old, new in pairs.items() if old != new}
 
 
 def new_label(load: Load, pairs: Mapping[str, str]) -> str:

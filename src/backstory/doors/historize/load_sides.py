@@ -14,8 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from backstory.doors.historize.load import hist_scope, increment_scope, words_of
-from backstory.doors.historize.model import ColumnRole, ModelColumn, business_keys, foreign_keys, user_columns
+from backstory.doors.historize.load import hist_scope, increment_scope
+from backstory.doors.historize.model import (
+    ColumnRole,
+    ModelColumn,
+    business_keys,
+    foreign_keys,
+    user_columns,
+    words_of,
+)
 from backstory.doors.historize.preflight import collidable_columns
 from backstory.doors.historize.spark_tables import (
     LOAD_COLUMNS,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringC
 from backstory.formats.file_options import FileOptions
 from backstory.model import layout
 from backstory.stores.sql.columns import Datatype
+from backstory.strategies.scd2.transitions import State
 
 DATASET_NAME = r"^[a-z][a-z0-9_]{0,62}$"
 COLUMN_NAME = r"^[a-z_][a-z0-9_]{0,62}$"
@@ -194,6 +195,21 @@ class StateLabels(_Part):
 def stored_labels(labels: StateLabels | None) -> StateLabels:
     """The labels that the table contains, from a model's labels."""
     return labels if labels and labels.mode == "stored" else StateLabels()
+
+
+def words_of(labels: StateLabels) -> dict[State, str]:
+    """The stored names of states, from a model's labels."""
+    return {state: getattr(labels, state) for state in State}
+
+
+def label_changes(before: StateLabels, after: StateLabels) -> dict[str, str]:
+    """A mapping of changed labels to their new labels.
+
+    If several states had the same label, the first state in the order of `State` determines the new label.
+    """
+    old, new = words_of(before), words_of(after)
+    pairs = {old[state]: new[state] for state in reversed(State)}
+    return {old: new for old, new in pairs.items() if old != new}
 
 
 class SoftDelete(_Part):

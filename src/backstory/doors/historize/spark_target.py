@@ -18,10 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit, when
 
 from backstory.doors.historize import runs
-from backstory.doors.historize.load import Load, label_changes, new_label, with_archive
+from backstory.doors.historize.load import Load, new_label, with_archive
 from backstory.doors.historize.load_plan import PlannedBase, PlannedHistory, assemble_load, plan_rows
 from backstory.doors.historize.load_sides import load_terms, pruned_keys
-from backstory.doors.historize.model import ColumnRole, ModelDataset
+from backstory.doors.historize.model import ColumnRole, ModelDataset, label_changes
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, log_row, newest_of

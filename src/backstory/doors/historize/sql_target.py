@@ -13,7 +13,7 @@ from typing import Any
 
 from backstory.doors.historize import preflight, runs
 from backstory.doors.historize.hist_state import stored_history
-from backstory.doors.historize.load import Load, label_changes, new_label, with_archive
+from backstory.doors.historize.load import Load, new_label, with_archive
 from backstory.doors.historize.model import (
     ColumnRole,
     ModelColumn,
@@ -21,6 +21,7 @@ from backstory.doors.historize.model import (
     StateLabels,
     base_columns,
     business_keys,
+    label_changes,
     user_columns,
 )
 from backstory.doors.historize.preflight import collisions_query, text_differences, warn_of_collisions
