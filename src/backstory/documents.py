@@ -243,7 +243,8 @@ def read_document(path: Path, sort: DocumentKind) -> Document:
 def read_documents(path: Path, sort: DocumentKind) -> list[Document]:
     """All nonempty YAML documents in a file. Lines are counted from the beginning of the file."""
     trees = [tree for tree in _parse_file(path, sort, several=True) if tree is not None]
-    return [Document(str(path), tree, sort, _first_line(tree)) for tree in trees]
+    lines = [tree.lc.line + 1 if hasattr(tree, "lc") else 1 for tree in trees]
+    return [Document(str(path), tree, sort, line) for tree, line in zip(trees, lines, strict=True)]
 
 
 def validate(part: type[Part], document: Document) -> Part:
@@ -275,11 +276,6 @@ def _parse_file(path: Path, sort: DocumentKind, *, several: bool) -> list[Any]:
     except NotYaml as broken:
         place = f"{path if several else path.name}{f', line {broken.line}' if broken.line else ''}"
         raise UsageError(sort.wrong_code, f"{place}: {broken}.", "Fix the YAML.") from None
-
-
-def _first_line(tree: Any) -> int:
-    marks = getattr(tree, "lc", None)
-    return marks.line + 1 if marks else 1
 
 
 def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any]:

@@ -135,7 +135,8 @@ def batches(
     errors of `count`.
     """
     schema = metadata.schema.to_arrow_schema()
-    types = {name: _storage(schema.field(name).type) for name in chosen}
+    types = {name: schema.field(name).type for name in chosen}
+    types = {name: getattr(type_, "storage_type", type_) for name, type_ in types.items()}
     chunks = _chunks(metadata, chosen)
     pages = {name: _pages(content, chunks[name]) for name in chosen}
     count(sum(map(sum, pages.values())))
@@ -180,10 +181,6 @@ def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
     if pages:
         return ENTRY + max(pages)
     return ENTRY if _is_text(type_) or pa.types.is_null(type_) else 1 + type_.bit_width // 8
-
-
-def _storage(type_: pa.DataType) -> pa.DataType:
-    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
 
 
 def _is_text(type_: pa.DataType) -> bool:

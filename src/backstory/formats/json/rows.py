@@ -35,6 +35,7 @@ from backstory.formats.produced import (
 )
 from backstory.formats.rows import KEEPS, column_of_kept
 from backstory.formats.values.cells import is_kept
+from backstory.formats.values.exactly import is_number
 from backstory.formats.values.texts import TextForms, all_are
 
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -305,7 +306,7 @@ def json_columns(
     type.
     """
     seen: dict[str, Seen] = {}
-    fitting = {name: Fitting(field.type) for name, field in known.items() if _is_number(field.type)}
+    fitting = {name: Fitting(field.type) for name, field in known.items() if is_number(field.type)}
     rows, there = 0, Counter[str]()
     for path, name in files:
         rows += _document(path, name, options, wanted=False).look(seen, UNTOLD, fitting, there, fixed)
@@ -320,11 +321,6 @@ def json_columns(
             *(pa.field(KEEPS.format(name), pa.bool_()) for name in lacking),
         ]
     )
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    families = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(family(type_) for family in families)
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:

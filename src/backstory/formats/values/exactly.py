@@ -28,6 +28,7 @@ from backstory.formats.values.cells import (
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import TEXT_KINDS, ColumnType, Kind
 
+t: Final = pa.types
 _WIDEST_256: Final = 76
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
@@ -38,7 +39,7 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
     Raises pa.ArrowInvalid if a value has no equal in that type. A float has the value of its shortest printed
     number: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
     """
-    stored, t = values.type, pa.types
+    stored = values.type
     if stored == type_:
         return values
     if t.is_nested(type_) and t.is_nested(stored):
@@ -75,7 +76,6 @@ def _texts_of(values: pa.ExtensionArray) -> pa.Array:
 
 def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
     """Floats as another type, by their printed numbers."""
-    t = pa.types
     if t.is_floating(type_) and floats.type.bit_width < type_.bit_width:
         return shortest_texts(floats).cast(type_)
     if t.is_decimal(type_):
@@ -96,7 +96,6 @@ def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Structs, lists and maps with each nested value cast."""
-    t = pa.types
     if t.is_struct(type_):
         inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
         parts = [cast_same(inner[field.name], field.type) for field in type_]
@@ -170,7 +169,6 @@ def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None
 
     A time without a zone stays without one if `naive` is set; otherwise it is UTC.
     """
-    t = pa.types
     if t.is_nested(type_):
         return _plain_nested(type_, naive=naive)
     if naive and t.is_timestamp(type_) and type_.tz is None:
@@ -184,7 +182,6 @@ def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None
 
 
 def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
-    t = pa.types
     if t.is_struct(type_):
         inner = [(field.name, plain_type(field.type, naive=naive)) for field in type_]
         return None if any(kind is None for _, kind in inner) else pa.struct(inner)
@@ -199,7 +196,6 @@ def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
 
 def all_optional(type_: pa.DataType) -> pa.DataType:
     """The type with all nested fields optional, because Arrow requires fields even in a NULL struct."""
-    t = pa.types
     if t.is_struct(type_):
         return pa.struct([(field.name, all_optional(field.type)) for field in type_])
     if t.is_map(type_):
@@ -209,7 +205,7 @@ def all_optional(type_: pa.DataType) -> pa.DataType:
 
 def can_become(type_: pa.DataType, field: pa.Field) -> bool:
     """Whether values of the type may fit the field. `cast_exactly` checks each value."""
-    target, t = field.type, pa.types
+    target = field.type
     if t.is_dictionary(type_):
         return can_become(type_.value_type, field)
     if type_ == target or t.is_null(type_):
@@ -224,7 +220,6 @@ def can_become(type_: pa.DataType, field: pa.Field) -> bool:
 
 
 def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
-    t = pa.types
     if t.is_struct(type_) and t.is_struct(target):
         ours = {field.name: field for field in target}
         names = [field.name for field in type_]
@@ -249,7 +244,7 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     Times are cut to the microsecond. The types must satisfy `can_become`. Raises UnreadableCell or
     pa.ArrowInvalid if a value would change.
     """
-    target, t = all_optional(field.type), pa.types
+    target = all_optional(field.type)
     if t.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if all_optional(values.type) == target or t.is_null(values.type):
@@ -278,7 +273,6 @@ def in_utc(values: pa.Array) -> pa.Array:
 
 def _fill_null_types(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
     """The type, with null types replaced by the target's types. No cast can convert a value back to null."""
-    t = pa.types
     if t.is_null(type_):
         return target
     if t.is_struct(type_):
@@ -300,23 +294,21 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
-    t = pa.types
     fixed = t.is_fixed_size_binary(type_) and not t.is_decimal(type_)
     return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_) or fixed)
 
 
 def _is_list(type_: pa.DataType) -> bool:
-    t = pa.types
     return bool(t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_))
 
 
-def _is_number(type_: pa.DataType) -> bool:
-    t = pa.types
+def is_number(type_: pa.DataType) -> bool:
+    """Whether the values of the type are integers, floats or decimals."""
     return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
 
 
 def _is_printed(type_: pa.DataType) -> bool:
-    return _is_number(type_) or pa.types.is_boolean(type_) or pa.types.is_date(type_) or _is_bytes(type_)
+    return is_number(type_) or pa.types.is_boolean(type_) or pa.types.is_date(type_) or _is_bytes(type_)
 
 
 def _is_day(type_: pa.DataType) -> bool:
@@ -324,7 +316,7 @@ def _is_day(type_: pa.DataType) -> bool:
 
 
 _MAY: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = [
-    (_is_number, _is_number),
+    (is_number, is_number),
     (_is_day, _is_day),
     (_is_printed, _is_text),
     (has_text, _is_text),
@@ -378,7 +370,6 @@ def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tu
     return parse_rounding(text, type_) if leniency.rounds else (parse(text, type_), 0)
 
 
-_t: Final = pa.types
 _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
@@ -390,17 +381,17 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     type.
     """
     cells = convert_cells(cells, bare)
-    if _t.is_null(cells.type):
+    if t.is_null(cells.type):
         return pa.nulls(len(cells), arrow_type(type_)), 0
     if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
         cells = pa.array([value and str(value) for value in cells.to_pylist()], pa.string())
-    if _t.is_string(cells.type):
+    if t.is_string(cells.type):
         return parse_leniently(cells, type_, leniency)
     if not _may_be(cells.type, type_):
         raise UnreadableCell(0)
-    if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
+    if type_.kind is Kind.DECIMAL and t.is_decimal(cells.type) and leniency.rounds:
         return rounded_to(cells, type_)
-    if type_.kind in TEXT_KINDS or (type_.kind is Kind.DECIMAL and _t.is_floating(cells.type)):
+    if type_.kind in TEXT_KINDS or (type_.kind is Kind.DECIMAL and t.is_floating(cells.type)):
         # A float becomes its shortest string, which a CSV file would contain.
         return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, leniency)
     return convert_cells(cells, lambda part: _convert_cells(part, type_, leniency)), 0
@@ -411,7 +402,7 @@ def bare(cells: pa.Array) -> pa.Array:
 
     Raises pa.ArrowInvalid for text that is not UTF-8.
     """
-    if _t.is_dictionary(cells.type):
+    if t.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.JsonType):
         cells = cells.storage
@@ -426,17 +417,17 @@ def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
 
     Numbers and days are different families.
     """
-    is_day = _t.is_date(stored) or _t.is_timestamp(stored)
+    is_day = t.is_date(stored) or t.is_timestamp(stored)
     if type_.kind is Kind.NAIVE_TIME:
-        return bool(_t.is_time(stored))
-    if type_.kind is Kind.NAIVE_DATETIME and _t.is_timestamp(stored):
+        return bool(t.is_time(stored))
+    if type_.kind is Kind.NAIVE_DATETIME and t.is_timestamp(stored):
         return stored.tz is None
     if type_.kind in _DAYS:
         return bool(is_day)
     if type_.kind is Kind.BINARY:
-        return bool(_t.is_binary(stored))
-    is_number = any(test(stored) for test in (_t.is_integer, _t.is_floating, _t.is_decimal, _t.is_boolean))
-    return is_number or (type_.kind in TEXT_KINDS and bool(is_day or _t.is_binary(stored)))
+        return bool(t.is_binary(stored))
+    is_number = any(test(stored) for test in (t.is_integer, t.is_floating, t.is_decimal, t.is_boolean))
+    return is_number or (type_.kind in TEXT_KINDS and bool(is_day or t.is_binary(stored)))
 
 
 def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:
@@ -445,7 +436,7 @@ def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa
     if type_.kind not in _DAYS:
         narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
         return cast_same(cells, narrow).cast(arrow_type(type_))
-    if _t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
+    if t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
         # Floor to the microsecond, because a cast rounds up before 1970.
         cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
     return finish(pa.chunked_array([cast_same(cells, parser_type(type_))]), type_).combine_chunks()

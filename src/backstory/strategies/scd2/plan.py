@@ -245,17 +245,15 @@ def _least_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
     (codes,), _ = key_codes([rows.select([terms.key])], [terms.key])
     excluded = {LIVE, LOAD_RUN_ID, LOADED_AT}
     dead = [pc.invert(pc.fill_null(rows[LIVE], False))] if LIVE in rows.column_names else []
-    texts = [_text(rows[name]) for name in rows.column_names if name not in excluded]
+    values = (rows[name] for name in rows.column_names if name not in excluded)
+    texts = [
+        each if is_floating(each.type) or is_binary(each.type) else each.cast(pa.string()) for each in values
+    ]
     columns = [pa.array(codes), *dead, *texts]
     names = [str(number) for number in range(len(columns))]
     order = pc.sort_indices(pa.table(columns, names=names), [(name, "ascending") for name in names])
     firsts = np.unique(codes[np.asarray(order)], return_index=True)[1]
     return rows.take(order.take(pa.array(firsts)))
-
-
-def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    as_it_is = is_floating(values.type) or is_binary(values.type)
-    return values if as_it_is else values.cast(pa.string())
 
 
 _EXTRA_COLUMNS = (IN_SCOPE, FILE, POSITION, ROW_ID)

@@ -204,7 +204,8 @@ def opening_statements(pair: Pair) -> Iterator[Statement]:
     was interrupted at this point. Versions that one statement begins are open for the next statement.
     """
     for name in BEGINNINGS:
-        pasts = [past for past in Past if _statement_name(past) == name]
+        steps = {past: TRANSITIONS[past, Now.PRESENT] for past in Past if past is not Past.OPEN}
+        pasts = [past for past, step in steps.items() if step.beginning == name]
         state = case_of_past(pair, opening_words(pair, pasts))
         conditions = [PAST[past](pair) for past in pasts if past in PAST]
         either = f"({' OR '.join(conditions)})" if len(conditions) > 1 else "".join(conditions)
@@ -219,10 +220,6 @@ def opening_statements(pair: Pair) -> Iterator[Statement]:
             f"{narrowed}{has_no_open(pair)}{pair.live('r')}",
         )
         yield Statement(name, insert)
-
-
-def _statement_name(past: Past) -> str | None:
-    return (past is not Past.OPEN and TRANSITIONS[past, Now.PRESENT].beginning) or None
 
 
 def hist_steps(pair: Pair) -> list[Statement]:
