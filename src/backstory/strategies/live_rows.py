@@ -9,8 +9,8 @@ import pyarrow as pa
 from backstory.formats.rows import Rows
 from backstory.model.layout import FILE, POSITION
 from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
-from backstory.strategies.matching import differing, take_or_null, with_row_ids
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.values import differing, take_or_null, with_row_ids
 
 
 @dataclass(frozen=True, slots=True)

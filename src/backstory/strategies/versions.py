@@ -20,8 +20,8 @@ from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import Shape
 from backstory.model.values import key_text
 from backstory.strategies.keys import Codes, ParallelArrays, key_codes, last_of, pair_codes
-from backstory.strategies.matching import differing, take_or_null, with_row_ids
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.values import differing, take_or_null, with_row_ids
 
 TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
 NO_TIME = np.iinfo(np.int64).min  # the number for NULL, earlier than every instant

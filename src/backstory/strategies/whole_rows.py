@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.values.cells import shortest_texts
 from backstory.strategies.keys import key_codes, normalize_floats
-from backstory.strategies.matching import distinct
-from backstory.strategies.values import entries
+from backstory.strategies.values import distinct, entries
 
 # The number of hexadecimal digits of a key: 128 bits (E9).
 DIGITS: Final = 32

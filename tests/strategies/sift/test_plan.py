@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specification.sift import APPEARED, CHANGED, KEPT, SAME, VANISHED, sift
 
-from backstory.strategies.matching import match
+from backstory.strategies.values import match
 
 EVERY = pa.field("x", pa.float64())
 

@@ -37,7 +37,7 @@ from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, FAULTS, N
 from backstory.strategies.feeds import arrival
 from backstory.strategies.feeds.terms import FeedTerms
 from backstory.strategies.keys import without_key
-from backstory.strategies.matching import distinct
+from backstory.strategies.values import distinct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -25,9 +25,8 @@ from backstory.strategies.copies.version_rows import are_versions
 from backstory.strategies.feeds.copy_plan import own_voids, plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
-from backstory.strategies.matching import Matches, distinct, match, take_rows
 from backstory.strategies.part_plan import PartPlan, refused_part
-from backstory.strategies.values import alike, equal_to
+from backstory.strategies.values import Matches, alike, distinct, equal_to, match, take_rows
 from backstory.strategies.whole_rows import count_equal_rows
 
 # Counts of faults for which a copy is refused, with sampled keys, and counts of delivered rows.

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from backstory.strategies.events.sides import NO_ROW, EventSides, Mask, Neighbours, Places, neighbours
 from backstory.strategies.events.terms import EventTerms, OnConflict, Op, RowProblem, Strategy
-from backstory.strategies.matching import differ
-from backstory.strategies.values import LACKING
+from backstory.strategies.values import LACKING, differ
 
 # The outcome of a row of a changelog: an event with the row's own operation.
 AS_DELIVERED: Final = "as-delivered"

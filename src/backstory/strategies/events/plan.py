@@ -29,9 +29,8 @@ from backstory.strategies.events.sides import (
 )
 from backstory.strategies.events.terms import EventTerms, Moment, Op, RowProblem, Strategy
 from backstory.strategies.keys import ParallelArrays
-from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
-from backstory.strategies.values import LACKING, identities
+from backstory.strategies.values import LACKING, identities, take_rows
 
 # Outcomes that make no events.
 COUNTED: Final = ("unchanged", "conflicts", "absent")

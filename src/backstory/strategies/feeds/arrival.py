@@ -23,8 +23,7 @@ from backstory.strategies.feeds.records import (
 )
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
-from backstory.strategies.matching import take_rows
-from backstory.strategies.values import Values
+from backstory.strategies.values import Values, take_rows
 
 # The faults of a delivery, with sampled keys. An overlap of window and settled interval has no keys.
 FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, OVERLAP, CONFLICT, SPOILT = (

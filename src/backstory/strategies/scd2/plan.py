@@ -33,10 +33,9 @@ from backstory.model.layout import (
 )
 from backstory.model.values import key_text
 from backstory.strategies.keys import key_codes
-from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are, refused_part
 from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, Case, Now, Past, State, Tally
-from backstory.strategies.values import alike
+from backstory.strategies.values import Matches, alike, pair_rows, side_codes, take_rows
 
 # The sides of a load.
 STAGED, BASE, OPEN = "staged", "base", "open versions"

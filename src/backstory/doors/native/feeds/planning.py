@@ -46,8 +46,8 @@ from backstory.strategies.feeds.arrival import FAULTS, Arrival, are_of_former_lo
 from backstory.strategies.feeds.facts import in_interval, move_past_settled
 from backstory.strategies.feeds.plan import join_counts, plan_records
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, FormerLogs
-from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
+from backstory.strategies.values import take_rows
 
 EVENTS: Final = "events"
 STORED: Final = "stored rows"
