@@ -41,7 +41,7 @@ assert len(commits) == 20, f'{len(commits)} commits'
 print(f'The wheel runs the demo outside the clone: {len(commits)} commits.')"
 "$folder/empty/bin/python" -c "
 from urllib.request import urlopen
-from backstory.explorer.opening import open_explorer
+from backstory.explorer.access import open_explorer
 from backstory.explorer.catalog_reader import table_reader
 from backstory.settings import load
 running = open_explorer(table_reader(load('$folder/warehouse')), port=0)

@@ -99,7 +99,16 @@ def test_columns_of_layouts_are_named_in_one_place():
 
 def test_importing_the_package_is_light():
     """`import backstory` and `--help` import neither pyspark nor grpc nor pyarrow."""
-    heavy = ("pyspark", "grpc", "pyarrow", "numpy", "cryptography", "structlog", "markdown_it")
+    heavy = (
+        "pyspark",
+        "grpc",
+        "pyarrow",
+        "numpy",
+        "cryptography",
+        "structlog",
+        "markdown_it",
+        "prometheus_client",
+    )
     probe = (
         f"import sys, backstory; print([m for m in ({heavy}) + ('rich',) if m in sys.modules])\n"
         "from backstory.cli.app import run\n"

@@ -17,7 +17,7 @@ from web import Play, serving
 from backstory import warehouse as python
 from backstory.cli.app import run
 from backstory.cli.output import errors
-from backstory.cli.pull import ProgressLine
+from backstory.cli.progress import ProgressLine
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import IcebergStore, existing

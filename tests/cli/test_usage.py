@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.cli.app import app, run
+from backstory.cli.logs import fivetran_line
 from backstory.errors import UsageError
-from backstory.observe import fivetran_line
 
 WRONG = {
     "current a.b --limit -1": "--limit",

@@ -38,6 +38,7 @@ from test_snapshot import Native, by_rule, randomly
 
 import backstory
 from backstory.doors.historize.spark_runs import LOG
+from backstory.engine.staging import type_with_void, with_void_columns
 from backstory.errors import Refused, UsageError
 from backstory.model.change import DOOR
 from backstory.model.table import TableName
@@ -144,6 +145,9 @@ def reads():
         "added",
     ]
     assert "Bonn → Köln" in str(table.timeline(1))
+    void = pa.table({"id": [1], "parts": pa.array([[]], pa.list_(pa.null()))})
+    parts = with_void_columns(session.createDataFrame([(1, [])], "id long, parts array<string>"), void.schema)
+    assert type_with_void(parts.schema["parts"]).simpleString() == "array<void>"
     assert [each["counts"]["new"] for each in table.log()] == [0, 1, 2]
     assert {each["door"] for each in table.log()} == {"native"}
     assert "crm.c" in {each["table"] for each in warehouse.tables()}

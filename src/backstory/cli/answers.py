@@ -145,7 +145,7 @@ def _answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
 
 def log_for_options(options: Options) -> None:
     """Write log lines for people from now on. The options set their level."""
-    from backstory.observe import log_for_people
+    from backstory.cli.logs import log_for_people
 
     log_for_people(quiet=options.quiet, verbose=options.verbose)
 

@@ -106,7 +106,7 @@ def run(command: Callable[[], None]) -> int:
     """Run `serve` with JSON log lines from the start, and return the exit code."""
     import structlog
 
-    from backstory.observe import log_for_fivetran
+    from backstory.cli.logs import log_for_fivetran
 
     log = structlog.get_logger()
     log_for_fivetran()

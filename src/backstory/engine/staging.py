@@ -309,9 +309,9 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     for field in schema:
         if field.name not in void and _holds_null(field.type):
             with_void_types = _spark_schema(pa.schema([field.with_metadata(None)])).json()
-            # By `withMetadata`, Spark would parse dots and backticks in the name as syntax.
+            # `withMetadata` parses dots in the name. With Spark Connect, `withColumns` drops metadata.
             marked = column(field.name).alias(field.name, metadata={PARTLY_VOID: with_void_types})
-            frame = frame.withColumns({field.name: marked})
+            frame = frame.select(*(marked if name == field.name else column(name) for name in frame.columns))
     return frame.withColumns({name: lit(None) for name in void}) if void else frame
 
 

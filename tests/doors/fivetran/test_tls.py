@@ -106,6 +106,7 @@ def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
         ((None, key, None), "half-tls"),
         ((None, None, server), "half-tls"),
         ((tmp_path / "missing", key, None), "no-tls-file"),
+        ((server, key, ""), "no-tls-file"),
         ((nothing, key, None), "broken-tls"),
         ((server, nothing, None), "broken-tls"),
         ((server, other, None), "broken-tls"),

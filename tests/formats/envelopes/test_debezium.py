@@ -204,6 +204,7 @@ POSITIONS = {
     ("one", "other"),
     [
         ({}, {"connector": "mysql"}),
+        ({}, {"connector": ""}),
         ({"table": "item"}, {"table": "other"}),
         ({"schema": "public", "table": "item"}, {"schema": "old", "table": "item"}),
         ({"db": "shop", "table": "item"}, {"db": "shop2", "table": "item"}),

@@ -66,7 +66,7 @@ def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
         raise UsageError(
             "broken-tls", f"{key.name} is not the key of {cert.name}.", "Name the key that belongs to it."
         )
-    authority = _authority(Path(request.tls_client_ca)) if request.tls_client_ca else None
+    authority = None if request.tls_client_ca is None else _authority(Path(request.tls_client_ca))
     return grpc.ssl_server_credentials([(secret, chain)], authority, authority is not None)
 
 

@@ -467,10 +467,11 @@ def delivered_side(
         time = event_time(columns.time, sf.col(quote(columns.time)), type_, inferred=inferred, dated=wanted)
     naive = [name for name, field in fields.items() if isinstance(field.dataType, spark.TimestampNTZType)]
     values = {name: in_utc(sf.col(quote(name))) for name in naive}
-    data = [storable(field) for field in fields.values()]
-    if expected is not None:
+    if expected is None:
+        data = [storable(field) for field in fields.values()]
+    else:
         data, converted = conform_columns(fields, expected)
-        values = values | converted
+        values |= converted
     _require_named(source, columns, [field.name for field in data], timed=time is not None)
     _require_comparable(source, data)
     dated = time.dated if time else bool(wanted)

@@ -410,7 +410,9 @@ def _read_log(columns: Columns, place: Place) -> tuple[LogSource, pa.Table, pa.A
     operations = columns[OP]
     nothing = pa.nulls(len(operations))
     source = _fields(columns, "source", place)
-    log = log_source(connectors_of(source.get("connector", nothing), place), source, len(operations))
+    connectors = connectors_of(source.get("connector", nothing), place)
+    refuse_several(LogSource(connectors))
+    log = log_source(connectors, source, len(operations))
     refuse_several(log)
     reads = pc.equal(operations, "r")
     positions = log_positions(next(iter(log.connectors), ""), source, reads, place)
