@@ -126,8 +126,9 @@ class Table:
         """The history of one record. The key is a value, or a mapping for a composite key.
 
         The key must be exactly one value of the key's type. The history has the statements that the table
-        holds now, or held at `known_at`. On `axis` both, the history has all statements that the table ever
-        held. Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be written.
+        holds now, or held at `known_at`. With `axis="both"`, the history has all statements that the table
+        ever held. Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be
+        written.
         """
         source = table_in_session(self.store, self.name)
         timeline = life(source, request.key, request.axis, request.known_at, request.columns)
@@ -177,8 +178,8 @@ class Table:
         """Write the whole history into one CSV or Parquet file.
 
         A table without a history is written as its rows. The file has every version with `valid_from` and
-        `valid_to`. On `axis` both, it also has every earlier statement with its known times. The file appears
-        only when it is complete. Raises UsageError if the file exists and `overwrite` is false.
+        `valid_to`. With `axis="both"`, it also has every earlier statement with its known times. The file
+        appears only when it is complete. Raises UsageError if the file exists and `overwrite` is false.
         """
         return export(table_in_session(self.store, self.name), request)
 

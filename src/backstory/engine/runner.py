@@ -36,7 +36,7 @@ def plan_here_or_in_tasks(
     here: Callable[[ExitStack], Planned | None],
     tasks: Callable[[ExitStack], Planned],
 ) -> Iterator[Planned]:
-    """The plan that `here` or else `tasks` makes, as a context.
+    """A context manager for the plan made by `here`, or by `tasks` if `here` makes none.
 
     If tasks plan, a log line gives the reason. `here` returns None or raises TooLarge if the driver cannot
     plan. The rows that a plan holds are released with its stack.

@@ -1,4 +1,4 @@
-"""The logical hash of rows by Spark.
+"""The logical hash of rows, computed by Spark.
 
 It depends on the values only, not on the files (section 6.5). A row is hashed as a string: its offset, then
 its columns in the order of their names. The string of a column is `<bytes of the name>:<name>`, a letter for

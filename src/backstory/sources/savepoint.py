@@ -172,7 +172,7 @@ def _own_name(data: Path, place: Path) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove data files that no savepoint names and that were untouched for a day."""
+    """Remove data files that no savepoint names and that have been untouched for a day."""
     used = {savepoint.data for place in folder.glob("*.json") if (savepoint := _read(place))}
     for file in folder.iterdir():
         if file.suffix not in _SUFFIXES or file.name in used:

@@ -435,7 +435,7 @@ def _require_inside(folder: Path, place: Path) -> None:
     if not os.path.realpath(place).startswith(root.rstrip("/") + "/"):
         raise UsageError(
             "linked-folder",
-            f"{place} is outside of the warehouse {folder}, or a link that leads there.",
+            f"{place} is outside the warehouse {folder}, or is a link that leads outside it.",
             "Nothing was changed; replace links with copies, then run it again.",
         )
 

@@ -276,7 +276,7 @@ def block_change(
 def _with_hash(
     rows: "DataFrame | pa.Table | RowBatches | None", shape: Shape, offset: str, event: Mapping[str, Any]
 ) -> "tuple[DataFrame | pa.Table | RowBatches | None, Callable[[], str | None]]":
-    """The rows in the table's columns, and a function that returns their hash after they are written."""
+    """The rows with the table's columns, and a function that returns the rows' hash once they are written."""
     if rows is None:
         return None, lambda: None
     if isinstance(rows, pa.Table):

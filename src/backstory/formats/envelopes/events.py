@@ -183,7 +183,7 @@ def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
-    """The lists with other items, in the order of `flatten`."""
+    """The lists with `items` in place of their own items, in the order of `flatten`."""
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     ends = pa.array([0, *lengths.cumsum()], pa.int32())
     return pa.ListArray.from_arrays(ends, items, mask=lists.is_null())

@@ -1,7 +1,7 @@
 """An Iceberg catalog in a Spark Connect session, its tables, and the sessions of their commits.
 
-Tables are used by SQL, and read from the JSON of their metadata. Readers call the same methods on Java's
-objects of a table and on the objects of this module. An error names any method that only Java has.
+Tables are used by SQL, and read from the JSON of their metadata. Readers call the same methods on a
+table's Java objects and on the objects of this module. An error names any method that only Java has.
 """
 
 import json

@@ -205,7 +205,7 @@ class IcebergStore:
         return namespace(self.jvm, schema)
 
     def identifier(self, table: TableName) -> Any:
-        """Iceberg's name of a table."""
+        """Iceberg's name for a table."""
         return identifier(self.jvm, table.schema, table.name)
 
     def sql_name(self, table: TableName, *more: str) -> str:

@@ -23,7 +23,7 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def keywords(dialect: str, *more: str) -> frozenset[str]:
-    """The keywords of a dialect in sqlglot, in upper case, and more keywords."""
+    """A dialect's keywords in sqlglot, in upper case, with further keywords."""
     known = {word.upper() for word in sqlglot.Dialect.get_or_raise(dialect).tokenizer_class.KEYWORDS} | {
         word.upper() for word in _Reserved.Generator.RESERVED_KEYWORDS
     }

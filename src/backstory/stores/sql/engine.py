@@ -95,7 +95,7 @@ class Engine(ABC):
         """Load rows as a relation of this session. Returns its name in SQL."""
 
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
-        """The SQL of a relation with a query's rows, which the transaction's own writes do not change.
+        """The SQL of a relation with a query's rows that is unaffected by the transaction's own writes.
 
         By default, this is the query itself, because most statements do not see their own writes.
         """

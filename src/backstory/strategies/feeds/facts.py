@@ -34,8 +34,8 @@ class RecordFacts(ParallelArrays):
     `source` is the index of the fact's values in the pool; for a copy, it is the index of the listed record.
     `columns` is the index of the list of its columns. `stored` is the index of its live row. `event` and
     `truncate` are the indexes of the delivered event and truncate, and `mark` of the stored mark. `order` is
-    its order within its instant and log. `own` is the own time of a message of a log, or `FIRST` for other
-    facts. `read` is true for reads of a snapshot.
+    its order within its instant and log. `own` is a log message's own time, or `FIRST` for other facts.
+    `read` is true for reads of a snapshot.
     """
 
     record: np.ndarray

@@ -41,7 +41,7 @@ from backstory.strategies.keys import ParallelArrays, flags_of, key_codes, keys_
 class SequencedEvents(ParallelArrays):
     """Events as parallel arrays: record, instant, sequence number, index in the pool, and kind.
 
-    `own` is the own time of a message of a log, or `FIRST` for other events. `read` is true for reads.
+    `own` is a log message's own time, or `FIRST` for other events. `read` is true for reads.
     """
 
     record: np.ndarray

@@ -275,9 +275,9 @@ _LIST: Final = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.INT)),))
 class UnmodifiedCells:
     """The cells of an upsert that leave their column unmodified (V50).
 
-    `nulls` are the columns whose NULLs are unmodified, or True for all. `text` marks unmodified cells in
-    string columns. `names` is a column whose array names the columns that are set. Readers and envelopes flag
-    unmodified cells in extra columns.
+    `nulls` contains the columns in which NULL means unmodified, or is True for all columns. `text` marks
+    unmodified cells in string columns. `names` is a column whose array names the columns that are set.
+    Readers and envelopes flag unmodified cells in extra columns.
     """
 
     nulls: frozenset[str] | bool = False
