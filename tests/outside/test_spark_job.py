@@ -117,6 +117,7 @@ def test_views_name_the_setting_that_they_need(job):
     assert 'no-extensions Start the session with .config("spark.sql.extensions", ' in printed
 
 
+@pytest.mark.laws("it starts a session of its own with the jars of another project")
 def test_deltas_extension_may_be_set_as_well(tmp_path):
     """Its catalog is the session's own: tables of Delta are made there, and the page's table lives as in any session.
 

@@ -22,17 +22,12 @@ spark/test_settled.py
 stores/iceberg/test_foreign_session.py
 stores/iceberg/test_jvm.py
 stores/iceberg/test_lineage.py
-stores/iceberg/test_moved_rows.py
-doors/fivetran/test_alter.py
 doors/fivetran/test_write_batch.py
 doors/native/test_streams.py::test_a_stream_commits_each_batch_once
 doors/native/test_snapshot.py::test_L3_L6_a_copy_that_is_large_gives_the_rules_rows[more than memory]
-doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks
-doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
 reading/test_event_logs.py::test_a_log_is_read_in_either_encoding
-reading/test_frames.py
 reading/test_statements.py
 reading/test_feeds.py::test_current_rows_of_each_layout
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
@@ -41,6 +36,11 @@ upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its
 # another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
 # killed, and a late start of Spark.
 MORE = """
+stores/iceberg/test_moved_rows.py
+doors/fivetran/test_alter.py
+doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
+doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks
+reading/test_frames.py
 stores/iceberg/test_partitions.py
 doors/fivetran/test_migrate_tables.py
 doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed

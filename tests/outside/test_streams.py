@@ -28,12 +28,12 @@ from backstory.stores.iceberg.store import ancestry, existing
 from backstory.warehouse import Warehouse
 
 PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
-KILLS = deep(20, 2)
+KILLS = deep(20, 1)
 COUNT = deep(60, 8) * MOST
 SEED = 7
 # Where a program is killed: with files but no commit, between commit and checkpoint, amid a batch, anywhere.
 BEFORE_COMMIT, COMMITTED, AMID, ANYWHERE = ("before the commit", "committed", "amid", "anywhere")
-MOMENTS = (BEFORE_COMMIT, COMMITTED, AMID, ANYWHERE)[: deep(4, 2)]
+MOMENTS = (BEFORE_COMMIT, COMMITTED, AMID, ANYWHERE)[: deep(4, 1)]
 
 
 @pytest.fixture(scope="module")
