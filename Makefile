@@ -20,7 +20,7 @@ setup-tests: setup ## And what only tests need: databases, a browser
 demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
-test: setup-tests ## The tests, on up to four cores, in a quarter of an hour: what needs Python alone first
+test: setup-tests ## The tests, on up to four cores, in some eight minutes: what needs Python alone first
 	@scripts/test.sh -m "not long"
 
 test-all: setup-tests ## Also those that take long: what must hold before a change lands

@@ -14,7 +14,7 @@ import pytest
 
 TABLE = Path(__file__).parents[1] / "seconds.toml"
 LIMIT = 60  # a file that takes longer names its reason
-LONG = 5  # a test that takes more seconds is left to `make test-all`
+LONG = 2.5  # a test that takes more seconds is left to `make test-all`
 OUTSIDE = "tests/outside/"
 SHOWN = 20
 LAST = "backstory/seconds"
