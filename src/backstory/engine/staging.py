@@ -25,7 +25,7 @@ from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import freeze_imports
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
 
 
@@ -305,14 +305,19 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     """A frame of storable rows, in which columns without values have Spark's void type."""
     from pyspark.sql.functions import lit
 
-    void = [field.name for field in schema if pa.types.is_null(field.type)]
-    for field in schema:
-        if field.name not in void and _holds_null(field.type):
-            with_void_types = _spark_schema(pa.schema([field.with_metadata(None)])).json()
-            # `withMetadata` parses dots in the name. With Spark Connect, `withColumns` drops metadata.
-            marked = column(field.name).alias(field.name, metadata={PARTLY_VOID: with_void_types})
-            frame = frame.select(*(marked if name == field.name else column(name) for name in frame.columns))
-    return frame.withColumns({name: lit(None) for name in void}) if void else frame
+    def typed(field: pa.Field) -> "Column":
+        if pa.types.is_null(field.type):
+            return lit(None).alias(field.name)
+        if not _holds_null(field.type):
+            return column(field.name)
+        with_void_types = _spark_schema(pa.schema([field.with_metadata(None)])).json()
+        # `withMetadata` parses dots in the name. With Spark Connect, `withColumns` drops metadata.
+        return column(field.name).alias(field.name, metadata={PARTLY_VOID: with_void_types})
+
+    if not any(pa.types.is_null(field.type) or _holds_null(field.type) for field in schema):
+        return frame
+    others = [name for name in frame.columns if name not in schema.names]
+    return frame.select(*map(typed, schema), *map(column, others))
 
 
 def type_with_void(field: "StructField") -> "DataType":

@@ -150,6 +150,12 @@ class Unfit(NamedTuple):
     value: pa.Scalar
     field: pa.Field
 
+    @property
+    def is_bad_text(self) -> bool:
+        """Whether the value is text that is not UTF-8."""
+        is_text = pa.types.is_string(self.field.type) and kind_of(self.field) != NULL
+        return is_text and self.value.is_valid
+
 
 def first_unfit(values: pa.Array, field: pa.Field) -> Unfit | None:
     """The first invalid value, which may be nested in another value, or None if all are valid.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
-from backstory.formats.expected import NULL, first_unfit, kind_of, type_name
+from backstory.formats.expected import first_unfit, type_name
 from backstory.formats.values.cells import UnreadableCell, first_failing
 
 BATCH = 1 << 16
@@ -131,7 +131,7 @@ def typed_or_refused(
     if row >= 0:
         raise unreadable(name, place(row), field.name, _text_of(values[row]), type_name(field))
     if unfit := first_unfit(built, field):
-        if pa.types.is_string(unfit.field.type) and kind_of(unfit.field) != NULL:
+        if unfit.is_bad_text:
             raise malformed_row(name, place(unfit.row), f"column `{unfit.field.name}` is not UTF-8")
         value = values[unfit.row] if unfit.field is field else unfit.value
         raise unreadable(name, place(unfit.row), unfit.field.name, _text_of(value), type_name(unfit.field))

@@ -38,6 +38,7 @@ from backstory.stores.metadata.table_metadata import (
     POSITIONS,
     IncompleteFile,
     PyicebergFile,
+    has_files,
     parse_metadata,
     summary_of,
 )
@@ -287,7 +288,7 @@ class TableRelocation:
         if location in self.moves:
             return
         manifests = self._read_entries(location)
-        if not manifests and (summary_of(snapshot)("total-data-files") or "0") != "0":
+        if not manifests and has_files(summary_of(snapshot)):
             raise file_garbled(self.table, location)
         for manifest in manifests:
             if manifest.location not in self.moves:

@@ -288,6 +288,12 @@ def test_files_packed_as_not_every_engine_can_are_read_here(file, codec, plain):
         ([[], [[]]], {"kind": "List", "itemType": PAIR}, "`a.element`: `[]` is not of type List(2)"),
         ([[255], [1, 256]], {"kind": "List", "itemType": "UInt8"}, "`a.element`: `256` is not of type UInt8"),
         ([[1], [None]], {"kind": "List", "itemType": "Int32"}, "`a.element`: `NULL` is not of type Int32"),
+        ([["x"], [None]], {"kind": "List", "itemType": "String"}, "`a.element`: `NULL` is not of type String"),
+        (
+            [{"b": "x"}, {"b": None}],
+            {"kind": "Struct", "fields": [{"name": "b", "type": "String"}]},
+            "`a.b`: `NULL` is not of type String",
+        ),
         (
             [None, {"b": [None, -1]}],
             optional({"kind": "Struct", "fields": [{"name": "b", "type": {"kind": "List", "itemType": optional("UInt16")}}]}),

@@ -67,6 +67,13 @@ _FIRST_AND_LAST: Final = {
     "timestamp": ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'9999-12-31T23:59:59.999999Z'"),
     "timestamp_ntz": ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'9999-12-31T23:59:59.999999'"),
 }
+# The faults of values that no table holds, with the remedies.
+_FAR_TIME: Final = "a time outside the years 1 to 9999"
+_BAD_TEXT: Final = "text that is not UTF-8"
+_REMEDIES: Final = {
+    _FAR_TIME: "Nothing was written; fix it at the source.",
+    _BAD_TEXT: "Nothing was written; decode it at the source, or deliver it as bytes.",
+}
 # Loads the target table, or returns None if it does not exist.
 LoadTable: TypeAlias = Callable[[], IcebergTable | None]
 
@@ -108,10 +115,10 @@ def storable_frame(frame: "DataFrame") -> "DataFrame":
 
     def storable(field: "StructField") -> "Column":
         value = rest = column(field.name)
-        for unfit, error in ((_is_far_time, _far_time), (_is_bad_text, _bad_text)):
-            holds_unfit = _holds(value, field.dataType, unfit)
+        for is_unfit, fault in ((_is_far_time, _FAR_TIME), (_is_bad_text, _BAD_TEXT)):
+            holds_unfit = _holds(value, field.dataType, is_unfit)
             if holds_unfit is not None:
-                rest = when(holds_unfit, raise_error(error_text(error(field.name)))).otherwise(rest)
+                rest = when(holds_unfit, raise_error(error_text(_unfit(field.name, fault)))).otherwise(rest)
         return rest.alias(field.name)
 
     return frame.select(*map(storable, fields))
@@ -319,28 +326,12 @@ def _refuse_unfit(rows: pa.Table) -> None:
     for field in rows.schema:
         for chunk in rows[field.name].chunks:
             if unfit := first_unfit(chunk, field):
-                is_text = pa.types.is_string(unfit.field.type)
-                raise _bad_text(field.name) if is_text else _far_time(field.name)
+                raise _unfit(field.name, _BAD_TEXT if unfit.is_bad_text else _FAR_TIME)
 
 
-def _far_time(name: str) -> Refused:
-    """The error for a column with a time that no table holds."""
-    return Refused(
-        "unreadable-value",
-        f"The column {name} has a time outside the years 1 to 9999.",
-        "Nothing was written; fix it at the source.",
-        [name],
-    )
-
-
-def _bad_text(name: str) -> Refused:
-    """The error for a column with text that no table holds."""
-    return Refused(
-        "unreadable-value",
-        f"The column {name} has text that is not UTF-8.",
-        "Nothing was written; decode it at the source, or deliver it as bytes.",
-        [name],
-    )
+def _unfit(name: str, fault: str) -> Refused:
+    """The error for a column with a value that no table holds."""
+    return Refused("unreadable-value", f"The column {name} has {fault}.", _REMEDIES[fault], [name])
 
 
 @contextmanager

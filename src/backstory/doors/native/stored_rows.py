@@ -86,13 +86,13 @@ def stored_slice(
         return schema.empty_table()
     names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
     of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
-    chosen: ChooseRows = partial(are_touched, since, low=low)
+    choose: ChooseRows = partial(are_touched, since, low=low)
     wanted = {}
     if keys is not None:
         key, of_records = table.shape.key, choose_touched_of_keys(keys, table.shape.key, low)
         of = (*of, *key)
 
-        def chosen(rows: pa.Table) -> pa.ChunkedArray:
+        def choose(rows: pa.Table) -> pa.ChunkedArray:
             marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
             return pc.or_(marks, of_records(rows))
 
@@ -106,7 +106,7 @@ def stored_slice(
         part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
         where = AnyOf({**ends, f"{MEMORY}.{SEQUENCE}.{part}": Between(low[1])})
     try:
-        rows = LocalRows(store, table, lease).read(names, of, chosen, [wanted, where])
+        rows = LocalRows(store, table, lease).read(names, of, choose, [wanted, where])
     except Unreadable:
         frame = live_frame(store, table, since, low)
         if keys is not None:

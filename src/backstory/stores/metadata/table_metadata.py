@@ -364,6 +364,11 @@ def summary_of(snapshot: Mapping[str, Any]) -> Callable[[str], str | None]:
     return (snapshot.get("summary") or {}).get
 
 
+def has_files(summary: Callable[[str], str | None]) -> bool:
+    """Whether a snapshot's summary counts data files, so that its list must have manifests."""
+    return (summary("total-data-files") or "0") != "0"
+
+
 def _file_cut(location: str) -> Failed:
     return file_garbled("the table", location.rpartition("/")[2])
 
@@ -386,7 +391,7 @@ def _manifests(
     enums: dict[int, Any] = {517: ManifestContent}
     with AvroFile[ManifestFile](source, MANIFEST_LIST_FILE_SCHEMAS[3], types, enums) as entries:
         manifests = list(entries)
-    if not manifests and (summary("total-data-files") or "0") != "0":
+    if not manifests and has_files(summary):
         raise _file_cut(location)
     return manifests
 
