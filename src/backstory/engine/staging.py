@@ -305,7 +305,7 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     """A frame of storable rows, in which columns without values have Spark's void type."""
     from pyspark.sql.functions import lit
 
-    def typed(field: pa.Field) -> "Column":
+    def with_void_type(field: pa.Field) -> "Column":
         if pa.types.is_null(field.type):
             return lit(None).alias(field.name)
         if not _holds_null(field.type):
@@ -317,7 +317,7 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     if not any(pa.types.is_null(field.type) or _holds_null(field.type) for field in schema):
         return frame
     others = [name for name in frame.columns if name not in schema.names]
-    return frame.select(*map(typed, schema), *map(column, others))
+    return frame.select(*map(with_void_type, schema), *map(column, others))
 
 
 def type_with_void(field: "StructField") -> "DataType":

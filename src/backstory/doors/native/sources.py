@@ -67,13 +67,6 @@ _FIRST_AND_LAST: Final = {
     "timestamp": ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'9999-12-31T23:59:59.999999Z'"),
     "timestamp_ntz": ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'9999-12-31T23:59:59.999999'"),
 }
-# The faults of values that no table holds, with the remedies.
-_FAR_TIME: Final = "a time outside the years 1 to 9999"
-_BAD_TEXT: Final = "text that is not UTF-8"
-_REMEDIES: Final = {
-    _FAR_TIME: "Nothing was written; fix it at the source.",
-    _BAD_TEXT: "Nothing was written; decode it at the source, or deliver it as bytes.",
-}
 # Loads the target table, or returns None if it does not exist.
 LoadTable: TypeAlias = Callable[[], IcebergTable | None]
 
@@ -115,10 +108,11 @@ def storable_frame(frame: "DataFrame") -> "DataFrame":
 
     def storable(field: "StructField") -> "Column":
         value = rest = column(field.name)
-        for is_unfit, fault in ((_is_far_time, _FAR_TIME), (_is_bad_text, _BAD_TEXT)):
+        for is_unfit in (_is_far_time, _is_bad_text):
             holds_unfit = _holds(value, field.dataType, is_unfit)
             if holds_unfit is not None:
-                rest = when(holds_unfit, raise_error(error_text(_unfit(field.name, fault)))).otherwise(rest)
+                error = error_text(_unstorable(field.name, is_text=is_unfit is _is_bad_text))
+                rest = when(holds_unfit, raise_error(error)).otherwise(rest)
         return rest.alias(field.name)
 
     return frame.select(*map(storable, fields))
@@ -326,12 +320,24 @@ def _refuse_unfit(rows: pa.Table) -> None:
     for field in rows.schema:
         for chunk in rows[field.name].chunks:
             if unfit := first_unfit(chunk, field):
-                raise _unfit(field.name, _BAD_TEXT if unfit.is_bad_text else _FAR_TIME)
+                raise _unstorable(field.name, is_text=unfit.is_bad_text)
 
 
-def _unfit(name: str, fault: str) -> Refused:
-    """The error for a column with a value that no table holds."""
-    return Refused("unreadable-value", f"The column {name} has {fault}.", _REMEDIES[fault], [name])
+def _unstorable(name: str, *, is_text: bool) -> Refused:
+    """The error for a column with a text or a time that no table holds."""
+    if is_text:
+        return Refused(
+            "unreadable-value",
+            f"The column {name} has text that is not UTF-8.",
+            "Nothing was written; decode it at the source, or deliver it as bytes.",
+            [name],
+        )
+    return Refused(
+        "unreadable-value",
+        f"The column {name} has a time outside the years 1 to 9999.",
+        "Nothing was written; fix it at the source.",
+        [name],
+    )
 
 
 @contextmanager
