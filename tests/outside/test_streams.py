@@ -6,18 +6,21 @@ import shutil
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count
 from pathlib import Path
+from threading import Event
 
 import kafka_stream
 import pytest
-from commands import command, configure, locked, program
+from commands import configure, locked, program
 from debezium_engine import RECORDED, last_rows, messages_of
 from depth import deep
 from documented import ROOT, blocks
 from java import PYTHONPATH
 from kafka_broker import kafka
 from kafka_stream import FEED, MOST, changes, finish, send, start
+from serving import SECONDS
 
 import backstory
 from backstory.doors.native.feeds.feed import BATCH, STREAM
@@ -29,7 +32,7 @@ from backstory.warehouse import Warehouse
 
 PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
 KILLS = deep(20, 1)
-COUNT = deep(60, 8) * MOST
+COUNT = deep(60, 4) * MOST
 SEED = 7
 # Where a program is killed: with files but no commit, between commit and checkpoint, amid a batch, anywhere.
 BEFORE_COMMIT, COMMITTED, AMID, ANYWHERE = ("before the commit", "committed", "amid", "anywhere")
@@ -167,25 +170,23 @@ def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp
         assert (versions(lake, into), batches(lake, into)) == before
 
 
-@pytest.mark.process
-def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, warehouse, tmp_path):
+def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, tmp_path):
     """One of the two plans again, and nothing is lost."""
     topic, into = "beside", "kafka.beside"
-    rows = changes(20 * MOST, 9, SEED + 2)
+    rows = changes(6 * MOST, 9, SEED + 2)
     others = [(1000 + each[0], *each[1:]) for each in changes(200, 9, SEED + 3)]
     send(lake.spark, broker, topic, rows)
     file = tmp_path / "others.csv"
     lines = [",".join("" if cell is None else str(cell) for cell in row) for row in others]
     file.write_text("\n".join(["id,name,city,at,seq,op", *lines]) + "\n")
-    configure(tmp_path)
-    words = ["--into", into, "--key", "id", "--sequence-by", "at,seq", "--apply-as-deletes", "op = 'D'"]
-    words += ["--drop", "op", "--type", "seq=BIGINT", "--type", "id=BIGINT", "--warehouse", warehouse]
-    query = start(lake, broker, topic, tmp_path / "checkpoint", into)
-    with command(tmp_path, "apply", file, *words) as apply:
-        code, said, warned = apply.end()
-    assert query.isActive
-    finish(query)
-    assert code == 0, (said, warned)
+    types = {"id": "BIGINT", "seq": "BIGINT"}
+    began = Event()
+    with ThreadPoolExecutor(1) as beside:
+        query = start(lake, broker, topic, tmp_path / "checkpoint", into, lambda *_: began.set())
+        assert began.wait(SECONDS)
+        applied = beside.submit(lake.apply, file, into=into, type=types, **FEED)
+        finish(query)
+        assert applied.result(SECONDS).counts["began"]
     assert versions(lake, into) == at_once(lake, [*rows, *others], "kafka.beside_at_once")
 
 
