@@ -21,21 +21,32 @@ spark/test_session.py
 spark/test_settled.py
 stores/iceberg/test_foreign_session.py
 stores/iceberg/test_jvm.py
-stores/iceberg/test_lineage.py
+stores/iceberg/test_lineage.py::test_rows_that_spark_changes_keep_their_ids
+stores/iceberg/test_lineage.py::test_a_batch_that_spark_plans_keeps_ids_too
 doors/fivetran/test_write_batch.py
 doors/native/test_streams.py::test_a_stream_commits_each_batch_once
 doors/native/test_snapshot.py::test_L3_L6_a_copy_that_is_large_gives_the_rules_rows[more than memory]
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
-reading/test_event_logs.py::test_a_log_is_read_in_either_encoding
-reading/test_statements.py
+reading/test_statements.py::test_v97_statements_on_both_axes_and_what_is_told_now_on_one
 reading/test_feeds.py::test_current_rows_of_each_layout
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
 """
-# Before a release also other cases of these laws, and laws that hold in the driver's own process: a log's other rows,
+# Before a release also other cases of these laws (ids of rows, readers), and laws that hold in the driver's own process: a log's other rows,
 # another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
 # killed, and a late start of Spark.
 MORE = """
+stores/iceberg/test_lineage.py::test_a_changed_row_keeps_its_id_and_tells_when_it_changed
+stores/iceberg/test_lineage.py::test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one
+stores/iceberg/test_lineage.py::test_a_row_is_the_version_that_it_becomes
+stores/iceberg/test_lineage.py::test_a_copy_of_a_table_has_rows_of_its_own
+stores/iceberg/test_lineage.py::test_rows_without_ids_are_written_as_ever
+stores/iceberg/test_lineage.py::test_rows_that_only_begin_are_written_without_ids
+reading/test_event_logs.py::test_a_log_is_read_in_either_encoding
+reading/test_statements.py::test_a_row_tells_two_steps
+reading/test_statements.py::test_an_event_is_told_from_its_system_time_on
+reading/test_statements.py::test_a_corrected_event_was_told_until_then
+reading/test_statements.py::test_a_source_may_call_its_columns_as_the_answer_calls_its_own
 stores/iceberg/test_moved_rows.py
 doors/fivetran/test_alter.py
 doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
