@@ -79,8 +79,8 @@ def branches(session, table):
     return [row.name for row in session.table(f"{CATALOG}.{table}.refs").collect() if row.name != "main"]
 
 
-# The laws of the contract that the gate tries, one for each kind of statement. `fivetran` changes columns.
-OF_GATE = "rows_come_go or whole_table or failed"
+# The laws of the contract that the gate tries. `fivetran` changes rows in one commit, and columns.
+OF_GATE = "whole_table or failed"
 
 
 def contract():
@@ -118,6 +118,8 @@ def series():
         stay = now.keys() & before.keys()
         assert {place: now[place] for place in stay} == {place: before[place] for place in stay}
         before, count = now, native.snapshots
+        if commit < deep(0, 3):  # at the gate only the last one comes again
+            continue
         assert native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options).snapshot_id is None
         assert native.snapshots == count
     assert [each for each in warehouse.table(native.name).check() if each["violations"]] == []
@@ -709,8 +711,10 @@ EACH = deep(4, 2)
 
 
 def writes():
-    """Deliver events of some records, one delivery for each event."""
+    """Deliver events of some records, one delivery for each event, after a line that says so."""
     _, warehouse = opened()
+    sys.stdout.write("writes\n")
+    sys.stdout.flush()
     for number in range(EACH):
         rows = pa.table(
             {
@@ -723,11 +727,13 @@ def writes():
 
 
 def writers():
-    """Write to one table from two processes. Nothing is lost, and each commit follows the previous one."""
+    """Write to one table from this process and another one. Nothing is lost, and each commit follows the previous one."""
     session, warehouse = opened()
-    words = [sys.executable, __file__, ADDRESS, CATALOG, "writes"]
-    processes = [subprocess.Popen([*words, str(number)]) for number in (1, 2)]
-    assert [process.wait(300) for process in processes] == [0, 0]
+    words = [sys.executable, __file__, ADDRESS, CATALOG, "writes", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"writes\n"
+        act("writes", "2")
+    assert other.returncode == 0
     rows = session.table(f"{CATALOG}.both.f").where("_memory.role IS NULL").toArrow().to_pylist()
     assert sorted((row["id"], row["city"]) for row in rows) == [
         (id_, str(number)) for id_ in (1, 2) for number in range(EACH)
