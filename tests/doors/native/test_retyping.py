@@ -120,7 +120,8 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     assert kept.refused(6, [{"k": "a", "v": "x"}], **options).keys == ["v"]
 
 
-@both_ways
+# Stored values are compared before a way is chosen.
+@one_way
 def test_a_value_that_would_change_is_refused_with_its_keys(kept):
     """Closed versions and delivered values count too. The error names a type that holds them."""
     big = 2**53 + 1
@@ -128,10 +129,10 @@ def test_a_value_that_would_change_is_refused_with_its_keys(kept):
     kept.copy(2, records(a=1, b=2, c=3, d=4))
     for type_, keys in (
         ("DOUBLE", ["b", "d"]),
+        ("DATE", list("abcd")),
         ("INT", ["b", "d"]),
         ("DECIMAL(9,2)", ["b", "d"]),
-        ("DATE", list("abcd")),
-    ):
+    )[: deep(4, 2)]:
         stop = kept.refused(3, records(a=1, b=2, c=3, d=4), retype={"v": type_})
         assert (stop.code, stop.exit_code) == ("type-changed", 3)
         assert (stop.keys, "`retype={'v': 'STRING'}`" in stop.remedy) == (keys, True)
@@ -142,7 +143,7 @@ def test_a_value_that_would_change_is_refused_with_its_keys(kept):
     assert kept.refused(4, records(a="007", b="2", c="3", d="4"), retype={"v": "BIGINT"}).keys == ["v"]
 
 
-@pytest.mark.parametrize("by_frames", [False, True])
+@pytest.mark.parametrize("by_frames", [False, True][: deep(2, 1)])
 def test_what_a_table_remembers_stays_true(store, by_frames):
     """Marks refer to a retyped column by its new id, including after renames, new columns and restatements."""
     kept = Kept(store, by_frames=by_frames)
@@ -203,7 +204,7 @@ def test_files_are_read_in_the_new_type(store, tmp_path):
     assert [row["v"] for row in other.rows("k", "v")] == ["01", "2"]
 
 
-@both_ways
+@one_way
 def test_a_column_that_never_had_a_value_takes_any_type(kept):
     """The column exists from its first copy on. When numbers arrive, no row has another type."""
     first = kept.copy(1, [{"k": "a", "v": None}])
