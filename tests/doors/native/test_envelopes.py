@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from debezium_engine import RECORDED, last_rows, messages_of
-from depth import DEPTH
+from depth import DEPTH, deep
 from remembering import day, lives
 
 from backstory.errors import BackstoryError
@@ -161,7 +161,7 @@ def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way
 def test_V65_a_table_kept_downstream_by_the_changes_of_another(lake, name, way, request):
     """V107: The downstream table equals the source, commit by commit."""
     source = f"{name}s"
-    copies = ["a:1 b:1", "a:2 b:1 c:1", "a:2 c:3"]
+    copies = ["a:1 b:1", "a:2 c:3", "a:2 b:1 c:1"][: deep(3, 2)]
     since = None
     for number, text in enumerate(copies):
         rows = pa.Table.from_pylist([dict(zip("kv", each.split(":"), strict=True)) for each in text.split()])
@@ -226,19 +226,23 @@ LATE_READS = {
 
 
 # A connector has its own positions, of which a way of planning knows nothing: before a release all of both.
-CONNECTORS = [("postgresql", "lake"), ("mysql", "lake"), ("sqlserver", "lake"), ("mysql", "in_tasks")]
+CONNECTORS = {
+    ("postgresql", "lake"): ["a change", "a truncate"],
+    ("mysql", "lake"): ["a delete"],
+    ("sqlserver", "lake"): ["a clock set back"],
+    ("mysql", "in_tasks"): ["a delete"],
+}
 if DEPTH == "laws":
-    CONNECTORS += [("postgresql", "in_tasks"), ("sqlserver", "in_tasks")]
+    connectors, ways = ("postgresql", "mysql", "sqlserver"), ("lake", "in_tasks")
+    CONNECTORS = {(connector, way): [*LATE_READS] for connector in connectors for way in ways}
 
 
 @pytest.mark.parametrize(("connector", "way"), CONNECTORS)
 def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, name, tmp_path, request):
     """Late reads, clocks that are set back, deletes and truncates have one result, together and one by one."""
     lake = request.getfixturevalue(way)
-    turn = CONNECTORS.index((connector, way))
-    for number, (told, values) in enumerate(LATE_READS.values()):
-        if DEPTH != "laws" and (number + turn) % 2:
-            continue  # each life is lived by two of the four
+    for number, life in enumerate(CONNECTORS[connector, way]):
+        told, values = LATE_READS[life]
         lines = [log_message(connector, *each) for each in told]
         whole = apply_lines(lake, f"{name}w{number}", tmp_path, *lines, key="id", envelope="debezium")
         assert whole.counts["raised"] > 0
@@ -249,7 +253,7 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
                 apply_lines(lake, tables[1], tmp_path, line, key="id", envelope="debezium")
         for table in tables:
             assert [row["v"] for row in lake.table(table).current().toArrow().to_pylist()] == values
-            assert is_healthy(lake, table)
+        assert is_healthy(lake, tables[-1])
         assert shown_versions(lake, tables[0]) == shown_versions(lake, tables[-1])
 
 
@@ -359,7 +363,7 @@ def test_V138_a_line_of_json_asserts_the_columns_that_it_has(way, name, tmp_path
     ]
     options = {"key": "id", "sequence_by": "at"}
     apply_lines(lake, f"{name}w", tmp_path, *lines, **options)
-    for number, order in enumerate([lines, lines[::-1]]):
+    for number, order in enumerate([lines[::-1], lines][: deep(2, 1)]):
         for line in order:
             apply_lines(lake, f"{name}{number}", tmp_path, line, **options)
         assert shown_versions(lake, f"{name}{number}") == shown_versions(lake, f"{name}w")
