@@ -20,14 +20,15 @@ def values(store, name):
 
 
 class Other:
-    """A foreign program that writes on request, once for each statement."""
+    """A foreign program that executes the next of these texts on request. `;` separates statements."""
 
     def __init__(self, store, name, *statements):
         self.store, self.name, self.left = store, name, list(statements)
 
     def writes(self, given=None):
         if self.left:
-            self.store.spark.sql(self.left.pop(0).format(f"backstory.{self.name}"))
+            for statement in self.left.pop(0).split(";"):
+                self.store.spark.sql(statement.format(f"backstory.{self.name}"))
         return given
 
 
@@ -55,7 +56,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
 
     No file of the first plan is left, including manifests.
     """
-    other = Other(store, scattered, APPEND, DELETE, UPDATE, "DELETE FROM {0} WHERE id = 1")
+    other = Other(store, scattered, APPEND, DELETE, UPDATE)
     while len(other.left) > 1:
         stale = existing(store, scattered)
         other.writes()
@@ -66,7 +67,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
 
     done = compact(store, scattered, lambda table: other.writes(carried_properties(table)), dry_run=False)
 
-    assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
+    assert (other.left, values(store, scattered)) == ([], [(1, "a"), (3, "other"), (9, "new")])
     assert done.files_after == 1
     table = existing(store, scattered)
     named = named_files(store, table, former=True)
@@ -76,7 +77,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
 
 def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
     """Between plan and commit, another writer adds and changes a row. Both are kept, and the record is gone."""
-    other = Other(store, scattered, APPEND, UPDATE)
+    other = Other(store, scattered, f"{APPEND};{UPDATE}")
     of_record = column("id") == 2
 
     def chosen(table):

@@ -50,11 +50,11 @@ def of(rows, day):
     return {key: f"{key} of {day}" for key in rows}
 
 
-# Before a release each way with each version; at the gate each way once, and each version.
-VERSIONS_OF_WAYS = [("whole", 2), ("parts", 3), ("tasks", 3), ("whole", 3), ("parts", 2), ("tasks", 2)]
+# Before a release each way with each version; at the gate each version, and the ways that no other test here goes.
+VERSIONS_OF_WAYS = [("parts", 2), ("tasks", 3), ("parts", 3), ("tasks", 2), ("whole", 2), ("whole", 3)]
 
 
-@pytest.mark.parametrize(("way", "version"), VERSIONS_OF_WAYS[: deep(6, 3)])
+@pytest.mark.parametrize(("way", "version"), VERSIONS_OF_WAYS[: deep(6, 2)])
 def test_a_published_preview_is_what_the_deliveries_leave(lake, tmp_path, monkeypatch, way, version):
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     held = WAYS[way]
