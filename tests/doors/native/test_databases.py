@@ -11,6 +11,7 @@ from threading import Event, Thread
 import duckdb
 import psycopg
 import pytest
+from depth import deep
 from serving import SECONDS, within
 
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
@@ -82,29 +83,29 @@ def test_types_of_postgresql_are_exact(lake, server):
     assert {second[name] for name in TYPES} == {None}
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "why"),
-    [
-        ("numeric", "1.5", "numeric without a scale"),
-        ("numeric(40,2)", "1.5", r"numeric\(40,2\), beyond 38 digits"),
-        ("money", "1.5", "is money"),
-        ("date", "infinity", "has 1 times that are infinite"),
-        ("timestamptz", "-infinity", "has 1 times that are infinite"),
-        ("timestamp", "0044-03-15 12:00:00 BC", "before the common era"),
-    ],
-)
-def test_what_has_no_exact_type_is_refused_by_column_and_a_query_or_a_type_helps(
-    lake, server, column, value, why
-):
+INEXACT = [
+    ("date", "infinity", "has 1 times that are infinite"),
+    ("numeric", "1.5", "numeric without a scale"),
+    ("numeric(40,2)", "1.5", r"numeric\(40,2\), beyond 38 digits"),
+    ("money", "1.5", "is money"),
+    ("timestamptz", "-infinity", "has 1 times that are infinite"),
+    ("timestamp", "0044-03-15 12:00:00 BC", "before the common era"),
+]
+
+
+def test_what_has_no_exact_type_is_refused_by_column_and_a_query_or_a_type_helps(lake, server):
     url, do = server
-    do(f"CREATE TABLE odd (id int, v {column})")
-    do(f"INSERT INTO odd VALUES (1, %s::text::{column})", [value])
-    with pytest.raises(Refused, match=why) as refused:
-        copy(lake, f"{url}?table=odd")
-    assert (refused.value.code, refused.value.keys) == ("column-type", ["v"])
-    assert copy(lake, url, query="SELECT id, v::text FROM odd")[0]["v"]
-    if column != "money":
-        assert copy(lake, f"{url}?table=odd", type={"v": "STRING"})[0]["v"].startswith(value[:3])
+    for number, (column, value, why) in enumerate(INEXACT):
+        table = f"odd{number}"
+        do(f"CREATE TABLE {table} (id int, v {column})")
+        do(f"INSERT INTO {table} VALUES (1, %s::text::{column})", [value])
+        with pytest.raises(Refused, match=why) as refused:
+            copy(lake, f"{url}?table={table}")
+        assert (refused.value.code, refused.value.keys) == ("column-type", ["v"])
+        if number < deep(len(INEXACT), 2):  # PostgreSQL writes the text of any type
+            assert copy(lake, url, query=f"SELECT id, v::text FROM {table}")[0]["v"]
+            if column != "money":
+                assert copy(lake, f"{url}?table={table}", type={"v": "STRING"})[0]["v"].startswith(value[:3])
 
 
 def test_views_partitions_names_of_any_case_and_a_thousand_columns_are_read(lake, server):
@@ -285,21 +286,24 @@ def test_sqlite_columns_are_what_all_of_their_values_are(lake, tmp_path):
     assert rows == [one, two]
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "why"),
-    [
-        ("n INTEGER", "(1, 'seven'), (2, 7)", "is declared as integer and has 1 of type text"),
-        ("n", "(1, 'seven'), (2, 7)", "has values of several types: integer, text"),
-        ("n NUMERIC", "(1, 9007199254740993), (2, 0.5)", "has values of several types: integer, real"),
-        ("n TEXT", "(1, x'00')", "is declared as text and has 1 of type blob"),
-    ],
-)
-def test_sqlite_values_of_another_type_refuse_their_column(lake, tmp_path, column, values, why):
-    sqlite(tmp_path / "s.db", f"CREATE TABLE t (id INTEGER, {column}); INSERT INTO t VALUES {values};")
-    with pytest.raises(Refused, match=why) as refused:
-        copy(lake, f"sqlite://{tmp_path}/s.db?table=t")
-    assert refused.value.keys == ["n"]
-    assert copy(lake, f"sqlite://{tmp_path}/s.db", query="SELECT id, CAST(n AS TEXT) AS n FROM t")
+MIXED = [
+    ("n INTEGER", "(1, 'seven'), (2, 7)", "is declared as integer and has 1 of type text"),
+    ("n", "(1, 'seven'), (2, 7)", "has values of several types: integer, text"),
+    ("n NUMERIC", "(1, 9007199254740993), (2, 0.5)", "has values of several types: integer, real"),
+    ("n TEXT", "(1, x'00')", "is declared as text and has 1 of type blob"),
+]
+
+
+def test_sqlite_values_of_another_type_refuse_their_column(lake, tmp_path):
+    """The error names the types, and a query that casts the values helps."""
+    for number, (column, values, why) in enumerate(MIXED):
+        file = tmp_path / f"{number}.db"
+        sqlite(file, f"CREATE TABLE t (id INTEGER, {column}); INSERT INTO t VALUES {values};")
+        with pytest.raises(Refused, match=why) as refused:
+            copy(lake, f"sqlite://{file}?table=t")
+        assert refused.value.keys == ["n"]
+        if number < deep(len(MIXED), 1):
+            assert copy(lake, f"sqlite://{file}", query="SELECT id, CAST(n AS TEXT) AS n FROM t")
 
 
 def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
