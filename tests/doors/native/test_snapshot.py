@@ -622,7 +622,7 @@ WRITES = {
 
 
 # Who wrote is asked before a way is chosen, by any door: before a release each statement is tried before all.
-@pytest.mark.parametrize("way", ["copy", "feed by tasks", "feed", "copy by tasks"][: deep(4, 2)])
+@pytest.mark.parametrize("way", ["copy", "feed", "feed by tasks", "copy by tasks"][: deep(4, 2)])
 def test_what_another_program_wrote_is_said_once(native, way):
     """The next receipt, a dry run before it, and `check` report it, whatever was reported before."""
     columns = "k string, v string, n string"
