@@ -1,6 +1,7 @@
 """Bases and histories that lost one of their own columns through another program (P8)."""
 
 import pytest
+from depth import deep
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 
@@ -19,6 +20,7 @@ OWN = [
     ("rc_c", "k"),
     ("rc_c", "rc_c_key"),
 ]  # fmt: skip
+COMPUTED = "row_hash", "load_run_id", "loaded_at"
 
 
 @pytest.fixture
@@ -51,14 +53,14 @@ def test_a_load_is_refused_by_code(place):
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
-@pytest.mark.parametrize("column", ["row_hash", "load_run_id", "loaded_at"])
-def test_a_base_gets_back_what_each_load_computes(place, column, always):
+@pytest.mark.parametrize("columns", ["row_hash, load_run_id, loaded_at", *COMPUTED][: deep(4, 1)])
+def test_a_base_gets_back_what_each_load_computes(place, columns, always):
     """A load writes its hashes and load columns again, and the history is the same as without the loss."""
     place.use(document(dataset("k* a", input="s.csv")))
     (place.folder / "s.csv").write_text("k,a\na,1\nb,1\n")
     assert place.loads("r1", 1)[0].status == "success"
     place.in_tasks(always=always)
-    place.sql(f"ALTER TABLE rawcore.rc_c DROP COLUMN {column}")
+    place.sql(f"ALTER TABLE rawcore.rc_c DROP COLUMNS ({columns})")
     (place.folder / "s.csv").write_text("k,a\na,2\nb,1\n")
 
     (receipt,) = place.loads("r2", 2)
