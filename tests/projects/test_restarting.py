@@ -1,6 +1,7 @@
 """A table whose source returns in another shape restarts if its entry allows it, and its former history is
 kept."""
 
+import itertools
 import json
 import re
 
@@ -14,7 +15,6 @@ from backstory.projects.deliveries import RESTARTED
 from backstory.projects.log import LOG, rows_of_log
 from backstory.stores.iceberg.store import load, tables
 
-NAME = r"a_until_\d{8}_\d{6}"
 # A copy, the same under another shape, and the key that its entry has from then on.
 SHAPES = {
     "another key": ("id,name\n1,Ann\n", "nr,name\n7,Ann\n", "id", "nr"),
@@ -39,36 +39,49 @@ def names(team):
     return sorted(re.sub(r"\d{8}_\d{6}(_\d+)?", "T", name) for name in listed)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_another_shape_begins_a_new_history_and_archives_the_former_one(team, shape):
-    first, second, key, new_key = SHAPES[shape]
-    team.write("a.csv", first)
-    declare(team, key)
-    assert team.run()["a"].archives == []
-    before = team.warehouse.table(f"{team.schema}.a").current().collect()
-    team.write("a.csv", second)
-    declare(team, new_key)
-    plan = team.run(dry_run=True)["a"]
-    assert (plan.status, names(team)) == ("changed", ["a"])
-    assert len(plan.archives) == 1
-    receipt = team.run()["a"]
-    (archive,) = receipt.archives
-    assert re.fullmatch(f"{team.schema}.{NAME}", archive)
-    assert receipt.status == "changed"
-    assert receipt.schema_changes[0].startswith("new history: ")
-    assert receipt.counts["new"] == plan.counts["new"] == len(second.splitlines()) - 1
-    table = team.warehouse.table(archive)
-    assert table.current().collect() == before
-    assert {each["status"] for each in table.check()} == {"ok"}
-    (row,) = [
-        each
+def declare_each(team, keys, more=()):
+    """Declare a table for each key: a, b and so on, each with its file and its further options."""
+    entries = itertools.zip_longest("abcde"[: len(keys)], keys, more, fillvalue="")
+    told = (
+        f"s.{name}: {{source: {name}.csv, key: {key}, restart: true{more}}}" for name, key, more in entries
+    )
+    team.declare(f"tables: {{{', '.join(told)}}}")
+
+
+def test_another_shape_begins_a_new_history_and_archives_the_former_one(team):
+    shapes = dict(zip("abcde", SHAPES.values(), strict=True))
+    for name, (first, *_) in shapes.items():
+        team.write(f"{name}.csv", first)
+    declare_each(team, [key for _, _, key, _ in shapes.values()])
+    assert [each.archives for each in team.run().values()] == [[]] * len(shapes)
+    before = {name: team.warehouse.table(f"{team.schema}.{name}").current().collect() for name in shapes}
+    for name, (_, second, *_) in shapes.items():
+        team.write(f"{name}.csv", second)
+    declare_each(team, [key for *_, key in shapes.values()])
+    plans = team.run(dry_run=True)
+    assert names(team) == [*shapes]
+    receipts = team.run()
+    logged = {
+        each["name"]: json.loads(each["archives"])
         for each in rows_of_log(team.warehouse.store)
-        if each["run_id"] == receipt.run_id and each["archives"]
-    ]
-    assert json.loads(row["archives"]) == [archive]
+        if each["run_id"] == receipts["a"].run_id and each["archives"]
+    }
+    for name, (_, second, *_) in shapes.items():
+        plan, receipt = plans[name], receipts[name]
+        assert (plan.status, len(plan.archives)) == ("changed", 1)
+        (archive,) = receipt.archives
+        assert re.fullmatch(rf"{team.schema}.{name}_until_\d{{8}}_\d{{6}}", archive)
+        assert receipt.status == "changed"
+        assert receipt.schema_changes[0].startswith("new history: ")
+        assert receipt.counts["new"] == plan.counts["new"] == len(second.splitlines()) - 1
+        table = team.warehouse.table(archive)
+        assert table.current().collect() == before[name]
+        assert {each["status"] for each in table.check()} == {"ok"}
+        assert logged[f"{team.schema}.{name}"] == [archive]
     # The key stays in the file, and nothing restarts again.
-    again = team.run()["a"]
-    assert (again.status, again.archives, names(team)) == ("unchanged", [], ["a", "a_until_T"])
+    again = team.run().values()
+    assert [(each.status, each.archives) for each in again] == [("unchanged", [])] * len(shapes)
+    assert names(team) == sorted(listed for name in shapes for listed in (name, f"{name}_until_T"))
 
 
 def test_the_remedy_names_the_restart(team):
@@ -83,25 +96,29 @@ def test_the_remedy_names_the_restart(team):
     )
 
 
-@pytest.mark.parametrize(
-    ("second", "more", "code"),
-    [
-        ("id,name\n1,Ann\n", "", "mass-delete"),
-        ("id,name\n", "", "empty-snapshot"),
-        ("id,name\n1,Ann\n1,Bob\n", "", "duplicate-key"),
-        ("id\n1\n2\n3\n", ", on_schema_change: refuse", "columns-changed"),
-        ("id,name\n1,Ann\n2,Bob\n3,Cid\n", ", ignore: name", "settings-changed"),
-    ],
+# What a second copy of three records is, more options of its entry, and the code of its refusal.
+GUARDS = (
+    ("id,name\n1,Ann\n", "", "mass-delete"),
+    ("id,name\n", "", "empty-snapshot"),
+    ("id,name\n1,Ann\n1,Bob\n", "", "duplicate-key"),
+    ("id\n1\n2\n3\n", ", on_schema_change: refuse", "columns-changed"),
+    ("id,name\n1,Ann\n2,Bob\n3,Cid\n", ", ignore: name", "settings-changed"),
 )
-def test_no_guard_leads_to_a_restart(team, second, more, code):
-    team.write("a.csv", rows("Ann", "Bob", "Cid"))
-    declare(team)
+
+
+def test_no_guard_leads_to_a_restart(team):
+    listed, keys = "abcde", ["id"] * len(GUARDS)
+    for name in listed:
+        team.write(f"{name}.csv", rows("Ann", "Bob", "Cid"))
+    declare_each(team, keys)
     team.run()
-    team.write("a.csv", second)
-    declare(team, more=f"restart: true{more}")
-    refused = team.run()["a"]
-    assert (refused.error.code, refused.archives, names(team)) == (code, [], ["a"])
-    assert "restart" not in refused.error.remedy
+    for name, (second, *_) in zip(listed, GUARDS, strict=True):
+        team.write(f"{name}.csv", second)
+    declare_each(team, keys, [more for _, more, _ in GUARDS])
+    refused = team.run()
+    assert [each.error.code for each in refused.values()] == [code for *_, code in GUARDS]
+    assert ([each.archives for each in refused.values()], names(team)) == ([[]] * len(GUARDS), [*listed])
+    assert not [each for each in refused.values() if "restart" in each.error.remedy]
 
 
 def test_a_copy_that_no_first_load_accepts_archives_nothing(team):
