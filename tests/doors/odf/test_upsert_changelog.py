@@ -204,37 +204,6 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
             spark.conf.set(name, value)
 
 
-# One of each kind; the rule has more of them.
-REFUSED = {
-    "wrong-op": "4,1,a",  # V1
-    "null-key": "0,,a",  # V2
-    "already-present": "0,n,1 0,n,2",  # V3
-    "not-present": "1,k1,1 1,k1,1",  # V4
-    "unlike-current": "2,k1,9 3,k1,2",
-    "unpaired-correction": "2,k1,1 0,n,1 3,k1,2",  # V5, V6, O22
-}
-
-
-@pytest.fixture(scope="module")
-def stored(spark, tmp_path_factory):
-    """A changelog in which k1 is 1, unchanged by refusals."""
-    from backstory.stores.iceberg.store import IcebergStore
-
-    folder = tmp_path_factory.mktemp("changelog")
-    life = Dataset(
-        IcebergStore(spark), folder, CHANGELOG, columns=COLUMNS, namespace="odf_streams", name="stored"
-    )
-    life.push("0,k1,1 0,k2,1 1,k2,1")
-    return life
-
-
-@pytest.mark.parametrize("code", REFUSED)
-def test_a_strict_changelog_refuses(stored, code):  # R58
-    """V1 to V6: Each error names the keys, and nothing is written."""
-    error = stored.refused(REFUSED[code], code=code)
-    assert {tuple(key) for key in error.keys} == {("k",)}
-
-
 def test_a_strict_changelog_accepts(dataset):  # R58: each of V1 to V7 as it should be
     """A retraction without an event time means the stored one, and late times are accepted."""
     life = dataset(CHANGELOG, columns="op INT, event_time TIMESTAMP, k STRING, v STRING")
