@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from histories_as_text import written
@@ -12,7 +11,22 @@ from manifesting import manifest, polling
 from backstory.doors.odf.door import IngestRequest, pull_all
 from backstory.model.layout import Layout
 
-BACKSTORY = str(Path(sys.executable).parent / "backstory")
+# What commands import is imported once; each command is a process of its own all the same.
+COMMANDS = """
+import json, os, sys
+import duckdb, pyarrow.parquet, pyiceberg.catalog.sql
+from backstory.cli.app import run
+from backstory.doors.odf import adding, door
+
+for words in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        code = run(words)
+        sys.stdout.flush()
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps({"words": words, "exit code": code}), flush=True)
+"""
 READ = "{kind: csv, header: true, schema: {fields: [{name: id, type: Int32}, {name: city, type: String}]}}"
 SOURCE = polling("{kind: snapshot, primaryKey: [id]}", fetch="{kind: url, url: alone.csv}", read=READ)
 
@@ -35,14 +49,26 @@ def test_small_datasets_need_none(store, warehouse, tmp_path):
     ]
     asked = [[*words, "--namespace", "without"] for words in asked] + [["repair", table]]
 
-    for words in asked:
-        done = subprocess.run(
-            [BACKSTORY, *words, "--warehouse", str(warehouse), "--output", "json"],
-            cwd=tmp_path,
-            env={"PATH": "", "JAVA_HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, "Spark" in done.stderr) == (0, False), (words, done.stderr)
-        assert json.loads(done.stdout)
+    asked = [[*words, "--warehouse", str(warehouse), "--output", "json"] for words in asked]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, json.dumps(asked)],
+        cwd=tmp_path,
+        env={"PATH": "", "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Spark" in done.stderr) == (0, False), done.stderr
+    answers = documents(done.stdout)
+    assert answers[1::2] == [{"words": words, "exit code": 0} for words in asked], done.stderr
+    assert all(answers[::2])
+
+
+def documents(text):
+    """The JSON documents in a text, one after the other."""
+    found, decoder = [], json.JSONDecoder()
+    while text := text.lstrip():
+        document, end = decoder.raw_decode(text)
+        found.append(document)
+        text = text[end:]
+    return found
