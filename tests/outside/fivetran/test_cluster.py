@@ -1,4 +1,7 @@
-"""A real standalone master and two executors with one core: large batches are never collected on the driver."""
+"""A real standalone master and executors with one core: large batches are never collected on the driver.
+
+There is one executor at the gate, and two before a release.
+"""
 
 import os
 import re
@@ -27,6 +30,7 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 MEBIBYTES_A_ROW = 260 / 1_000_000
 ROWS, FEW, FILES = deep(1_000_000, 300_000), deep(80_000, 12_000), 4
 MEMORY = deep(64, 16)
+EXECUTORS = deep(2, 1)
 # What the first batch in tasks takes of the server's process, in MiB: modules and buffers.
 FIRST_TASKS = 20
 CONFIGURATION = """
@@ -72,14 +76,14 @@ def told(log, pattern, seconds=SECONDS):
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    """The addresses of a master, and of a worker with room for two executors."""
+    """The address of a master that has a worker with room for the executors."""
     folder = tmp_path_factory.mktemp("cluster")
     deploy, quiet = "org.apache.spark.deploy", ("--webui-port", "0")
     with spark_process(
         folder, "master", f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", "0", *quiet
     ) as log:
         address = told(log, r"Starting Spark master at (spark://\S+)")
-        size = ("--cores", "2", "--memory", "2g", "-h", "127.0.0.1", *quiet)
+        size = ("--cores", str(EXECUTORS), "--memory", "2g", "-h", "127.0.0.1", *quiet)
         worker = f"{deploy}.worker.Worker"
         with spark_process(folder, "worker", worker, *size, "-d", folder / "worker", address) as working:
             told(working, r"(Successfully registered with master)")
