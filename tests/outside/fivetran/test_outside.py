@@ -118,10 +118,12 @@ def written_by(processes):
     for number in processes:
         for opened in Path(f"/proc/{number}/fd").glob("*"):
             with suppress(OSError, StopIteration, ValueError):
+                name = str(opened.readlink())
+                if not name.startswith("/") or name.startswith("/memfd:") or name.endswith((".jar", ".so")):
+                    continue  # most are sockets, pipes and jars, which take long to look at
                 about = Path(f"/proc/{number}/fdinfo/{opened.name}").read_text().splitlines()
                 flags = int(next(line for line in about if line.startswith("flags")).split()[1], 8)
-                name, regular = str(opened.readlink()), stat.S_ISREG(opened.stat().st_mode)
-                if flags & os.O_ACCMODE and regular and not name.startswith("/memfd:"):
+                if flags & os.O_ACCMODE and stat.S_ISREG(opened.stat().st_mode):
                     yield opened, name
 
 
