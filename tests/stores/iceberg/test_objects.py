@@ -106,6 +106,9 @@ class Lake:
         return json.loads(said.out), requests
 
 
+@pytest.mark.laws(
+    "the contract and every door are tried there at each depth, and the doctor in other catalogs"
+)
 def test_the_doctor_finds_that_everything_works_in_it(lake):
     """No table of the doctor is left."""
     diagnosis = lake.warehouse.doctor()

@@ -78,6 +78,7 @@ def test_a_store_on_a_rest_catalog_does_what_any_does(rest, sender):
     check(sender, rest, "contract")
 
 
+@pytest.mark.laws("the contract is tried there at each depth, and this walk in another catalog")
 def test_a_session_with_default_settings_works_on_it(spark, catalog):
     """Its cached tables never hide the writes of another program."""
     session, other = (own_session(spark, "own_rest", catalog, cached) for cached in (None, "false"))
