@@ -38,7 +38,7 @@ def test_a_load_is_refused_by_code(place):
     for table, column in OWN:
         place.sql(f"ALTER TABLE rawcore.{table} RENAME COLUMN {column} TO elsewhere")
         stood = [existing_as_is(place.store, name).metadata for name in names]
-        for always in (False, True):
+        for always in (False, True)[: deep(2, 1)]:  # a load is refused before a way of planning is chosen
             place.in_tasks(always=always)
 
             receipt = place.load(f"{table} {column} {always}", 2)
