@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 # What a row takes in memory, so many rows of which a driver that may hold `MEMORY` mebibytes plans a few.
 MEBIBYTES_A_ROW = 260 / 1_000_000
-ROWS, FEW, FILES = deep(1_000_000, 300_000), deep(80_000, 12_000), 4
+ROWS, FEW, FILES = deep(1_000_000, 200_000), deep(80_000, 12_000), 4
 MEMORY = deep(64, 16)
 EXECUTORS = deep(2, 1)
 # What the first batch in tasks takes of the server's process, in MiB: modules and buffers.
