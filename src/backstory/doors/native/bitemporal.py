@@ -1,9 +1,9 @@
-"""The import of a history that AUTO CDC stored as bitemporal.
+"""Import a history that AUTO CDC stored in a bitemporal table.
 
-Its rows become versions with their recorded times. A row of the bitemporal table is a statement. From
+The rows become versions and keep their recorded times. A row of the bitemporal table is a statement. From
 `__SYSTEM_START_AT` until just before `__SYSTEM_END_AT`, the source stated that a record had these values from
 `__START_AT` until just before `__END_AT`. A statement that is still valid becomes a version. Any other
-statement becomes a past row (native.md V8), unless a version only moved its end (V6).
+statement becomes a past row (native.md V8), unless a version with the same values continues it (V6).
 """
 
 import json
@@ -56,7 +56,7 @@ IMPORTED_FROM: Final = "backstory.imported-from"
 _OWN: Final = (*VALID_TIMES, *SYSTEM_TIMES)
 _TIMES: Final = (STARTED, ENDED, STATED_FROM, STATED_TO)
 _VALUES: Final = internal_name("values")
-# The counted rows: all rows, rows that still hold, and faults in the order in which they are refused.
+# The counted rows: all rows, rows that are still valid, and faults in the order in which they are refused.
 _NO_KEY, _EMPTY, _AHEAD = "no key", "empty", "ahead"
 _ROWS, _STANDING = "rows", "standing"
 
@@ -65,7 +65,8 @@ _ROWS, _STANDING = "rows", "standing"
 class Imported(Adopted):
     """A history that was imported into a new table from the newest commit of `table`.
 
-    The counts are the numbers of statements that are still valid (`versions`) and of all others (`past`).
+    `counts` contains the number of statements that are still valid (`versions`) and of all other statements
+    (`past`).
     """
 
     into: str = ""
@@ -215,7 +216,8 @@ def _faults(source: _Source, recorded: datetime) -> dict[str, Column]:
 def _as_versions(source: _Source, shape: Shape) -> DataFrame:
     """The rows of a native table with the same statements (V6 to V8).
 
-    If a version continues the previous statement with another end, both become one row with a moved end.
+    If a version continues a statement with the same values, both become one row. If their ends differ, the
+    row also stores the former end.
     """
     rows = source.statements
     values = [
@@ -262,7 +264,7 @@ def _as_versions(source: _Source, shape: Shape) -> DataFrame:
 def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, recorded: datetime) -> None:
     """Raise Refused if the new table would break a law.
 
-    That is, two rows of a record would hold for the same instant at the same recorded time.
+    A law is broken if two rows of a record are valid at the same instant and the same recorded time.
     """
     terms = LawTerms(flagged=True, remembers=True, newest=micros_of(recorded))
     broken = broken_in_frame(versions, TableTerms(shape, terms))
@@ -280,7 +282,7 @@ def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, r
 
 
 def refuse_into(layout: str, into: object, note: str | None, author: str | None) -> None:
-    """Raise UsageError for options of an import if the layout is not one that is imported."""
+    """Raise UsageError for the options of an import if the table is not bitemporal."""
     values = {"into": into, "note": note, "author": author}
     if wrong := [name for name, value in values.items() if value]:
         raise bad_option(

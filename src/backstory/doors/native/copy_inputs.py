@@ -63,8 +63,8 @@ PLACES: Final = (FILE, POSITION, ROW_ID)
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
     """The scope as pairs of column and value, in the columns' types, sorted by name, or None if it is empty.
 
-    Raises UsageError for unknown columns, for bytes and NaN, and for columns that make no versions. The
-    values of such columns at earlier instants are not stored, so the scope's records would be unknown.
+    Raises UsageError for unknown columns, for bytes and NaN, and for columns whose changes make no versions.
+    Earlier values of these columns are not stored, so the records in the scope would be unknown.
     """
     if not values:
         return None
@@ -92,7 +92,7 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
 def feed_copy_terms(
     store: IcebergStore, table: IcebergTable, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
-    """The settings of a copy into a table of events: its own mark, and the marks from its instant on."""
+    """The settings of a copy into a table of events, with its own mark and the marks from its instant on."""
     shape, at = evolved.shape, micros_of(place.at)
     sequence = dict(terms.memory.parts).get(SEQUENCE)
     log = stored_log(table.properties)
@@ -126,7 +126,7 @@ def feed_copy_terms(
 
 @dataclass(frozen=True)
 class CopyInputs:
-    """A copy, its table, and their agreement: the shape, instant and settings of the plan."""
+    """A copy and its table, with the shape, instant and settings of the plan."""
 
     store: IcebergStore
     table: IcebergTable | None
@@ -139,7 +139,7 @@ class CopyInputs:
 
     @cached_property
     def schemas(self) -> Mapping[str, pa.Schema]:
-        """The schema of each side of the plan, in the types that the table will have."""
+        """The schema of each side of the plan, with the types that the table will have."""
         columns = self.evolved.shape.columns
         types = {column.name: column.type for column in columns}
         return {
@@ -160,12 +160,19 @@ class CopyInputs:
 
     @cached_property
     def frame_files(self) -> FrameFiles | None:
-        """The files of a frame that has the same rows at each read, or None for any other frame or source."""
+        """The files that the source's frame reads.
+
+        Returns None if the driver can read the source, or if the frame may have other rows when it is read
+        again.
+        """
         return frame_files(self.source.frame()) if self.source.batches is None else None
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the delivered rows may be read several times. Rows in files on this machine always may."""
+        """Whether the delivered rows can be read several times.
+
+        This is true for rows that the driver can read, and for frames with `frame_files`.
+        """
         return self.source.batches is not None or self.frame_files is not None
 
     def require_unchanged(self) -> None:
@@ -175,7 +182,10 @@ class CopyInputs:
 
     @cached_property
     def stored_frame(self) -> "DataFrame":
-        """The stored rows in the table's new columns, with places and row ids. Empty if there is no table."""
+        """The stored rows in the table's new columns, with places and row ids.
+
+        The frame is empty if the table does not exist.
+        """
         store, table, evolved, shape = self.store, self.table, self.evolved, self.evolved.shape
         if table is None or evolved.stored is None:
             fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
@@ -297,7 +307,7 @@ class _VersionReader:
     ) -> Iterator[pa.Table]:
         """The chosen rows in these columns.
 
-        `chosen` gets stored names, and `wanted` has values by new name.
+        `chosen` receives rows with stored names. `wanted` maps new names to the values to search for.
         """
         names, terms = self.names(schema.names), self.terms
         own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
@@ -313,7 +323,7 @@ class _VersionReader:
             yield in_schema(rows.rename_columns([*names]), schema)
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
-        """The same rows with all columns of the schema. Missing columns are read at the rows' places."""
+        """The rows with all columns of the schema. Missing columns are read at the rows' places."""
         if not len(rows):
             return schema.empty_table()
         names = self.names(name for name in schema.names if name not in rows.column_names)
@@ -384,9 +394,10 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
 
 
 def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
-    """The keys of versions at other times, at least for these records, or None if Spark must read them.
+    """The keys of versions at other times, or None if Spark must read them.
 
-    Reading raises Unreadable for values that only Spark can read.
+    The result includes every given key that has versions at other times, and perhaps other keys. Iterating
+    raises Unreadable for values that only Spark can read.
     """
     reader, terms = _version_reader(inputs, lease), inputs.terms
     if reader is None:
@@ -430,7 +441,7 @@ def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: SideRows
 
 
 def _in_scope(at: int, scope: Mapping[str, pa.Scalar], rows: pa.Table) -> pa.ChunkedArray:
-    """A mask of the versions that had these values at an instant."""
+    """A mask of the versions that have these values and are valid at an instant."""
     then = (micros(rows[VALID_FROM]) <= at) & (micros(rows[VALID_TO]) > at)
     same = (pc.fill_null(pc.equal(rows[name], value), False) for name, value in scope.items())
     return reduce(pc.and_, same, pc.and_(are_versions(rows), pa.chunked_array([pa.array(then)])))
@@ -456,6 +467,6 @@ def _is_closed(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def types_fit(came: pa.Schema, needed: pa.Schema) -> bool:
-    """Whether every value of the first schema's types is also a value of the second schema's types."""
+    """Whether the second schema's types can hold every value of the first schema's types."""
     pairs = zip(came, needed, strict=True)
     return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)

@@ -1,6 +1,6 @@
-"""The plan of a copy: its sides, which the runner plans, and the outcomes of records (V36).
+"""The plan of a copy: its sides for the runner, and the outcomes of records (V36).
 
-In a first copy into a table without rows, each row begins a version, so the rows are written in one pass.
+In a first copy into a table without rows, each row becomes a version, so the rows are written in one pass.
 """
 
 from collections import Counter
@@ -160,7 +160,7 @@ def _judge_first_rows(
 
 
 def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
-    """The versions that begin with the rows. All versions have the same times."""
+    """The delivered rows as versions that all have the same times."""
     terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
@@ -178,7 +178,10 @@ def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class PlannedCopy:
-    """The plan of a copy, with its counts and samples. It is valid while the plan is open."""
+    """The plan of a copy, with its counts and samples.
+
+    It is valid until the context of `open_copy_plan` ends.
+    """
 
     inputs: CopyInputs
     planned: PlanResult
@@ -217,7 +220,7 @@ class PlannedCopy:
 
     @property
     def likely_renames(self) -> dict[str, str]:
-        """The missing columns, each with a new column that has at least nine in ten of its values."""
+        """The missing columns, each mapped to a new column with at least nine tenths of its values."""
         likely = sorted(
             (alike, pair)
             for number, pair in enumerate(self.inputs.terms.successions)
@@ -247,7 +250,7 @@ class PlannedCopy:
         return self.planned.sums.added[REMOVED]
 
     def keys(self, *kinds: str) -> list[str]:
-        """Up to ten keys of records of these kinds: outcomes of the plan, or `NEW` and `REOPENED`."""
+        """Up to ten keys of records with these outcomes, which may include `NEW` and `REOPENED`."""
         samples: Mapping[str, pa.Table] = self.planned.sums.samples
         if {NEW, REOPENED} & {*kinds}:
             samples = {**samples, **self._split_appeared_keys()}
@@ -272,7 +275,7 @@ class PlannedCopy:
     def _appearing_keys(self) -> tuple[Any, Any] | None:
         """The keys of appearing records, and a mask or a frame of the keys with versions at other times.
 
-        None if no record appears, and for a table without rows, in which all records are new.
+        Returns None if no record appears, or if the table has no rows, because all records are then new.
         """
         inputs, key = self.inputs, list(self.inputs.terms.key)
         rows = self.planned.rows(APPEARED) if inputs.table is not None and inputs.table.rows else None
@@ -323,7 +326,10 @@ def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
 
 
 def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
-    """The columns that decide whether a record is unchanged. None if the copy may touch unchanged records."""
+    """The columns that decide whether a record is unchanged.
+
+    Returns None if the copy may touch unchanged records.
+    """
     others = terms.feed is not None or terms.scope is not None or terms.other_scopes
     if others or terms.restated or not terms.in_order:
         return None
@@ -342,7 +348,7 @@ def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Seq
 
 
 def _unchanged_counts(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The counts of unchanged records, as their plan would return them. Values of new columns are NULL."""
+    """The counts that a plan of unchanged records would return. Values of new columns are not counted."""
     delivered, values = rows[DELIVERED], rows[SLICE].values
     counts = {UNCHANGED: delivered.rows, ROWS_DELIVERED: delivered.rows, CONTENT: delivered.content}
     counts |= {f"{HAD}{name}": values[name] for name in terms.compared}

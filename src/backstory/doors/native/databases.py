@@ -65,7 +65,7 @@ _SYNTAX: Final = ("42", "37", "22")
 def _rows_by_jdbc(
     store: IcebergStore, database: Database, folder: Path, of_parquet: Callable[[Path], SourceRows]
 ) -> SourceRows:
-    """The rows of one statement, and their time. `of_parquet` reads a file in the folder.
+    """The rows of a JDBC database, with their time. `of_parquet` returns the rows of a file in the folder.
 
     Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
     database does not respond.
@@ -125,7 +125,7 @@ class _Server:
         return reader.options(**{name: value for name, value in options.items() if value is not None}).load()
 
     def now(self, spark: SparkSession) -> datetime:
-        """The time of the database's clock, or this machine's time if it is not MySQL or MariaDB."""
+        """The current time of a MySQL or MariaDB server, or this machine's time for other databases."""
         if not self.is_mysql:
             return datetime.now(UTC)
         (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
@@ -235,9 +235,9 @@ def rows_of_database(
     retype: Mapping[str, ColumnType],
     declared: Mapping[str, ColumnType],
 ) -> Iterator[SourceRows]:
-    """The rows of a table or query, open for the context, with their time. See also `rows_of_files`.
+    """The rows of a table or query, with their time. They can be read until the context ends.
 
-    Raises the errors of `copy_out`.
+    See also `rows_of_files`. Raises the errors of `copy_out`.
     """
     types = {**declared, **retype}
     with ExitStack() as resources:

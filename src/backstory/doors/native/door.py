@@ -1,4 +1,4 @@
-"""Snapshots and feeds: the calls of the warehouse and the command line."""
+"""Snapshots and feeds: the functions that the warehouse and the command line call."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -91,7 +91,7 @@ def apply(
 
 
 def _place(store: IcebergStore, request: DeliveryRequest) -> IcebergStore:
-    """The store of the table, or of its branch for a preview."""
+    """The store itself, or the store of the table's branch for a preview."""
     if request.branch is None:
         return store
     return open_branch(store, request.into, request.branch, dry_run=request.dry_run)
@@ -165,7 +165,7 @@ def _rows(
     stored: LoadTable,  # noqa: ARG001
     request: DeliveryRequest,  # noqa: ARG001
 ) -> AbstractContextManager[SourceRows]:
-    """The rows of a source, open for the context.
+    """The rows of a source, which can be read until the context ends.
 
     Each kind of source (see `source_of`) has its own function.
     """

@@ -38,10 +38,11 @@ _ASIDE: Final = "_taken_back"
 
 
 def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mapping[str, DataType]]":
-    """A frame's columns, and by name the Spark types that are unknown, because all values are NULL.
+    """A frame's columns, and the Spark types that are unknown because all values are NULL, by column.
 
-    A nested type may be unknown in part: a list without elements, or a field without values. Unknown types
-    temporarily get STRING. Raises Refused for reserved and repeated names, and for types that no table has.
+    A nested type may be partly unknown, as for a list without elements or a field without values. Unknown
+    types are temporarily replaced by STRING. Raises Refused for reserved and repeated names, and for types
+    that tables cannot store.
     """
     refuse_names([field.name for field in fields])
     types = {field.name: type_with_void(field) for field in fields}
@@ -75,7 +76,7 @@ def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mappin
 
 
 def _nested_types(type_: "DataType") -> "list[DataType]":
-    """The type, and all types within it."""
+    """The type and all types nested in it."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     inner: list[DataType] = []
@@ -89,7 +90,7 @@ def _nested_types(type_: "DataType") -> "list[DataType]":
 
 
 def _filled_type(type_: "DataType", stored: ColumnType | None) -> ColumnType:
-    """A type whose unknown parts have the stored column's types, or else STRING."""
+    """The type, with its unknown parts replaced by the stored column's types, or else by STRING."""
     from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 
     parts = {} if stored is None else dict(stored.parts)
@@ -159,10 +160,10 @@ class EvolvedShape:
     """The table's shape, including the delivery's columns.
 
     `delivered` are the delivery's columns, including the key. `stored` is the table's shape with its new
-    names, or None for a new table. It omits columns that change their type because they have no values.
-    `added` are new columns, and `left_out` are delivered columns of unknown type. `retyped` maps the columns
-    whose stored values change type to their old types. `mistakes` are columns set aside because they were
-    added by mistake. `changes` describes all this in words.
+    names, or None for a new table. It omits columns without values whose type changes. `added` are new
+    columns, and `left_out` are delivered columns of unknown type. `retyped` maps the columns whose stored
+    values change type to their old types. `mistakes` are columns set aside because they were added by
+    mistake. `changes` describes the differences as text.
     """
 
     shape: Shape
@@ -176,7 +177,7 @@ class EvolvedShape:
     mistakes: frozenset[str] = frozenset()
 
     def former_name(self, name: str) -> str:
-        """The name that a column has had so far."""
+        """The name of a column before the renames of this delivery."""
         return next((old for old, new in self.renamed.items() if new == name), name)
 
     @property
@@ -228,9 +229,9 @@ def evolve_shape(
     """The table's shape after a later delivery. `empty` are delivered columns of unknown type.
 
     `is_valueless` returns whether a stored column has only NULLs. `is_taken_back` returns whether only
-    withdrawn statements have values in it. Such a column is set aside if another column is renamed to its
-    name. Raises UsageError for a rename of an unknown column. Raises Refused for a different key, and for a
-    type change that is not a widening.
+    withdrawn statements have values in the column. A column that is taken back is set aside if another column
+    is renamed to its name. Raises UsageError for a rename of an unknown column. Raises Refused for a
+    different key, and for a type change that is not a widening.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = replace(
@@ -341,7 +342,7 @@ def _assign_types(
     stored: Mapping[str, Column],
     retype: Mapping[str, ColumnType],
 ) -> tuple[tuple[Column, ...], list[str]]:
-    """The columns, with known types for empty columns, and the names of columns of unknown type."""
+    """The columns with types assigned to empty columns, and the names of columns of unknown type."""
     typed, left_out = [], []
     for column in columns:
         if column.name not in empty:
@@ -363,7 +364,7 @@ def _grows(old: ColumnType, new: ColumnType) -> bool:
 
 
 def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values keep the decimal number that they show, as when a FLOAT 72.1 becomes a DOUBLE."""
+    """Whether a new type keeps the displayed decimal numbers, as when a FLOAT 72.1 becomes a DOUBLE 72.1."""
     return (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
 
@@ -388,7 +389,7 @@ def _refuse_retypes(
 def _renames(
     before: Shape, rename: Mapping[str, str], delivered: Collection[str], is_taken_back: Callable[[str], bool]
 ) -> dict[str, str]:
-    """The renames that are still necessary, without renames that the table already has.
+    """The renames that the table does not have yet.
 
     A column that already has the new name gets another name, if it was added by mistake and taken back.
     """
@@ -454,12 +455,12 @@ def _widen_columns(
 ) -> list[Column]:
     """The user's columns in types that hold stored and delivered values.
 
-    Raises Refused for columns without such a type.
+    Raises Refused for columns whose stored and delivered types do not fit together.
     """
     came = {column.name: column.type for column in delivered}
     users, others = [], []
     for column in stored.user_columns:
-        name, keeps = column.name, column.name in stored.key or not may_retype  # its rows stay as they are
+        name, keeps = column.name, column.name in stored.key or not may_retype  # stored rows are unchanged
         type_ = retype.get(name, column.type)
         new = came.get(name, type_)
         if not widens(new, type_) and not _shows_same_numbers(new, type_):
@@ -477,7 +478,7 @@ def _widen_columns(
 class TypeChange:
     """A column whose delivered type differs from its stored type.
 
-    `both` is a type that holds all values of the two.
+    `both` is the common type of the two, or None if the column cannot change to a common type.
     """
 
     name: str
@@ -487,9 +488,9 @@ class TypeChange:
 
 
 def _holds_all(change: TypeChange) -> bool:
-    """Whether the type for both holds all values of both types.
+    """Whether the common type holds all stored and all delivered values exactly.
 
-    A DOUBLE holds integers and decimals of at most fifteen digits exactly.
+    A DOUBLE holds only integers and decimals of at most fifteen digits exactly.
     """
     if change.both is None or change.both.kind is not Kind.DOUBLE:
         return True
@@ -551,7 +552,7 @@ def column_ids(store: IcebergStore, table: IcebergTable | None, evolved: Evolved
 
 
 def delivered_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> tuple[int, ...]:
-    """The field ids of the delivered columns, written in full, so that they exclude later columns (V138)."""
+    """The field ids of the delivered columns. A full list excludes columns that are added later (V138)."""
     ids = column_ids(store, table, evolved)
     return tuple(sorted(ids[column.name] for column in evolved.delivered))
 

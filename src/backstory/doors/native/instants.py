@@ -72,7 +72,7 @@ class StoredInstants:
     table: IcebergTable
 
     def ends(self) -> tuple[datetime, datetime] | None:
-        """The first start, and the last start or end, of all versions, or None if there are no versions."""
+        """The earliest start and the latest start or end of all versions, or None without versions."""
         try:
             parts = [
                 (pc.min(rows[VALID_FROM]), pc.max(rows[VALID_FROM]), pc.max(rows[VALID_TO]))
@@ -206,8 +206,9 @@ def _instant(micros: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """The instant of a copy in its table: whether a copy for it is stored, and the next known instant.
+    """The instant of a copy, in relation to the instants that its table stores.
 
+    `is_stored` is true if a copy for the instant is stored, and `following` is the next known instant.
     `settled` is the settled interval after the copy, or None if the table does not remember copies. If
     `begins` is true, the table remembers copies from this one on. If `has_facts` is true, events, truncates
     or scoped copies are known from the instant on. `other_scopes` are the scopes of other copies for the same
@@ -276,7 +277,7 @@ def place_copy(
 def _place_among_marks(
     place: CopyPlace, stored: StoredInstants, marks: Sequence[Mark], evolved: EvolvedShape
 ) -> CopyPlace:
-    """The place in a table that remembers its copies, with the marks for its instant and the next one."""
+    """The place, completed from the marks of a table that remembers its copies."""
     at, scope = place.at, place.scope
     copies = [mark for mark in marks if mark.at == at and not mark.truncate]
     own = next((mark for mark in copies if mark.scope == scope), None)
@@ -295,7 +296,7 @@ def _place_among_marks(
 
 
 def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:
-    """Refuse a copy whose scope has records in common with a stored copy for the same instant (V43)."""
+    """Refuse a copy whose scope overlaps the scope of a stored copy for the same instant (V43)."""
     wanted = json.loads(scope or "{}")
     for other in other_scopes:
         other_values = json.loads(other or "{}")
@@ -387,7 +388,7 @@ def interval_micros(settled: Interval) -> Micros:
 
 
 def memory_properties(settled: Sequence[datetime | None], recorded: datetime) -> dict[str, str]:
-    """The table properties with which a memory begins (V28)."""
+    """The table properties that begin a memory (V28)."""
     return {SETTLED: interval_text(settled), MEMORY_SINCE: iso(recorded)}
 
 
@@ -407,7 +408,7 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
 
 
 def refuse_changed_scopes(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> None:
-    """Refuse a new name or type of a column that a remembered scope names.
+    """Refuse a new name or a type that is not wider for a column of a remembered scope.
 
     Marks store their scope as text, with the name and the value that the column had (V2).
     """
@@ -432,9 +433,9 @@ def refuse_changed_scopes(store: IcebergStore, table: IcebergTable, evolved: Evo
 def _refuse_narrow(
     stored: StoredInstants, marks: Sequence[Mark], following: datetime | None, evolved: EvolvedShape
 ) -> None:
-    """Refuse a copy if the next one lacked columns, whose values that copy took from earlier copies.
+    """Refuse a copy if the next copy lacked columns and kept their values from earlier copies.
 
-    A column matters if this copy has it, or if an earlier version has a value in it.
+    A column matters if this copy has it, or if a version before the next copy has a value in it.
     """
     if following is None:
         return

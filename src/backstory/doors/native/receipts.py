@@ -45,7 +45,7 @@ class DeliveryReceipt(Receipt):
 class DeliveryPlan(Receipt):
     """The plan of a delivery in a dry run (V120). `keys` has up to ten keys for each outcome.
 
-    `columns` has, for each differing column, the number of changed records (copy) or of new versions (feed).
+    `columns` maps each differing column to the number of changed records (copy) or new versions (feed).
     `taken_back` is the number of statements that would be withdrawn. `warnings` report writes by other
     programs since the previous delivery, and columns of a copy that lose values.
     """
@@ -79,8 +79,8 @@ def schema_changes(
     """The changes to columns as lines, with questions about likely renames.
 
     `renames` maps missing columns to their likely new names. `absences` are lines about missing columns, and
-    `undo` is the command that undoes the delivery. New columns in `with_commas` have numbers with decimal
-    commas as strings.
+    `undo` is the command that undoes the delivery. `with_commas` are columns whose strings are numbers with
+    decimal commas.
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
     after = f", after `{undo}` with {option('apply', value=True)}" if undo else ""
@@ -112,7 +112,7 @@ class FeedPlan(DeliveryPlan):
 
 
 def answer_without_changes(request: ApplyRequest, foreign: Sequence[str] = ()) -> FeedReceipt | FeedPlan:
-    """The answer if no message is a change (V59). Raises UsageError for a restatement of all keys."""
+    """The receipt or plan of a feed without changes (V59). Raises UsageError if all keys are restated."""
     if request.all_keys:
         raise bad_option(
             "No message is a change, so the order of the changes to withdraw is unknown.",

@@ -79,7 +79,7 @@ def _refuse_rows(rows: pa.Table, key: Sequence[str]) -> None:
 
 
 def names_in_first_file(source: SourceFiles, written: FileOptions) -> list[str]:
-    """The columns of the first file, or an empty list if its format requires reading it whole."""
+    """The columns of the first file, or an empty list if the whole file must be read to find them."""
     first = source.files[0]
     if source.format == "parquet":
         return list(pq.read_schema(first.path).names)
@@ -110,19 +110,19 @@ def keys_of_rows(store: IcebergStore, rows: pa.Table, key: Sequence[str]) -> lis
 
 
 def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether the key's types have the same strings in Arrow and Spark."""
+    """Whether Arrow and Spark write values of the key's types as the same strings."""
     return all(any(is_(rows[name].type) for is_ in WRITTEN_ALIKE) for name in key)
 
 
 def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Up to ten sorted keys of rows whose key has the same strings in Arrow and Spark."""
+    """Up to ten sorted keys of rows, for keys that Arrow and Spark write alike."""
     texts = rows.select(list(key)).slice(0, MAX_KEYS)
     texts = pa.table([values.cast(pa.string()) for values in texts.columns], names=texts.column_names)
     return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column") -> "DataFrame":
-    """The key of each row as strings, with these other columns."""
+    """The key of each row as strings, followed by other columns."""
     return rows.select(*(column(name).cast("string").alias(name) for name in key), *beside)
 
 
@@ -213,7 +213,7 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
 
 
 def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused:
-    """The error for columns of numbers whose strings have decimal commas."""
+    """The error for columns whose strings are numbers with decimal commas."""
     return Refused(
         stop.code,
         f"{stop.message} Its numbers have decimal commas.",
@@ -252,7 +252,7 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
 
 
 def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
-    """Raise Refused for a copy of whole rows with different columns, because every row then differs."""
+    """Raise Refused for a copy of whole rows with different columns, which would change the rows' keys."""
     if not missing and not added:
         return
     clauses = [f"the copy lacks {', '.join(missing)}"] if missing else []
@@ -292,12 +292,12 @@ def refuse_mass_null(
 
 
 def _share(part: int, whole: int) -> float:
-    """The smallest share in hundredths that allows this part."""
+    """The share of a part in the whole, rounded up to hundredths for use as a limit."""
     return ceil(Fraction(100 * part, whole)) / 100
 
 
 def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Warnings for columns that lose at least 20 values, or more than a tenth."""
+    """Warnings for columns that lose at least 20 values, or more than a tenth of their values."""
     return [
         f"column {name}: {lost} of {had} records lose their value"
         for name, (lost, had) in losses.items()

@@ -63,13 +63,13 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
 
 
 def cast_frame(rows: DataFrame, types: Mapping[str, ColumnType]) -> DataFrame:
-    """These columns in these types. Casts are SQL, so that Java parses all of them in one call."""
+    """The columns of a frame, cast to these types. Casts are SQL, so that Java parses them in one call."""
     casts = (f"CAST({quote(name)} AS {spark_type(type_)}) AS {quote(name)}" for name, type_ in types.items())
     return rows.selectExpr(*casts)
 
 
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
-    """The source with FLOAT columns as DOUBLE, showing the same numbers, where the table has DOUBLE."""
+    """The source with FLOAT columns as DOUBLE if the table has DOUBLE, without changing displayed numbers."""
     columns, _ = delivered_columns(source.fields)
     types = {rename.get(col.name, col.name): col.type for col in stored.columns}
     float_, double = ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE)

@@ -92,7 +92,7 @@ def refuses_absences(properties: Mapping[str, str], request: DeliveryRequest) ->
 
 
 def policy_property(properties: Mapping[str, str], request: DeliveryRequest) -> dict[str, str]:
-    """The table property for a new policy of refusing absences.
+    """The table property for a new policy on missing columns.
 
     `accept` applies to one delivery and is not stored.
     """
@@ -129,8 +129,8 @@ def _option_text(option: str, names: frozenset[str] | None) -> str:
 class Absences:
     """The columns that a delivery lacks. `new` has the columns that the last delivery of its kind had.
 
-    `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if the lists differ
-    from those in the newest commit that has lists.
+    `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if the newest
+    commit with lists has different lists.
     """
 
     kind: Kind
@@ -179,12 +179,12 @@ def mistakes_property(table: IcebergTable | None, evolved: EvolvedShape) -> Mapp
 
 
 def _mistaken_columns(table: IcebergTable | None, evolved: EvolvedShape) -> frozenset[str]:
-    """The columns that were added by mistake, and that no later delivery has had."""
+    """The columns that were added by mistake and that no later delivery had."""
     names = [] if table is None else json.loads(table.properties.get(MISTAKES, "[]"))
     known = evolved.mistakes.union(evolved.renamed.get(name, name) for name in names)
     return known.difference(column.name for column in evolved.delivered)
 
 
 def changes_table(line: str) -> bool:
-    """Whether a line of schema changes reports more than a missing column."""
+    """Whether a line of schema changes reports a change to the table, and not a missing column."""
     return _IS_MISSING not in line

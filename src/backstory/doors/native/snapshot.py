@@ -165,8 +165,8 @@ def _refuse_lost_rows(
 ) -> None:
     """Raise Refused for a copy of whole rows that closes too many rows, or has other columns.
 
-    Equal rows are counted once for each occurrence. If the columns differ, every row differs. If different
-    columns are accepted, only the number of rows is checked.
+    Equal rows are counted once for each occurrence. If different columns are accepted, each row may differ,
+    so only the decrease in the number of rows is checked.
     """
     request, before = inputs.request, copy.count(ROWS_BEFORE)
     added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new
@@ -181,7 +181,7 @@ def _refuse_lost_rows(
 
 
 def _records_absences(inputs: CopyInputs, absences: Absences) -> bool:
-    """Whether a commit without rows must record missing columns, or the policy for such copies."""
+    """Whether a commit without rows must record missing columns, or a new policy on missing columns."""
     if inputs.table is None:
         return False
     properties, request = inputs.table.properties, inputs.request
@@ -219,7 +219,7 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
 
 
 def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
-    """The row that remembers the copy (V31), and the place of the stored mark that it replaces."""
+    """The rows that remember the copy (V31), and the places of the stored marks that they replace."""
     place, terms = inputs.place, inputs.terms
     none = shape_rows(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
@@ -268,7 +268,7 @@ def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, re
 
 
 def in_few_files(added: Any, count: int, key: Sequence[str]) -> Any:
-    """A frame of added rows, sorted by key. One task writes a small number of rows, to few files (V12)."""
+    """The added rows, sorted by key if they are a frame. One task writes a small number of rows (V12)."""
     if added is None or isinstance(added, pa.Table | RowBatches):
         return added
     rows: DataFrame = added.coalesce(1) if count <= FEW else added

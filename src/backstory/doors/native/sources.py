@@ -76,7 +76,7 @@ class SourceRows:
     """The rows of a source. `size` is their size in the driver's memory, or None if it is unknown.
 
     `frame` makes a frame with these `fields`. `batches` reads columns by name without Spark, or is None if
-    only Spark can read the rows. `with_commas` are string columns with numbers that have decimal commas, and
+    only Spark can read the rows. `with_commas` are columns whose strings are numbers with decimal commas, and
     `images` are the columns with before-images. `instant` is the time of the rows, if the source records it.
     """
 
@@ -95,10 +95,10 @@ def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
 
 
 def storable_frame(frame: "DataFrame") -> "DataFrame":
-    """The frame, which raises Refused when Spark reads a value that no table holds.
+    """The frame, which raises Refused when Spark reads a value that no table can hold.
 
-    These are times outside the years 1 to 9999 and text that is not UTF-8, also within structs, lists and
-    maps.
+    Tables hold neither times outside the years 1 to 9999 nor text that is not UTF-8. Values within structs,
+    lists and maps are also checked.
     """
     from pyspark.sql.functions import raise_error, when
 
@@ -123,7 +123,7 @@ Unfit = Callable[["Column", "DataType"], "Column | None"]
 
 
 def _holds(value: "Column", type_: "DataType", unfit: Unfit) -> "Column | None":
-    """Whether a value is unfit, or a value within it, or None if no value of this type is."""
+    """Whether a value is unfit or contains an unfit value, or None if all values of the type are fit."""
     from pyspark.sql.functions import exists, map_keys, map_values
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -215,7 +215,7 @@ def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
 
 
 def _storable_within(field: pa.Field) -> pa.Field:
-    """The field with text in place of unknown parts of its type, unless the whole type is unknown."""
+    """The field with strings for the unknown parts of its type. A wholly unknown type is unchanged."""
     if pa.types.is_null(field.type) or not pa.types.is_nested(field.type):
         return field
     return storable_schema(pa.schema([field])).field(0)
@@ -225,7 +225,7 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
     """A pandas frame as an Arrow table, without its index.
 
     Raises Refused for columns that Arrow cannot convert, and for columns with several kinds of times, which
-    Arrow converts to one kind.
+    Arrow would convert to one kind.
     """
     try:
         rows = pa.Table.from_pandas(frame, preserve_index=False)
@@ -351,12 +351,12 @@ def rows_of_files(
     *,
     unmodified: Callable[[IcebergTable | None], str | None] | None = None,
 ) -> Iterator[SourceRows]:
-    """The rows of files of one format, open for the context. Columns of the table keep its types if possible.
+    """The rows of files of one format. They can be read until the context ends.
 
-    `rename` maps columns to new names, `retype` has new types, and `written` has the options of the format.
-    If a CSV cell equals the string that `unmodified` returns for the table, it is NULL and flagged in an
-    extra column. A column that a row of JSON lacks is also NULL and flagged (V138). Malformed input is
-    refused with its line before Spark starts.
+    Columns of the table keep its types if possible. `rename` maps columns to new names, `retype` has new
+    types, and `written` has the options of the format. If a CSV cell equals the string that `unmodified`
+    returns for the table, it is NULL and flagged in an extra column. A column that a row of JSON lacks is
+    also NULL and flagged (V138). Malformed input is refused with its line before Spark starts.
     """
     table = stored()
     known = {

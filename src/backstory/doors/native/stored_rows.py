@@ -76,9 +76,9 @@ def stored_slice(
 ) -> pa.Table:
     """The live rows of these keys that are open or end at or after `since` (microseconds), and later marks.
 
-    The result has these columns, places and row ids. Columns that the table lacks are NULL, and narrower
-    types are widened. It may have rows that no key needs. Without `keys`, it has the rows of all records.
-    If `low` is set, rows whose log position is at or after `low` are included, at any instant (V134). Raises
+    The result has the given columns, places and row ids. Columns that the table lacks are NULL, and narrower
+    types are widened. It may have rows that no key needs. Without `keys`, it has the rows of all records. If
+    `low` is set, rows whose log position is at or after `low` are included, at any instant (V134). Raises
     TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
@@ -167,7 +167,7 @@ def slice_schema(table: IcebergTable | None, columns: Iterable[Column]) -> pa.Sc
 
 
 def is_bounded(type_: pa.DataType) -> bool:
-    """Whether file bounds of this type cover every value."""
+    """Whether the bounds in files cover every value of this type."""
     return any(is_(type_) for is_ in BOUNDED)
 
 
@@ -235,7 +235,11 @@ def mark_condition() -> SparkColumn:
 
 
 def touched_versions(rows: DataFrame, terms: CopyTerms) -> DataFrame:
-    """The versions that a copy can touch: open versions if it is in order, or all that reach its instant."""
+    """The versions that a copy can touch.
+
+    A copy in order can touch only open versions. Any other copy can touch versions that reach its instant and
+    begin by the next copy.
+    """
     start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
         return rows.where(version_condition() & end.isNull())
@@ -273,7 +277,7 @@ def behind_place(rows: DataFrame, low: Position) -> SparkColumn:
 
 
 def join_places(places: Any, more: pa.Table) -> Any:
-    """The two sets of places joined into one, or None if both are empty."""
+    """The union of two sets of places, or None if both are empty."""
     if places is None:
         return more if len(more) else None
     if isinstance(places, pa.Table):

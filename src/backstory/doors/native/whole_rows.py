@@ -34,7 +34,7 @@ DERIVED_NAMES: Final = tuple(column.name for column in DERIVED)
 def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
     """Whether the key of a new table is the whole row.
 
-    The word `row` means this if no column has that name.
+    The word `row` means the whole row unless a column has that name.
     """
     return key is not None and tuple(key) == (ROW,) and not is_reserved(ROW, names)
 
@@ -47,7 +47,7 @@ def has_whole_rows(properties: Mapping[str, str]) -> bool:
 def with_row_key(
     table: IcebergTable | None, names: Sequence[str], request: SnapshotRequest
 ) -> SnapshotRequest:
-    """The request with the columns of the key, if it is the whole row, or else the same request.
+    """The request with the key column of whole rows if the key is the whole row, or else the same request.
 
     `names` are the columns of the source. Raises UsageError and Refused for options and columns that a table
     of whole rows cannot have.

@@ -56,9 +56,9 @@ _OPTIONS: Final = {
     "ignore_nulls": "ignore_null_updates",
 }
 OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
-# A delivery has at most one of these (V50).
+# A delivery has at most one of these options (V50).
 _EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
-# A string, or a name that is no field of a struct, no function and no prefix of a literal: date '2026-01-01'.
+# A string, or a name that is not a struct field, a function, or the prefix of a literal (date '2026-01-01').
 _NAMES: Final = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![\w.`])(?:`(?P<quoted>[^`]+)`|(?P<bare>[^\W\d]\w*)(?!\w|\s*[('"]))"""
 )
@@ -150,8 +150,9 @@ def _ordering(
 ) -> events.Ordering:
     """The order of the changes.
 
-    An expression gets the table's type if it is NULL in all rows, or if one of the two types widens to the
-    other, because their orders are the same. Rows with NULL are refused later, with their keys.
+    An expression gets the table's type if it is NULL in all rows. It also gets the table's type if one of the
+    two types widens to the other, because both types have the same order. Rows with NULL are refused later,
+    with their keys.
     """
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
@@ -174,7 +175,7 @@ def _ordering(
 
 
 def _row_expression(expression: Expression) -> Expression:
-    """The expression computed in each row.
+    """The expression to compute in each row.
 
     For local times, this is the clock time, which later becomes an instant.
     """
@@ -183,7 +184,7 @@ def _row_expression(expression: Expression) -> Expression:
 
 
 def _condition(source: SourceRows, expression: Expression) -> Expression:
-    """A condition. Raises UsageError for an expression whose type is not BOOLEAN."""
+    """The expression, as a condition. Raises UsageError if its type is not BOOLEAN."""
     type_ = _type_of(source, expression)
     if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
         raise bad_option(
@@ -216,7 +217,7 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
 
 def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettings:
-    """The settings. Columns of the order are ignored, unless they are tracked or overwritten (V49)."""
+    """The settings that ignore columns of the order, unless they are tracked or overwritten (V49)."""
     if settings.track is not None or not plain:
         return settings
     return replace(
@@ -250,8 +251,8 @@ def with_stored_meaning(
 ) -> ApplyRequest:
     """The request, with the table's options in place of missing options.
 
-    Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages in an
-    envelope define their own meaning.
+    `names` are the delivery's columns. Stored options for other columns do not apply. Messages in an envelope
+    define their own meaning.
     """
     if request.is_unwrapped:
         return request
@@ -334,7 +335,7 @@ class FeedInputs:
     """A feed and its table, with the shape and settings on which they agree.
 
     `evolved` is the table's shape with the feed's columns. `computed` maps names of extra columns to
-    expressions. The expressions of the order are first.
+    expressions. The expressions of the order are the first entries.
     """
 
     store: IcebergStore
@@ -360,7 +361,7 @@ class FeedInputs:
     def event_mapping(self, *, counted: bool) -> events.EventMapping:
         """The mapping of the source's rows to events.
 
-        If `counted` is true, rows have a number in their source.
+        If `counted` is true, errors contain the row's number in the source.
         """
         request, evolved = self.request, self.evolved
         names = {column.name for column in evolved.delivered}
@@ -380,7 +381,7 @@ class FeedInputs:
 
     @property
     def stored_log(self) -> LogProgress | None:
-        """The progress of the table's log, or None."""
+        """The progress of the table's log, or None if there is no table or no log."""
         return None if self.table is None else stored_log(self.table.properties)
 
     def terms(self, last: int | None, log: LogProgress | None = None) -> FeedTerms:
@@ -412,7 +413,10 @@ class FeedInputs:
 
 
 def _window(request: ApplyRequest, last: int | None) -> tuple[int, int] | None:
-    """The restated window. By default, it ends just after the last event (V86)."""
+    """The restated window, or None if nothing is restated.
+
+    By default, the window ends just after the last event (V86).
+    """
     if request.restate_from is None:
         return None
     start = micros_of(request.restate_from)
@@ -422,7 +426,7 @@ def _window(request: ApplyRequest, last: int | None) -> tuple[int, int] | None:
 
 
 def renamed_options(properties: Mapping[str, str], evolved: EvolvedShape) -> dict[str, str]:
-    """The properties with the options of feeds, if columns have new names.
+    """The properties with options of feeds that change because columns are renamed.
 
     A column that was added by mistake and set aside keeps its name in the options. Columns that feeds drop
     are not columns of the table, so they keep their names too.
@@ -446,7 +450,7 @@ def refuse_retyped_order(properties: Mapping[str, str], evolved: EvolvedShape) -
     """Raise Refused if a column that orders the changes of feeds gets a type with another order.
 
     The types of an order never change (V13), so the table would refuse every later feed. The first expression
-    of an order is a time, for which the column may have other types.
+    of an order is a time, so its column may change its type.
     """
     types = {column.name: column.type for column in evolved.shape.user_columns}
     further = zip(

@@ -55,8 +55,8 @@ class LocalTimes:
     def instants(self, times: pa.Array, *, counted: bool) -> pa.Array:
         """The instants of local times. Their own zone is ignored: 02:10 means 02:10 on the zone's clocks.
 
-        If a side is set, a skipped time becomes the first instant after the gap. Otherwise Refused is raised
-        for skipped and repeated times, with their row if rows are `counted`.
+        If a side is set, a skipped time becomes the first instant after the gap. Otherwise, raises Refused
+        for skipped and repeated times. The error contains the row's number if `counted` is true.
         """
         clock = pa.timestamp("us")
         local = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(clock)
@@ -119,7 +119,7 @@ def only_adds_side(stored: str, requested: str) -> bool:
 
 
 def _is_one(text: str) -> bool:
-    """Whether a string is a single expression: no top-level commas, and balanced brackets."""
+    """Whether a string is a single expression, with balanced brackets and no top-level commas."""
     depth = 0
     for letter in re.sub(r"'[^']*'", "", text):
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -131,7 +131,7 @@ def _is_one(text: str) -> bool:
 def refuse_no_instant(type_: ColumnType, expression: Expression, *, zoned: bool) -> None:
     """Raise UsageError for types that are not times, and for times without a zone unless `zoned` is true.
 
-    If `zoned` is true, times without a zone are in UTC, as strings in files are.
+    If `zoned` is true, times without a zone are in UTC, as in files.
     """
     if type_.kind is Kind.NAIVE_DATETIME and not zoned:
         raise UsageError(
@@ -152,7 +152,7 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
     """The times as instants: local times in their zone, dates as their first instant in UTC.
 
     Strings are ISO 8601, in UTC if they have no offset. Raises Refused `unreadable-instant` for other
-    strings, with their row if rows are `counted`.
+    strings. The error contains the row's number if `counted` is true.
     """
     if (local := local_times(expression)) is not None:
         return local.instants(instants_of(values, local.time, counted=counted), counted=counted)
@@ -328,7 +328,7 @@ class EventMapping:
     """The mapping of rows to events: the delivered columns in the table's types, and the table's field ids.
 
     `numbers` has all columns outside the key. Columns that are not delivered are unmodified. If `counted` is
-    true, rows have a number in their source. `before` are the columns of before-images.
+    true, errors contain the row's number in the source. `before` are the columns of before-images.
     """
 
     delivered: tuple[Column, ...]
@@ -411,7 +411,7 @@ def _asserted_columns(
 
 
 def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
-    """The distinct rows of a boolean matrix, and for each row the number of its pattern."""
+    """The distinct rows of a boolean matrix, and the index of each row among them."""
     count, width = sets.shape
     packed = np.packbits(
         np.column_stack([sets, np.ones(count, bool)]), axis=1

@@ -68,7 +68,7 @@ def local_computation(expression: Expression, schema: pa.Schema) -> Compute | No
 
 
 def _comparison(expression: Expression, names: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """The column and the texts that an expression compares; None for any other expression."""
+    """The column and the strings that an expression compares, or None and no strings."""
     match = _CONDITION.fullmatch(expression) if isinstance(expression, str) else None
     if match is None:
         return None, ()

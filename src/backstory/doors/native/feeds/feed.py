@@ -95,7 +95,7 @@ def open_feed(
         if table is not None:
             require_layout(table, Layout.VERSIONS)
             refuse_feed(request.into, table.properties)
-        if not source.fields.names and not request.all_keys:  # JSON without a line
+        if not source.fields.names and not request.all_keys:  # a JSON file without lines
             foreign = () if table is None else table.foreign_writes
             answer = answer_without_changes(request, foreign)
             yield Plan(table, None, Note(DOOR, ""), lambda _: answer, request.dry_run)
@@ -116,7 +116,7 @@ def open_feed(
 
 
 def _note(feed: FeedInputs, planned: PlannedFeed, absent: Absences, batch: StreamBatch | None) -> Note:
-    """The properties of the commit. Its token is a digest of the events (V14)."""
+    """The note for the commit. Its token is a digest of the events (V14)."""
     recorded = iso(feed.memory.recorded)
     content = json.dumps([str(feed.request.into), recorded, planned.content])
     token = hashlib.sha256(content.encode()).hexdigest()
@@ -154,7 +154,10 @@ def _outcomes(planned: PlannedFeed) -> dict[str, int]:
 
 
 def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
-    """The Change of a feed, with the meaning of its rows, or None if nothing changes (V59)."""
+    """The Change of a feed, or None if nothing changes (V59).
+
+    `meaning` is the table property with the feed's options.
+    """
     table, evolved = feed.table, feed.evolved
     policy = policy_property({} if table is None else table.properties, feed.request)
     if not planned.new_row_count:

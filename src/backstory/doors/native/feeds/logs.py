@@ -181,8 +181,8 @@ def _one_source(source: LogSource) -> LogProgress:
 def _restart_reason(known: LogProgress, source: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
     """The reason why messages belong to a log other than the table's, or an empty string if they do not.
 
-    A log has started again if positions fall while times rise: for all messages, or for some if a new log was
-    requested.
+    A log has started again if positions fall while times rise. This must hold for all messages, or only for
+    some if a new log was requested.
     """
     one, other = f"{known.server}/", f"{source.server}/"
     if known.connector and source.connector and known.connector != source.connector:

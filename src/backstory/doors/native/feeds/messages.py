@@ -50,7 +50,7 @@ LINES: Final = pa.schema([(VALUE, pa.string())])
 LINES_AT_ONCE: Final = 1 << 14
 # The rows of a feed and the request that reads them, or an empty tuple if no message is a change.
 FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
-# Reads all messages, or raises TooLarge; and reads them with Spark.
+# The first function reads all messages or raises TooLarge. The second one reads them with Spark.
 Messages = tuple[Callable[[MemoryLease], pa.Table], Callable[[], "DataFrame"]]
 Batches = Iterator[pa.RecordBatch]
 
@@ -60,7 +60,7 @@ class MessageRows:
     """The rows of messages: the record's `own` columns, and extra columns with their meaning.
 
     `order` has the columns that order the rows: positions in the `log`, or requested paths. `images` are the
-    own columns with before-images. Without rows, these are the columns and types of a whole feed.
+    own columns with before-images. An instance without rows describes the columns and types of a whole feed.
     """
 
     rows: pa.Table
@@ -131,7 +131,7 @@ def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) 
 
 
 def _request_of_rows(request: ApplyRequest, rows: MessageRows) -> ApplyRequest:
-    """The request that reads the meaning of rows from their extra columns."""
+    """The request with options that read the meaning of rows from their extra columns."""
     operation = OPERATION.format(request.envelope)
     own = {*rows.order, operation, BEFORE_IMAGE}
     return evolve(
@@ -186,7 +186,7 @@ def _unwrap_debezium_in_tasks(
         texts = [name for name in (KEY, VALUE) if name in messages.columns]
         messages = messages.select(*map(quote, texts))
     described = map_batches(messages, partial(_describe_batches, unwrap), "part binary").collect()
-    # Tasks of ours wrote these.
+    # Our own tasks wrote these bytes.
     parts: list[MessageRows] = [pickle.loads(row["part"]) for row in described]  # noqa: S301
     if not parts:
         return None
@@ -262,7 +262,7 @@ def _unwrap_change_feed(
 
 
 class Envelope(NamedTuple):
-    """How messages in an envelope become rows of a feed: on the driver, and in Spark's tasks."""
+    """The functions that unwrap messages in an envelope, on the driver and in Spark's tasks."""
 
     unwrap: Callable[[pa.Table, ApplyRequest, Sequence[str]], MessageRows]
     unwrap_in_tasks: Callable[["DataFrame", Unwrap, Sequence[str]], "tuple[MessageRows, DataFrame] | None"]
@@ -278,7 +278,7 @@ assert ENVELOPES.keys() == {*get_args(EnvelopeName)}
 def messages_of_lines(
     store: IcebergStore, files: Sequence[SourceFile], request: ApplyRequest, resources: ExitStack
 ) -> Messages:
-    """The lines of files as messages of Debezium. Temporary files are removed with `resources`."""
+    """The lines of files as Debezium messages. Temporary files are removed with `resources`."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
     lines = [unpack(file, folder) for file in files]
     encoding, unavailable = request.text_encoding, request.unmodified or UNAVAILABLE

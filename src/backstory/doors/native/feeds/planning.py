@@ -59,7 +59,7 @@ class PlannedFeed:
 
     `samples` has a few keys for each outcome. `removed_places` and `new_rows` may be None, and
     `new_row_count` counts the new rows. `content` is a digest of the events as a number, and `log` is the
-    progress of their log. `sets_columns` is false if all events delete.
+    progress of their log. `sets_columns` is true if any event is an upsert.
     """
 
     feed: FeedInputs
@@ -83,7 +83,7 @@ class _Events:
     """The events of a feed, as an Arrow table or a frame, and facts about all of them.
 
     `instants` are their times in microseconds. For a frame, these are only the first and last unsettled
-    times. `truncates` are the events that truncate, and `span` is their span in the log.
+    times. `truncates` are the truncates among the events, and `span` is the span of all events in the log.
     """
 
     rows: pa.Table | DataFrame
@@ -174,7 +174,7 @@ def _plan_terms(
 def _held_side(
     rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None
 ) -> LocalSide:
-    """A side with rows that the driver holds, without the events of one kind. Raises TooLarge for frames."""
+    """A side of rows in the driver's memory, without events of one kind. Raises TooLarge for frames."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
     if excluded is not None:
@@ -261,7 +261,7 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
 
 
 def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFrame:
-    """The events of records, without truncates, as a frame."""
+    """The events as a frame, without truncates."""
     rows = events.rows
     if isinstance(rows, pa.Table):
         rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(
@@ -404,7 +404,7 @@ def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
 def _with_truncates(
     feed: FeedInputs, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
 ) -> pa.Table:
-    """The slice, and truncates of the log that are earlier in time but follow some of the messages."""
+    """The slice with truncates that are earlier in time but follow some of the messages in the log."""
     known = feed.stored_log
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
@@ -447,7 +447,7 @@ def _keys(
 ) -> stored_rows.KeysSince | None:
     """The keys of events, and the instants from which their records can change.
 
-    None if all records can change.
+    Returns None if all records can change.
     """
     truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
