@@ -38,7 +38,7 @@ from backstory.stores.iceberg.store import IcebergStore, load
 def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
     """Add every manifest in a file, or in a folder and its subfolders.
 
-    Raises UsageError if one is invalid.
+    Raises UsageError if a manifest is invalid.
     """
     datasets = find_datasets(registry.stored_datasets(store, namespace), [path])
     return [add_one(store, dataset, dry_run=dry_run) for dataset in datasets]
@@ -49,7 +49,7 @@ def add_each(
 ) -> list[Added]:
     """Add the manifests of files and folders.
 
-    If one is invalid, its receipt has the error and the others are added.
+    If a manifest is invalid, its receipt has the error, and the other manifests are added.
     """
     receipts: list[Added] = []
     first: dict[str, Dataset] = {}
@@ -99,19 +99,19 @@ def _create(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool) ->
     columns, _ = _columns(wanted, wanted.schema)
     shape = Shape(wanted.name, columns, _key(wanted.dataset), Layout.ODF)
     change = Change(into=shape, properties=_properties(wanted.dataset, wanted.schema))
-    # There are no retries here and for updates, because the manifest was checked against this state.
+    # Neither creation nor updates are retried, because the manifest was checked against this state.
     commit_change(store, None, change, Note(DOOR, wanted.manifest_hash), dry_run=dry_run)
 
 
 def _properties(dataset: Dataset, schema: Mapping[str, Any] | None) -> dict[str, str]:
-    """The table properties that store a manifest and, if it is new, the document of the columns."""
+    """The table properties that store a manifest and the document of the columns, if there is a new one."""
     return properties_of(dataset) | ({SCHEMA: canonical(schema)} if schema else {})
 
 
 def _columns(
     wanted: RegisteredDataset, schema: Mapping[str, Any] | None
 ) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
-    """All columns of a dataset's table, and its data columns, according to the document of its columns."""
+    """All columns of a dataset's table, and only the data columns, from the document of its columns."""
     columns = wanted.columns
     expected = expected_of(schema, columns.system, columns.time)
     data, dated = (expected.fields, bool(expected.dated)) if expected else ([], False)
@@ -121,7 +121,7 @@ def _columns(
 def _change_of_manifest(
     before: RegisteredDataset, wanted: RegisteredDataset, schema: Mapping[str, Any] | None
 ) -> Change:
-    """The change to columns and properties for a changed manifest, with the new document of the columns."""
+    """The change to columns and properties for a changed manifest. `schema` is the columns' new document."""
     assert before.table is not None
     old, new = before.columns, wanted.columns
     every, data = _columns(wanted, schema or before.schema)

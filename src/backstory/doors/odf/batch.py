@@ -1,4 +1,4 @@
-"""A batch: rows that were read and preprocessed, checked and converted to the dataset's columns (2.1, 2.8).
+"""A batch: preprocessed rows that are checked and converted to the dataset's columns (2.1, 2.8).
 
 The event time is an instant, a day, or a calendar year (decisions O5 and O13). Columns that need no
 conversion are taken from Arrow tables, without Spark.
@@ -152,7 +152,7 @@ def conform_columns(
 
 
 def _fill_voids(value: "Column", actual: "spark.DataType", expected: "spark.DataType") -> "Column":
-    """The value, with parts of void type replaced by NULLs of the expected types."""
+    """The value, with NULLs of the expected types for parts of void type."""
     match actual, expected:
         case spark.NullType(), _:
             return sf.lit(None).cast(expected)
@@ -448,7 +448,7 @@ def delivered_side(
     *,
     inferred: bool,
 ) -> DeliveredSide:
-    """Convert the rows of a frame to the dataset's columns `expected`, which are None before the first rows.
+    """Convert the rows of a frame to the dataset's columns. `expected` is None before the first rows.
 
     If `inferred` is set, no columns were declared, and columns named like system columns get a leading `_`
     (D32). Raises Refused, with names and types of columns, for columns that do not fit.

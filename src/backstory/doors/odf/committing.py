@@ -94,7 +94,7 @@ def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str |
     """The token by which a file of a run is recognized if the run is repeated (R81).
 
     Without a run id, there is no token. The token contains the place of a polled file, or the name and
-    content of a pushed file, whose folder may differ in a second attempt.
+    content of a pushed file. The folder of a pushed file may differ when the run is repeated.
     """
     if run.run_id is None:
         return None
@@ -108,9 +108,9 @@ def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str |
 def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     """The head of a dataset, for a commit that follows it.
 
-    Raises Refused if the table has more rows than the newest known commit counts, because offsets would be
-    used twice. This happens if other programs expire a commit before the log contains it. Fewer rows are
-    refused if commits are known only from the log.
+    Raises Refused if the table has more rows than its newest known commit recorded, because offsets would be
+    used twice. This happens if other programs expire a commit before the log contains it. Also raises Refused
+    for fewer rows, if commits are known only from the log.
     """
     head = head_of(store, dataset)
     rows, counted = (dataset.table.rows if dataset.table else 0), head.next_offset
@@ -144,7 +144,7 @@ class Ingestion:
 
 
 def event_of(ingestion: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
-    """The event that records a commit of `rows` rows. A changed manifest is included."""
+    """The event that records a commit of `rows` rows. It includes the manifest if that has changed."""
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     contents = dict(head.event.get("contents") or {})
     if file.content is not None:
@@ -174,7 +174,7 @@ def event_of(ingestion: Ingestion, rows: int, watermark: datetime | None) -> dic
 
 
 def _source_progress(file: DatasetFile, head: Head) -> dict[str, Any]:
-    """The progress of the polling source: its place, its state, and whether the dataset has all its data."""
+    """The progress of the polling source: its place, its state, and whether all of its data were ingested."""
     fetch, state = fetch_hash(file.source), file.fetched.state
     if fetch is None:
         return {name: head.event.get(name) for name in ("source_state", "fetch", "complete", "polled")}
@@ -197,7 +197,7 @@ def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
 
 
 def records_more(event: Mapping[str, Any], head: Head) -> bool:
-    """Whether an event without rows records news about the source (section 2.1, step 10)."""
+    """Whether an event without rows records new progress of the source (section 2.1, step 10)."""
     return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
 
 
@@ -328,7 +328,7 @@ def _extend_shape(table: IcebergTable, wanted: Sequence[Column]) -> Shape:
 
 
 def write_log(store: IcebergStore, name: TableName) -> None:
-    """Bring the log of a dataset up to date. An error is only logged and never makes a pull fail."""
+    """Bring the log of a dataset up to date. An error is only logged, so that the pull does not fail."""
     try:
         chain.bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:

@@ -186,7 +186,7 @@ def _open_plan(
 ) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
     """Plan the delivery against the current dataset.
 
-    The result is the receipt, and whether there was a commit.
+    The plan's result is the receipt, and whether there was a commit.
     """
     dataset = file.dataset()
     head = committing.head_to_extend(store, dataset)
@@ -234,8 +234,8 @@ def _read(
 ) -> tuple[StagedRows | None, str | None]:
     """The rows of a file, and the digest of a strict changelog.
 
-    The rows can be read until `resources` is closed. For an empty file without declared columns, None takes
-    their place.
+    The rows can be read until `resources` is closed. The rows are None for an empty file without declared
+    columns.
     """
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
@@ -258,7 +258,7 @@ def _read(
 def _is_outrun(file: committing.DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
     """Whether another pull was faster, so that the file's data may already be in the dataset.
 
-    The next pull continues from there, or from another place if the manifest changed.
+    The next pull continues from the newest commit, or from another place if the manifest changed.
     """
     if dataset.table is None or file.after is None:
         return False

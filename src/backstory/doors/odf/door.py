@@ -70,7 +70,7 @@ def pull(
     """Pull a dataset.
 
     The receipt contains the error, if there is one. `before` is a poll that was made without the store. The
-    pull continues from it.
+    pull continues from that poll.
     """
     run = before.run if before else request.run()
     try:
@@ -151,8 +151,8 @@ def _plan_watermark(
 ) -> Iterator[Plan[DatasetReceipt]]:
     """Plan a block without rows, for a watermark that was set manually.
 
-    The watermark may only move forward (decision O20). There is no change if the new watermark equals the old
-    one.
+    The watermark may only move forward (decision O20). Nothing changes if the dataset already has this
+    watermark.
     """
     dataset = registry.reload(store, name)
     head = committing.head_to_extend(store, dataset)
@@ -282,7 +282,7 @@ def _ending(path: Path) -> str:
 
 
 def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
-    """The source with its schema, but in another format than the manifest's."""
+    """The source with its schema, but read in this format instead of the manifest's format."""
     if format_ is None or FORMATS.get(format_) == source.read.kind:
         return source
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)

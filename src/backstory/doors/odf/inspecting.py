@@ -139,7 +139,7 @@ def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None
 
 
 def _head(head: Head) -> dict[str, Any] | None:
-    """The newest commit's block and state, for people, or None if there is no commit."""
+    """The newest commit's block and state, for display, or None if there is no commit."""
     if head.block is None:
         return None
     return {

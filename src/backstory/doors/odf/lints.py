@@ -58,7 +58,7 @@ REMOVED: Final = {
 
 
 def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
-    """The path and a description of each literal secret in a manifest, including replaced events."""
+    """The path and a description of each literal secret in a manifest, including its replaced events."""
     for number, event in enumerate(document["content"]["metadata"]):
         for place, what in _of_fetch(event.get("fetch") or {}):
             yield ("content", "metadata", number, "fetch", *place), what
@@ -175,7 +175,7 @@ def _lint(dataset: Dataset, code: str, level: Level, path: DocumentPath, message
 
 
 def secrets(dataset: Dataset) -> list[Lint]:
-    """The lint L11: an error for each secret in the manifest."""
+    """The findings of lint L11: an error for each secret in the manifest."""
     why = "and everybody who may read the table can read it"
     remedy = "Replace it with ${NAME}, set the variable NAME where backstory runs, and change the secret."
     return [
@@ -185,7 +185,7 @@ def secrets(dataset: Dataset) -> list[Lint]:
 
 
 def refuse_errors(findings: Iterable[Lint]) -> None:
-    """Raise UsageError for the first lint that is an error. The code is like `lint-L2`."""
+    """Raise UsageError for the first lint that is an error, with a code such as `lint-L2`."""
     for lint in findings:
         if lint.level is Level.ERROR:
             raise UsageError(f"lint-{lint.code}", f"{lint.place}: {lint.message}.", lint.remedy)

@@ -1,7 +1,7 @@
 """The queries of preprocess: SQL over the batch, which is the table `input` (section 1.7).
 
-A manifest may have an untrusted author. A manifest's queries may only compute on their batch and on datasets
-that they name (O12). The queries' output columns are analysed before any rows exist (section 2.11, R33).
+The author of a manifest may be untrusted. Its queries may only compute on their batch and on datasets that
+they name (O12). The queries' output columns are analysed before any rows exist (section 2.11, R33).
 """
 
 import re
@@ -89,7 +89,7 @@ def others_read(store: IcebergStore, namespace: str, query: str, known_tables: f
 
 @contextmanager
 def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
-    """The output of the query without an alias, as a context.
+    """A context with the output of the query that has no alias.
 
     Each query can read `input` and the earlier queries. `namespace` is the schema of the datasets that a
     query may read. Raises UsageError for a forbidden query (the checked text is the one that runs), and for a

@@ -173,7 +173,7 @@ class Added(Receipt):
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Callbacks of a pull: for an added manifest, and for a dataset's beginning, progress and receipt."""
+    """Callbacks of a pull, for an added manifest and for the start, progress and receipt of a dataset."""
 
     added: Callable[[Added], None] = ignore
     begun: Callable[[str], None] = ignore

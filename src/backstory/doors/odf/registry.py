@@ -1,6 +1,6 @@
 """The datasets of a warehouse: tables whose properties contain their manifests, and their system columns.
 
-In command arguments, datasets are named by their names or by manifest files.
+Command arguments identify datasets by name or by manifest file.
 """
 
 import json
@@ -181,7 +181,7 @@ def properties_of(dataset: Dataset) -> dict[str, str]:
 class DatasetRegistry(Generic[Table]):
     """The datasets of a schema.
 
-    The registry is made from a function that lists the schema's tables, and a function that loads a table.
+    The registry uses a function that lists the schema's tables and a function that loads a table.
     """
 
     namespace: str
@@ -274,8 +274,8 @@ def dataset_of(table: Table | None) -> KnownDataset[Table] | None:
 def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
     """A mapping of system columns' present names to their names in an older manifest.
 
-    The mapping contains only renamed columns. Returns None if the table is not a dataset, or if the manifest
-    is invalid, e.g. forged.
+    The mapping contains only renamed columns, and is empty if the encodings differ. Returns None if the table
+    is not a dataset, or if the manifest is invalid, e.g. forged.
     """
     now = dataset_of(table)
     if now is None:
@@ -321,7 +321,7 @@ def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
 
 
 def find_datasets(datasets: DatasetRegistry[Table], wanted: Iterable[Argument]) -> list[KnownDataset[Table]]:
-    """The datasets in files and folders and under names, each once.
+    """The datasets that files, folders and names refer to, without repeats.
 
     Raises UsageError for any other argument.
     """

@@ -183,7 +183,7 @@ def logged_tables(
 ) -> Iterator[pa.Table]:
     """The log as tables of a side with this schema.
 
-    With `keys`, most rows in the tables have one of the keys. Raises Unreadable for files that cannot be read
+    If `keys` is given, most rows with other keys are skipped. Raises Unreadable for files that cannot be read
     exactly without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
@@ -337,8 +337,8 @@ def plan_part(
 ) -> PartPlan:
     """The events of a part.
 
-    If a required value is NULL, an event time is unreadable, another time is outside the years 1 to 9999, or
-    text is not UTF-8, the plan has only counts.
+    The plan has only counts if a row is faulty. Faults are NULLs in required columns, unreadable event times,
+    other times outside the years 1 to 9999, and text that is not UTF-8.
     """
     delivered = sides[DELIVERED]
     failed = {f"{NULLS}{name}": delivered[name].null_count for name in required}

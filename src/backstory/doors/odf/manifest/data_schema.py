@@ -37,7 +37,7 @@ def _kind_is_required(schema: dict[str, Any]) -> None:
 
 
 class ManifestPart(BaseModel):
-    """A part of the document: frozen, and unknown fields are an error.
+    """A part of the document. Parts are immutable, and unknown fields are errors.
 
     A class with a `kind` has it as its first field, in any of three spellings.
     """
@@ -103,9 +103,9 @@ def spellings(names: Sequence[str]) -> list[str]:
 class ByKind:
     """A marker for a union of parts that `kind` distinguishes.
 
-    If `short`, a string is accepted as the kind. `noun` is the name of the union in errors. `refused` has the
-    reason and the remedy for each refused kind, in lower case. Refused kinds are kinds from other versions,
-    and kinds that a manifest must not contain.
+    If `short` is true, a string is accepted as the kind. `noun` is the name of the union in errors. `refused`
+    has the reason and the remedy for each refused kind, in lower case. The refused kinds are from other
+    versions, or must not be in a manifest.
     """
 
     noun: str

@@ -297,8 +297,8 @@ def fold(
 ) -> Dataset:
     """The dataset of a manifest.
 
-    Raises UsageError, with the line in `written`, if the manifest breaks a rule. `known` is whether the
-    warehouse has the dataset: only then are there sources to disable.
+    Raises UsageError, with the line in `written`, if the manifest breaks a rule. `known` is true if the
+    warehouse has the dataset, because only then can a source be disabled.
     """
     document = to_document(snapshot)
     refuse_broken_rules(snapshot, written or manifest_document(document), known=known)

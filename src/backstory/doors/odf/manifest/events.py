@@ -106,7 +106,7 @@ BY_THE_SYSTEM = {
     kind.lower(): (f"{kind} is an event that the system writes itself", "Remove it from the manifest.")
     for kind in ("Seed", "AddData", "ExecuteTransform")
 }
-# The bytes of an Arrow schema; deprecated in the format.
+# The bytes of an Arrow schema, which are deprecated in the format.
 OLD_SCHEMA = "rawArrowSchema"
 IN_FIELDS = "Write schema: {fields: [{name: city, type: String}, ...]}."
 
