@@ -1,6 +1,6 @@
 """WriteBatch and WriteHistoryBatch as deliveries (sections 2.8, 2.9 and 5).
 
-The rows of a batch are read as columns of the table, checked for completeness, and planned.
+The rows of a batch are read under the table's column names, checked for completeness, and planned.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ def refuse_incomplete(
 
     `kind` is earliest, replace, update or delete. `needed` is the time column that must have a value in each
     row. `first` is the number of earlier rows in the file. A replace row of a history also needs an end,
-    because without one its version might still be true. An update row without `_fivetran_start` may close a
-    version, but may not change a value.
+    because without an end, its version might still be valid. An update row without `_fivetran_start` may
+    close a version, but may not change a value.
     """
     instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
     required = [*key, *instants]
@@ -62,7 +62,7 @@ def refuse_incomplete(
 def _row_faults(
     kind: str, rows: Rows, key: Sequence[str], needed: str | None, instants: Sequence[str]
 ) -> Iterator[tuple[str, pa.Array | pa.ChunkedArray, str]]:
-    """The rules for rows of one kind: a column, a mask of the rows that break the rule, and the reason."""
+    """The rules for rows of one kind: for each rule, a column, a mask of rows that break it, and a reason."""
     for name in key:
         yield name, pc.invert(rows.known[name]), "the key is marked unmodified"
     if kind == "replace":
@@ -105,8 +105,8 @@ class RequestFiles:
 class Batch:
     """The files of a request as rows of the request's table.
 
-    A batch is small enough to be sent to Spark's tasks. `types` are the table's columns in their order.
-    `sources` are their names in files and messages.
+    A batch is small enough to be sent to Spark's tasks. `types` are the types of the table's columns, in
+    order. `sources` are the columns' names in files and messages.
     """
 
     types: Mapping[str, ColumnType]
@@ -157,7 +157,7 @@ class Batch:
         return self.files.parts
 
     def decode(self, lease: MemoryLease) -> DecodedBatch:
-        """All rows of the files.
+        """The change that the rows of all files describe.
 
         Raises Refused for an unreadable file, and TooLarge if the lease is exceeded.
         """
@@ -177,7 +177,7 @@ class Batch:
             first += rows.count
 
     def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
-        """The change that rows of each kind describe.
+        """The change that rows describe, by kind of row.
 
         The rows have all columns of the table, or at least the required columns.
         """

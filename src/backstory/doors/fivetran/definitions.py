@@ -157,7 +157,7 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
 
 
 def refuse_foreign(shape: Shape) -> None:
-    """Raise Refused if a column of another tool has a type that no Fivetran type matches."""
+    """Raise Refused if another tool added a column whose type matches no Fivetran type."""
     for column in shape.columns:
         if not column.type.flat:
             raise Refused(
@@ -176,7 +176,7 @@ def can_flag(shape: Shape, column: Column) -> bool:
 def definition_of(shape: Shape, name: str) -> common.Table:
     """The definition of a shape for DescribeTable: columns, types, keys and decimal parameters.
 
-    Columns of other tools are left out if their type is not in the contract. A history table's
+    Columns that other tools added are omitted if their type is not in the contract. A history table's
     `_fivetran_start` is a key column, as in CreateTable (section 2.4).
     """
     key = {*shape.key, START} if shape.layout is Layout.FIVETRAN_HISTORY else set(shape.key)
@@ -193,7 +193,7 @@ def definition_of(shape: Shape, name: str) -> common.Table:
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
-    """Add, retype and, with `drop_columns`, drop columns, and change the key, in one commit.
+    """Add and retype columns, drop columns if `drop_columns` is set, and change the key, in one commit.
 
     Returns whether anything changed.
     """
@@ -253,8 +253,8 @@ FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 def truncate(store: Store, table: TableName, request: sdk.TruncateRequest) -> int | None:
     """Delete the rows whose synced column is before a time, or flag them in the request's column.
 
-    The time is cut to microseconds (F6). Returns the id of the new snapshot, or None if the table or the rows
-    do not exist. Raises Refused if the request has no synced column or no valid time.
+    The time is truncated to microseconds (F6). Returns the id of the new snapshot, or None if the table or
+    the rows do not exist. Raises Refused if the request has no synced column or no valid time.
     """
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(

@@ -56,7 +56,7 @@ class Subject:
         return self.shape.column_of_source(name) or definitions.stored_as(Column(name, type_), names)
 
     def change(self, operation: operations.Operation) -> Change | None:
-        """The change for an operation.
+        """The change that carries out an operation.
 
         Raises Refused if an open version starts after the operation's time.
         """
@@ -155,7 +155,7 @@ def update_value(subject: Subject, request: sdk.UpdateColumnValueOperation) -> C
 
 
 def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Change | None:
-    """Add the column, and give each open version a successor with the value (6.3)."""
+    """Add the column, and open a successor with the value for each open version (6.3)."""
     subject.require_history()
     column = _new_column(subject, request)
     is_new = column not in subject.shape.columns
@@ -167,9 +167,9 @@ def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Cha
 
 
 def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
-    """Give each open version with a value in the column a successor without the value.
+    """Open a successor without the value for each open version with a value in the column.
 
-    The column remains (6.4).
+    The column itself is not dropped (6.4).
     """
     subject.require_history()
     column = subject.shape.column_of_source(request.column)
@@ -340,7 +340,7 @@ class TablePair:
 
 
 def copy_table(pair: TablePair, _request: sdk.CopyTable) -> Change:
-    """Create or replace the target as a copy of the source: columns, types, key and rows."""
+    """Create or replace the target as a copy of the source, with its columns, types, key and rows."""
     stored = pair.source_table()
     marks = {DISORDER: "true"} if stored.disorderly else {}
     return _new_table(replace(stored.shape, table=pair.target), rows_of(pair.store, stored), marks)
@@ -362,7 +362,7 @@ def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> C
 
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
-    """Rename the table. There is no change if an earlier request renamed it."""
+    """Rename the table. Nothing changes if an earlier request renamed it."""
     source = definitions.load_own(pair.store, pair.source)
     target = definitions.load_own(pair.store, pair.target)
     if source is None and target:
@@ -376,7 +376,7 @@ def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
 def drop_table(
     store: Store, table: TableName, *, confirmed: bool
 ) -> tuple[StoredTable | None, Change | None]:
-    """Delete the table and its data. There is no change if it does not exist."""
+    """Delete the table and its data. Nothing changes if it does not exist."""
     if not confirmed:
         raise migration_error(
             "The request names a table to drop but does not set drop_table.", "Set drop_table."

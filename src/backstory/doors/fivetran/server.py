@@ -40,9 +40,9 @@ log = structlog.get_logger()
 def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
     """The credentials made from a certificate (a chain in PEM) and its key, or None if no files are given.
 
-    With `tls_client_ca`, only clients with a certificate from that authority are served. Raises UsageError
-    for a certificate without a key, a key without a certificate, files in another format, and a key that
-    belongs to another certificate.
+    With `tls_client_ca`, only clients with a certificate from that authority are served. Raises UsageError if
+    only a certificate or only a key is given, for files in another format, and for a key that belongs to
+    another certificate.
     """
     if request.tls_cert is None and request.tls_key is None and request.tls_client_ca is None:
         return None

@@ -1,7 +1,7 @@
 """The ten RPCs of the contract. Each translates its request into a call, and the result into a reply.
 
-The setup form has tests (sections 2.1 and 2.2, F13). An error is a task if the sender or its user can fix it,
-and a status otherwise (F17).
+The setup form has tests (sections 2.1 and 2.2, F13). An error is reported as a task if the sender or its user
+can fix it, and as a status otherwise (F17).
 """
 
 import string
@@ -118,8 +118,8 @@ Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 def handle_errors(reply: Callable[..., Reply]) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
     """A decorator that turns each error of a service method into a task or a status.
 
-    A task is returned in a `reply`. The handler logs one line for each request: the RPC, its table, its
-    duration, and its outcome.
+    A task is returned in a `reply`. The handler logs one line for each request, with the RPC, its table and
+    its outcome. The line of a successful request also has its duration.
     """
 
     def decorate(method: Callable[[Any, Any], Reply]) -> Handler[Reply]:

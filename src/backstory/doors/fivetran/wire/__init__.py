@@ -1,7 +1,7 @@
 """The messages and the service of Fivetran's destination contract, generated from .proto files.
 
 A descriptor pool can hold each name only once, and Fivetran's own stubs register the same names in the
-default pool. With a pool of its own, this package and Fivetran's stubs can be imported by one process.
+default pool. This package has a pool of its own, so one process can import it together with Fivetran's stubs.
 """
 
 from google.protobuf import timestamp_pb2
