@@ -40,7 +40,7 @@ def _has_changed(stamp: Stamp) -> bool:
 def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
     """Raise the error, by default Failed, if the file changes within the block.
 
-    It takes precedence over any error that the block itself raises.
+    This error takes precedence over any error that the block itself raises.
     """
 
     def require() -> None:
@@ -56,7 +56,10 @@ def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = No
 
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
-    """The reads of a file. Raises Failed if the file has changed by the end, or by the time a read fails."""
+    """Yield the items of `reads`, which reads a file.
+
+    Raises Failed if the file has changed when reading ends or fails.
+    """
     with refuse_changes(stamp):
         yield from reads
 
@@ -75,8 +78,8 @@ WINDOW = 1 << 20
 class DecryptingReader(io.RawIOBase):
     """A stream that decrypts an open file, with one window in memory at a time.
 
-    Raises Refused if the length is not a whole number of blocks, or the padding is wrong. The cause is a
-    wrong key or a truncated file.
+    Raises Refused if the key is not 32 bytes long, the file is not an IV with whole cipher blocks, or the
+    padding is wrong. Wrong padding means a wrong key or a truncated file.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, name: str) -> None:
@@ -157,7 +160,10 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding of all files in one delivery. An empty marker means that there is no marker."""
+    """The encoding of all files in one delivery.
+
+    An empty `null_string` or `unmodified_string` means that the files contain no such marker.
+    """
 
     format: Format = Format.CSV
     compression: Compression = Compression.OFF
@@ -168,7 +174,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """A path and, for an encrypted file, its key. The `repr` omits the key."""
+    """A delivered file: its path and, if it is encrypted, its key. The `repr` omits the key."""
 
     path: Path
     key: bytes | None = field(default=None, repr=False)
@@ -192,7 +198,10 @@ class BatchFile:
             return hashlib.file_digest(delivered, "sha256").hexdigest()
 
     def refuse_changes(self) -> AbstractContextManager[None]:
-        """A context that raises Refused if the file changes within it, or if there is no file."""
+        """A context manager that raises Refused if the file changes within the block.
+
+        The call itself raises Refused if the file does not exist.
+        """
         try:
             return refuse_changes(stamp_of(self.path), self._has_changed)
         except (OSError, ValueError) as missing:
@@ -206,7 +215,7 @@ class BatchFile:
         )
 
     def delivered_bytes(self) -> BufferedReader:
-        """A stream of the bytes as delivered. Raises Refused unless the path is a regular file."""
+        """A stream of the bytes as delivered. Raises Refused unless the path is a readable regular file."""
         try:
             # Checked before opening, because opening a pipe or device has side effects.
             if not stat.S_ISREG(self.path.stat().st_mode):
@@ -246,7 +255,7 @@ class BatchFile:
         )
 
     def unreadable(self, why: str) -> Refused:
-        """The error for a file whose bytes do not match the request."""
+        """The error for a delivered file that cannot be read. `why` is a clause with the cause."""
         return Refused(
             "unreadable-file",
             f"{self.name} cannot be read: {why}.",

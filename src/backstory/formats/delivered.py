@@ -254,7 +254,7 @@ def _csv_cells(
 
 
 def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa.Array]:
-    """The cells with NULL for each unmodified one, and whether each cell has a value."""
+    """The cells with NULL for unmodified cells, and a mask that is false for unmodified cells."""
     if not marker:
         return cells, pa.repeat(pa.scalar(True), len(cells))
     known = pc.fill_null(pc.not_equal(cells, marker), True)
@@ -291,7 +291,7 @@ def typed_parquet_rows(
     leniency: Leniency,
     count: Count,
 ) -> Iterator[Rows]:
-    """The rows as values of the chosen columns, in batches of bounded size.
+    """The rows of a Parquet file with the chosen columns, in batches of bounded size.
 
     The whole unpacked file is in memory, because Parquet is read from its end. `count` is called with the
     bytes of the file and of each batch. Raises Refused with the file and row for an unreadable value or a
@@ -361,7 +361,10 @@ def _parquet_cells(
 
 
 def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
-    """The cells with NULL for markers, and whether each cell has a value. Markers may be bytes."""
+    """The cells with NULL for markers, and a mask that is false for unmodified cells.
+
+    In a binary column, the markers are compared as bytes.
+    """
     null: str | bytes = encoding.null_string
     unmodified: str | bytes = encoding.unmodified_string
     if pa.types.is_binary(cells.type):
@@ -428,11 +431,11 @@ def read_files(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> list[tuple[BatchFile, Rows]]:
-    """The files that have rows, in order, each with its rows and the columns of its header.
+    """The files that have rows, in order, each with its rows.
 
-    Files are read in parallel threads: decryption, decompression and parsing release the interpreter lock.
-    Raises Refused for the first file in order that cannot be read. Raises TooLarge if the rows exceed the
-    lease.
+    Files are read in parallel threads, because decryption, decompression and parsing release the interpreter
+    lock. Raises Refused for the first file in order that cannot be read. Raises TooLarge if the rows exceed
+    the lease.
     """
 
     def whole(file: BatchFile) -> Rows | None:

@@ -62,7 +62,10 @@ def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_r
 
 
 def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]]:
-    """The file's lines with their numbers from 1. Raises Refused if bytes are invalid in the encoding."""
+    """The file's lines with their numbers from 1.
+
+    Raises Refused for a line that is too long, or whose bytes are invalid in the encoding.
+    """
     rest, number = b"", 1
     for block in utf8_blocks(path, name, encoding):
         *whole, rest = (rest + block).split(b"\n")
@@ -76,7 +79,10 @@ def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]
 
 
 def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> str:
-    """Decode UTF-8 bytes from line `line` on. Raises the error that `wrong` makes for an invalid byte."""
+    """Decode UTF-8 bytes that begin at line `line`.
+
+    Raises the error that `wrong` makes for an invalid byte.
+    """
     try:
         return text.decode()
     except UnicodeDecodeError as stop:

@@ -78,9 +78,10 @@ def is_narrow(field: pa.Field) -> bool:
 
 
 def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
-    """A nested field of a struct, list or map, under its name in messages. `key` selects it in a list or map.
+    """A nested field of a struct, list or map, under its name in messages.
 
-    The nested field's metadata contain its declared type, which is taken from the outer field's metadata.
+    `key` selects the nested type of a list or map. The nested field's metadata contain its declared type,
+    which is taken from the outer field's metadata.
     """
     declared = _declared_type(field)
     if key:
@@ -170,7 +171,7 @@ def first_unfit(values: pa.Array, field: pa.Field) -> Unfit | None:
 
 
 def first_unfit_row(values: pa.Array, field: pa.Field) -> int | None:
-    """The row of the first invalid value, without a check of nested values, or None if all are valid."""
+    """The row of the first invalid value, or None if all are valid. Nested values are not checked."""
     good = _good(values, field)
     row = -1 if good is None else pc.index(good, False).as_py()
     return None if row < 0 else row

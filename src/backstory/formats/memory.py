@@ -57,8 +57,8 @@ def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
 class Memory:
     """The driver's memory that all deliveries of a process share.
 
-    The deliveries' unpacked bytes may use one share of the memory. The rest is for the plans made from these
-    bytes.
+    The deliveries' unpacked bytes may use one part in `CLEAR_TEXT_SHARE` of the memory. The rest is for the
+    plans made from these bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -113,7 +113,10 @@ class MemoryLease:
         self._hold(file, size, 0)
 
     def gather(self, file: str, size: int) -> None:
-        """Set the size of a file that could be spilled. Raises TooLarge if too little would be left."""
+        """Set the size of a file that could be spilled.
+
+        Raises TooLarge if too little memory would be left.
+        """
         self._hold(file, size, self._memory.most // LEFT)
 
     def _hold(self, file: str, size: int, leaving: int) -> None:
@@ -163,7 +166,7 @@ class Bound:
     most: int
 
     def copy(self, packed: Readable, target: Path, name: str) -> None:
-        """Write all bytes to `target`. Above the bound, empty `target` again and raise Refused."""
+        """Write all bytes to `target`. If they exceed the bound, empty `target` again and raise Refused."""
         count = 0
         with target.open("wb") as built:
             while block := packed.read(BLOCK):

@@ -62,7 +62,7 @@ def unsupported_option(option: str, why: str, remedy: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class JsonOptions:
-    """A JSON file: an array of objects, or one object per line.
+    """Options for a JSON file, which is an array of objects or has one object per line.
 
     Attributes:
         lines: whether each line is a row.

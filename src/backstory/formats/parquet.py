@@ -83,7 +83,7 @@ def _struct(content: bytes, place: int, depth: int) -> tuple[dict[int, int], int
 
 
 def _skip_value(content: bytes, place: int, kind: int, depth: int) -> int:
-    """The index where a value of another kind ends."""
+    """The index of the end of a value that is not a 32-bit number. Raises ValueError for an unknown kind."""
     match kind:
         case 1 | 2:  # a flag, whose kind is its value
             return place
@@ -130,9 +130,9 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the chosen columns, which must not be nested. Strings may be dictionary arrays.
 
-    `count` is called with the bytes of the pages that are open at the same time. Before a batch is decoded,
-    it is also called with the batch's bytes. Raises ValueError or Arrow's errors for invalid Parquet, and the
-    errors of `count`.
+    `count` is called with the bytes of the pages that are open at the same time. Before each batch is
+    returned, `count` is called with the batch's decoded size. Raises ValueError or Arrow's errors for invalid
+    Parquet, and the errors of `count`.
     """
     schema = metadata.schema.to_arrow_schema()
     types = {name: schema.field(name).type for name in chosen}
@@ -167,7 +167,7 @@ def _chunks(metadata: pq.FileMetaData, chosen: Sequence[str]) -> dict[str, list[
 
 
 def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int]:
-    """The sizes of a column's two largest pages: at most two are open, one of them a dictionary."""
+    """The sizes of a column's two largest pages, because at most two pages are open at the same time."""
     largest: list[int] = []
     for chunk in chunks:
         starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
@@ -267,7 +267,7 @@ def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[byte
 
 
 def _legacy(footer: Mapping[bytes, bytes]) -> tuple[bool, bool, bool]:
-    """Whether the writer used the legacy calendar: for days, for times, and for 96-bit times."""
+    """Three flags: whether the writer used the legacy calendar for days, for times, and for 96-bit times."""
     if _VERSION in footer:
         version = tuple(int(part) for part in footer[_VERSION].split(b".")[:2] if part.isdigit())
         times = version < (3, 0) or b"org.apache.spark.legacyDateTime" in footer
@@ -312,7 +312,7 @@ def _parts(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _before(values: pa.Array, day: int, instant: int) -> bool:
-    """Whether a value is a day before `day`, or a time before the day `instant`."""
+    """Whether any value is a day before `day`, or a time before the start of the day `instant`."""
     t = pa.types
     if t.is_date(values.type):
         return bool(pc.any(pc.less(values.cast(pa.date32()).cast(pa.int32()), day)).as_py())
@@ -358,7 +358,7 @@ def _stored_schema(path: Path, name: str) -> pa.Schema:
 
 
 def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
-    """The column as declared if it can be cast, or else an optional column of a table type.
+    """The declared column if values may be cast to it, or else an optional column of a table type.
 
     Raises Refused if no table type fits.
     """
@@ -437,9 +437,10 @@ _DAYS = {"DATE": 1, "TIMESTAMP": timedelta(days=1) // timedelta(microseconds=1)}
 def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UNTOLD) -> bool:
     """Whether an engine can read the file directly, because no value needs a check.
 
-    All columns must have table types and distinct names. The file's statistics must show that all days and
-    times are in the years 0001 to 9999. Columns must match the schema in order, or the dataset's types if
-    there is no schema. No column may need a check of NULLs, ranges or lengths.
+    All columns must have table types, distinct names and compression codecs that engines read. No column may
+    contain 96-bit times, or days or times that may be in the legacy calendar. The file's statistics must show
+    that all days and times are in the years 0001 to 9999. Columns must match the schema in order, or the
+    dataset's types if there is no schema. No column may need a check of NULLs, ranges or lengths.
     """
     try:
         with open_parquet(path) as file:

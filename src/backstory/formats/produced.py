@@ -84,7 +84,7 @@ def unknown_columns(name: str, columns: list[str], place: str = "") -> Refused:
 
 
 def require_columns(name: str, declared: Sequence[str], present: list[str], *, strict: bool) -> None:
-    """Raise Refused for the first declared column that a file lacks; if `strict`, also for other columns."""
+    """Raise Refused for the first declared column that a file lacks. If `strict`, refuse other columns."""
     for column in declared:
         if column not in present:
             raise missing(name, column, present)
@@ -119,7 +119,7 @@ def typed_or_refused(
 ) -> pa.Array:
     """Return `convert(values)`, checked for the bounds of the type and for NULL in a required field.
 
-    Raises Refused for the first invalid value. `place` returns the place of an array's row in error messages.
+    Raises Refused for the first invalid value. `place` returns a row's place for error messages.
     """
     row = -1
     try:

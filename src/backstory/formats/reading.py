@@ -57,7 +57,7 @@ def rows_of(
 
     `name` is the file's name in messages. Without a schema, a column has its type in `dataset_types`. Every
     other column is optional, and has the type null if it has no values. Without a schema, an empty file has
-    no columns. `bound` limits the unpacked bytes; its default is the limit of every door.
+    no columns. `bound` limits the unpacked bytes; the default is `bound_of` the file.
 
     Raises UsageError for a declared type that the format cannot represent. Raises Refused for a file that
     violates its format or the schema. Errors in single rows are raised when their batch is read.
@@ -85,7 +85,7 @@ Known = Mapping[str, pa.Field]
 
 @contextmanager
 def as_files_of_a_user() -> Iterator[None]:
-    """Replace words of manifests in errors within the block, because the caller has no manifest."""
+    """Replace terms of manifests in errors from the block, because the caller has no manifest."""
     try:
         yield
     except Refused as stop:
@@ -93,7 +93,7 @@ def as_files_of_a_user() -> Iterator[None]:
 
 
 def _remedy_for_users(refused: Refused) -> str:
-    """The remedy of an error without words of manifests."""
+    """The remedy of an error, without terms of manifests."""
     if "`encoding`" in refused.remedy:
         return _encoding_remedy(refused.message)
     if "as String" in refused.remedy and refused.keys:
@@ -162,7 +162,10 @@ class ReadableFiles:
     written: FileOptions
 
     def columns(self, known: Known = UNTOLD) -> tuple[pa.Schema, frozenset[str]]:
-        """`columns_of` the files, with the caller's types. Raises Refused for a wrong separator."""
+        """The result of `columns_of` the files, with the caller's types.
+
+        Raises Refused for a wrong separator.
+        """
         if self.written.separator is None:
             refuse_whole_headers(self.files, self.options)
         types = self.written.type
@@ -171,7 +174,7 @@ class ReadableFiles:
         return declare_types(schema, types, self.files[0].name), with_commas
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of all files, in these columns. Raises the errors of `rows_of`."""
+        """The rows of all files, with these columns. Raises the errors of `rows_of`."""
         for file in self.files:
             yield from rows_of(file.path, file.name, self.options, schema).batches
 

@@ -43,13 +43,13 @@ def with_mended(counts: Mapping[str, int], mended: Mended) -> dict[str, int]:
     return {**counts, **({ROUNDED: rounded} if rounded else {})}
 
 
-# No column of a source has such a name.
+# No source has a column with a name like this.
 KEEPS: Final = "backstory: keeps {}"
 _BEFORE: Final = KEEPS.format("")
 
 
 def column_of_kept(name: str) -> str | None:
-    """The column whose kept cells a column with this name flags, or None for any other name."""
+    """The column whose unmodified cells a flag column marks, or None if `name` is not a flag column."""
     return name.removeprefix(_BEFORE) if name.startswith(_BEFORE) else None
 
 
@@ -110,7 +110,10 @@ KINDS = {type_: kind for kind, type_ in _ARROW.items() if kind is not Kind.SHORT
 
 
 def type_of_arrow(type_: pa.DataType) -> ColumnType:
-    """The type that `arrow_type` turns into this one; any other type of Arrow is foreign."""
+    """The column type for an Arrow type, as the inverse of `arrow_type`.
+
+    An Arrow type that `arrow_type` never returns becomes STRING, with its name in `foreign`.
+    """
     if pa.types.is_decimal128(type_):
         return ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
     if pa.types.is_struct(type_):
@@ -130,9 +133,9 @@ def type_of_arrow(type_: pa.DataType) -> ColumnType:
 class Rows:
     """Rows of a delivery.
 
-    `values` has the delivered columns of the table. `known` has a boolean column of the same name for each;
-    it is false if a cell was left unmodified. A column that is missing in both tables was not delivered.
-    `mended` counts the corrections of values that did not fit exactly.
+    `values` has the delivered columns of the table. For each of these columns, `known` has a boolean column
+    with the same name. A flag is false if its cell was left unmodified. A column that is missing from both
+    tables was not delivered. `mended` counts the corrections of values that did not fit exactly.
     """
 
     values: pa.Table

@@ -195,7 +195,11 @@ def _area(plane: _Plane) -> float:
 
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
-    """Whether a ring is inside another, by its first corner or edge midpoint that is not on the other."""
+    """Whether a ring is inside another ring.
+
+    The test uses the first corner or edge midpoint of `hole` that is not on `outer`. Without such a point,
+    the ring is inside.
+    """
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
@@ -232,7 +236,7 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
     """`count` geometries as GeoJSON or NULL.
 
-    Raises Refused for a broken geometry, or if the file has another number of geometries.
+    Raises Refused for a broken geometry, or if the file has a different number of geometries.
     """
     _refuse_broken_bounds(file, name, count)
     with warnings.catch_warnings():

@@ -60,7 +60,7 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
-    """The only entry that matches `subPath`, by default the first.
+    """The only entry that matches `subPath`, or the first entry if `subPath` is None.
 
     Raises Refused if no entry or several entries match.
     """
@@ -112,7 +112,7 @@ def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
     """The files that match a glob pattern, sorted by path.
 
     Only a pattern with a leading dot matches hidden files. A relative pattern begins in the folder. The
-    folder's name is taken literally. So are the pattern's first folders, if folders with these names exist.
+    folder's name is taken literally. The pattern's leading folders are also taken literally if they exist.
     `**` matches each folder below once, even if several links lead to it.
     """
     place = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
@@ -187,7 +187,7 @@ class Stars:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A part of a path pattern. The text that this part matches is returned."""
+    """A part of a path pattern, whose matched text `written_in` returns."""
 
     pattern: re.Pattern[str]
 
@@ -199,7 +199,7 @@ Piece = str | Stars | Written | None
 def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
     """The strings that match the `Written` pieces, in order, or None if the path does not match.
 
-    If several matches exist, stars match as much as they can, the first star first.
+    If several matches exist, the first star matches as much as it can, then the next star.
     """
     fits: list[set[int]] = [set() for _ in pieces] + [{len(path)}]
     for number in reversed(range(len(pieces))):
@@ -272,8 +272,8 @@ class SourceFiles:
 def source_files(source: str, format_: FileFormat | None = None, folder: Path = Path()) -> SourceFiles:
     """The file that a source names, the files that match a glob, or the files in a folder.
 
-    A relative source begins in `folder`. The folder's name is taken literally, as are existing folders.
-    Files in a folder whose names begin with `_` or `.` are skipped.
+    A relative source begins in `folder`. The folder's name is taken literally, as are leading folders of the
+    source that exist. Files in a folder are skipped if their names begin with `_` or `.`.
 
     Raises Failed if there is no file. Raises UsageError for an unknown format, for several formats, and for a
     folder that contains folders.

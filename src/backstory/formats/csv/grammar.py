@@ -15,7 +15,7 @@ from backstory.formats.options import CsvOptions
 class NotScannable(ValueError):
     """A string that is not a CSV field.
 
-    `at` is the index of the opening quote or, if `closed`, the index after the closing one.
+    `at` is the index of the opening quote or, if `closed`, the index after the closing quote.
     """
 
     def __init__(self, place: int, *, closed: bool) -> None:
@@ -56,7 +56,10 @@ def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
 
 
 def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
-    """All fields of whole rows, as matches. Raises NotScannable at a field that violates the grammar."""
+    """The fields of complete rows, as regular expression matches.
+
+    Raises NotScannable at a field that violates the grammar.
+    """
     place, again = 0, bool(text)
     while again:
         field = grammar.field.match(text, place)

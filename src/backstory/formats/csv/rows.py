@@ -45,10 +45,10 @@ _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 
 @dataclass(slots=True)
 class _SeenCells:
-    """The cells of a column so far, without NULL.
+    """A summary of a column's cells so far, without NULL cells.
 
-    `types` are the types that fit all of them. `numbers` is true if all are numbers, with or without a
-    decimal comma, and `commas` if one of these has a comma.
+    `types` are the types that fit all cells. `numbers` is true if all cells are numbers, with or without a
+    decimal comma. `commas` is true if one of these numbers has a comma.
     """
 
     types: list[pa.DataType]
@@ -69,7 +69,10 @@ class _SeenCells:
             self.commas |= self.numbers and have_commas(full)
 
     def type(self, known: pa.Field | None) -> pa.DataType:
-        """The known type if it fits, else the first type that fits."""
+        """The known type if it fits, else the first type that fits.
+
+        A column without cells has the type null.
+        """
         if not self.some:
             return pa.null()
         fitting = [*self.types, pa.string()] if self.full else [pa.string(), *self.types]
@@ -91,7 +94,7 @@ class Guesses:
     _seen: list[_SeenCells] = field(init=False)
 
     def __post_init__(self) -> None:
-        # A known type that is not always tried is tried for its own column.
+        # A known type outside `_TYPES` is tried only for its own column.
         known = [self.known[name].type if name in self.known else pa.null() for name in self.names]
         others = ([type_] if needs_typed_column(type_) else [] for type_ in known)
         self._seen = [_SeenCells([*_TYPES, *other], self.forms.decimal == ".") for other in others]
@@ -106,7 +109,7 @@ class Guesses:
             seen.look(some, self.forms)
 
     def with_commas(self) -> frozenset[str]:
-        """The columns that would be numbers if a comma were the decimal point."""
+        """The columns that would be numbers if a comma were the decimal separator."""
         columns = zip(self.names, self._seen, strict=True)
         return frozenset(name for name, seen in columns if seen.numbers and seen.commas)
 
@@ -124,7 +127,7 @@ class Guesses:
 
 
 def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
-    """The columns that are numbers with decimal commas, and have at least one comma."""
+    """The columns that contain only numbers, at least one of them with a decimal comma."""
     names = table.names or []
     guesses = Guesses(columns, table.options.forms, {})
     for piece in table.pieces():
@@ -190,7 +193,7 @@ def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:
 def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Schema:
     """The file's columns.
 
-    A column that the dataset has keeps the dataset's type. Other columns have inferred types, or are text if
+    A column of the dataset keeps the dataset's type. Other columns have inferred types, or are text if
     `infer` is off.
     """
     schema = pa.schema([pa.field(name, pa.string()) for name in names])
@@ -205,7 +208,7 @@ def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Sc
 def csv_columns(
     files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """The joint columns of files with headers, and the names of columns with decimal commas.
+    """The common columns of files with headers, and the names of columns with decimal commas.
 
     All cells are checked. A column has its `known` type if all its cells fit it. Raises Refused if the files
     have different columns, and for a file without a header.
@@ -250,7 +253,7 @@ def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Itera
 
 
 def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) -> pa.Array:
-    """The cells, where unmodified cells and, except in text columns, empty cells are NULL (O27)."""
+    """The cells, with NULL for empty and unmodified cells. Cells of a text column are unchanged (O27)."""
     if field.type == pa.string() and kind_of(field) != NULL:
         return cells
     if unmodified is not None:

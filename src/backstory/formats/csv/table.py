@@ -1,8 +1,8 @@
 """A CSV source as blocks of whole rows (RFC 4180) and as a table of cells (section 1.6, B16 to B20).
 
 A quote begins a value only at the start of a field. Later in an unquoted field, a quote is an ordinary
-character. Characters between a closing quote and the end of the field are an error. Blocks have doubled
-quotes only, as Arrow's parser needs them.
+character. Characters between a closing quote and the end of the field are an error. Blocks contain doubled
+quotes instead of escapes, as Arrow's parser requires.
 """
 
 import re
@@ -77,8 +77,8 @@ def file_source(
 def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None) -> CsvSource:
     """The CSV source for a delivered file, decrypted and decompressed.
 
-    Its decoded bytes are counted while it is read. Reading raises Refused for a file that is missing, wrongly
-    wrapped or a decompression bomb. Reading raises TooLarge if the lease is exceeded.
+    Reading counts the decoded bytes, and raises TooLarge if they exceed the lease. Reading raises Refused if
+    the file is missing, cannot be unpacked or is a decompression bomb.
     """
 
     def blocks() -> Iterator[bytes]:
@@ -179,7 +179,7 @@ class Quotes:
 
 @lru_cache(maxsize=8)
 def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
-    """Whether a value may start after each byte, and whether the byte may adjoin a quoted value."""
+    """Flags for each byte: whether a value may start after it, and whether it may adjoin a quoted value."""
     edge = np.isin(np.arange(256), list(separator + b"\n\r"))
     return edge, edge | (np.arange(256) == quote[0])
 
@@ -295,7 +295,10 @@ class _HeldText:
 
 
 def _strict(source: CsvSource, piece: RowBlock, grammar: Grammar, *, escaped: bool) -> RowBlock:
-    """The block with doubled quotes instead of escapes. Raises Refused if it violates the grammar."""
+    """The block with doubled quotes instead of escapes.
+
+    Raises Refused if the block is not UTF-8 or violates the grammar.
+    """
     _refuse_no_text(source, piece)
     if not escaped:
         return piece
@@ -311,7 +314,7 @@ def _refuse_no_text(source: CsvSource, piece: RowBlock) -> None:
 
 
 def _broken_quote(source: CsvSource, piece: RowBlock, grammar: Grammar) -> Refused:
-    """The error, with its line, for a quote that is not closed or a value that continues after it."""
+    """The error, with its line, for an unclosed quote or a value that continues after its closing quote."""
     _refuse_no_text(source, piece)
     try:
         for _ in fields(piece.text, grammar):
@@ -359,7 +362,7 @@ class CsvTable:
     def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
         """The cells of the columns at `places` as strings.
 
-        Raises Refused if a row has another number of cells.
+        Raises Refused if a row has the wrong number of cells.
         """
         try:
             return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
@@ -449,7 +452,7 @@ class _First(NamedTuple):
 
 
 def _first_row(parts: Iterator[RowBlock], letters: Grammar) -> _First:
-    """The first row that is not an empty line. If all lines are empty, it has no cells."""
+    """The first row that is not an empty line. If all lines are empty, `cells` is None."""
     piece = RowBlock(b"", 1)
     for piece in parts:
         cells: list[str] = []

@@ -33,15 +33,14 @@ _NEW_ROWS: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
 def unwrap_changes(rows: pa.Table, key: Sequence[str]) -> Unwrapped:
     """The events of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
 
-    A row that a commit inserts or updates is an upsert. A row that a commit removes is the before image of
-    the new row with the same key in the same commit. If the commit has no new row with that key, the record
-    is deleted. If an update changed the key, the record with the old key is therefore deleted. `places` are
-    the numbers of the rows that are events. An event's time is the commit's time, and its sequence is the
-    commit's version.
+    A row that a commit inserts or updates is an upsert. A removed row is the before image of the new row with
+    the same key in the same commit. If the commit has no such row, the record is deleted. An update that
+    changes the key therefore deletes the record with the old key. `places` are the numbers of the rows that
+    are events. An event's time is the commit's time, and its sequence is the commit's version.
 
     Raises Refused for another `_change_type` (`malformed-row`), and for an unreadable time or version
-    (`unreadable-value`). Raises UsageError (`missing-column`) if the feed lacks one of these columns or a
-    column of the key.
+    (`unreadable-value`). Raises UsageError (`missing-column`) if the feed lacks one of these columns or a key
+    column.
     """
     _refuse_columns(rows, key)
     columns = whole_columns(rows, FEED)

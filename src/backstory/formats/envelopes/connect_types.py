@@ -39,7 +39,10 @@ def dates(days: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder for counts since 1970, as times without a zone. Digits below a microsecond are cut (F6)."""
+    """A decoder that converts counts since 1970 to times without a zone.
+
+    Digits below a microsecond are cut (F6).
+    """
 
     def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
         micros = _micros(counts, unit)
@@ -55,7 +58,7 @@ def instants(text: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder for counts since midnight, as strings like `12:30:00.5`.
+    """A decoder that converts counts since midnight to strings like `12:30:00.5`.
 
     Tables have no type for times of day. MySQL's times may be negative and longer than a day.
     """
@@ -109,7 +112,8 @@ def decimal_type(parameters: Parameters) -> pa.DataType:
 def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
     """Decode Connect's decimals.
 
-    The decimals are base64 of the unscaled number in two's complement, most significant byte first.
+    Each decimal is base64 of its unscaled number in two's complement, most significant byte first. Decimals
+    that were written as numbers are unchanged.
     """
     if pa.types.is_decimal(text.type):
         return text  # written as numbers
@@ -243,7 +247,7 @@ _WIRE: Final = {
 
 
 class UnreadableSchema(ValueError):
-    """A schema that cannot be read. The message has the reason."""
+    """A schema that cannot be read. The message contains the reason."""
 
 
 def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
@@ -318,7 +322,10 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
 
 
 def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
-    """Whether decimals are numbers instead of base64. Raises UnreadableSchema if both forms occur."""
+    """Whether decimals are written as numbers instead of base64.
+
+    Raises UnreadableSchema if both forms occur.
+    """
     paths = list(_decimal_paths(schema))
     kinds = {type(cell) for value in values for path in paths for cell in _cells(value, path)}
     if {Number, str} <= kinds:

@@ -65,7 +65,7 @@ Place = Callable[[int], str]
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """The rules for a connector's log positions, in sort order.
+    """The rules for converting a connector's log positions to sort columns.
 
     `positions` parses each field of a position, and raises UnreadableCell. `arranged` makes the sort columns
     from the fields and from a flag for snapshot reads. `logs_whole_rows` is true if the before image of a
@@ -155,7 +155,10 @@ def refuse_several(source: LogSource) -> None:
 
 
 def log_source(connectors: frozenset[str], source: Columns, count: int) -> LogSource:
-    """The origin of the messages. Snapshot reads have the server id 0, and may lack the server."""
+    """The connectors, servers and tables that the messages name.
+
+    Snapshot reads have the server id 0, and may lack the server.
+    """
     servers = {server for server in _distinct(source, _SERVER, count) if server}
     named = {server.split("/")[0] for server in servers if "/" in server}
     return LogSource(
@@ -178,8 +181,8 @@ def _distinct(source: Columns, names: Sequence[str], count: int) -> set[str]:
 def log_positions(connector: str, source: Columns, reads: pa.Array, place: Place) -> pa.Table:
     """The log positions of messages, as columns in sort order.
 
-    There are no columns for an unknown connector. All columns are NULL for a read without a position. Raises
-    Refused if a position is unreadable.
+    The table has no columns for an unknown connector. All columns are NULL for a read without a position.
+    Raises Refused if a position is unreadable.
     """
     if connector not in CONNECTORS:
         return pa.table({})
@@ -203,8 +206,8 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, place: Place
 def instants(source: Columns, sent: pa.Array, reads: pa.Array, place: Place) -> pa.Array:
     """The times of events: `source.ts_us`, else `source.ts_ms`.
 
-    A read without a time, or with the time 0, has the time when it was `sent`. An event without a time is
-    NULL. Raises Refused if a value is not a time.
+    A snapshot read without a time, or with the time 0, has the time in `sent`. The result is NULL for an
+    event without a time. Raises Refused if a value is not a time.
     """
     micros = _as_micros(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", place)
     millis = _as_micros(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", place)
@@ -219,7 +222,7 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, place: Place) -> 
 def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Array:
     """Counts in units of `micros` microseconds, converted to microseconds.
 
-    Raises Refused outside the years 1 to 9999.
+    Raises Refused for a value that is not an integer or is outside the years 1 to 9999.
     """
     try:
         built = pc.multiply_checked(_integers(counts), micros)
@@ -237,7 +240,7 @@ def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Ar
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images of events by column. `key` has the columns of the messages' own keys."""
+    """The before images, after images and keys of events, by column. `key` has the messages' own keys."""
 
     kinds: pa.Array
     before: Columns
@@ -263,7 +266,10 @@ class Images:
 
 
 def record_rows(images: Images, key: Collection[str]) -> pa.Table:
-    """The rows of the events: values for upserts, keys for deletes. Raises Refused if types contradict."""
+    """The rows of the events: values for upserts, keys for deletes.
+
+    Raises Refused if a column has conflicting types.
+    """
     names = [*images.after, *images.before, *images.key]
     rows = {}
     for column in dict.fromkeys(names):
@@ -282,7 +288,10 @@ def record_rows(images: Images, key: Collection[str]) -> pa.Table:
 def unmodified_cells(
     images: Images, stated: Columns, key: Collection[str], columns: Sequence[str], unavailable: str
 ) -> pa.Table:
-    """Flags of events that leave a column unchanged. `stated` has the flags of the messages themselves."""
+    """For each column that some event leaves unchanged, flags of these events.
+
+    `stated` contains the flags in the messages themselves. Key columns have no flags.
+    """
     nobody = pa.repeat(pa.scalar(False), len(images))
     flags = {}
     for column in columns:
@@ -363,9 +372,9 @@ def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str
     """The events of messages with columns `op`, `before`, `after`, `source`, `ts_ms`, or their `payload`.
 
     The key of a delete is taken from the struct `key` of the message, or else from `before`. The parameter
-    `key` names the key's columns; by default they are the columns of the message's key. Messages without a
-    value or without a row are left out. Cells equal to `unavailable` are unmodified, as are cells that
-    `debezium_messages` flags.
+    `key` names the key's columns. By default, they are the columns of the message's key, or else of `before`.
+    Messages without a value or without a row are left out. Cells equal to `unavailable` are unmodified, as
+    are cells that `debezium_messages` flags.
 
     A before image is used only if it is a whole row: all its values must be available. For a delete, the
     connector must also be one that logs whole rows. An update whose before image has another `key` becomes

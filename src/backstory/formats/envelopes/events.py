@@ -1,9 +1,9 @@
 """Events of change feeds in the same form for every envelope, and operations on their Arrow structs.
 
-Debezium 3.3 writes a placeholder for unchanged values that are stored out of line, in the column's type
-(`UnchangedToastedPlaceholder`): as a string, bytes, hstore, or a list of strings, bytes, numbers or ids. An
-id is `UUID.nameUUIDFromBytes` of the string. In lists of other types Debezium writes NULL, which then counts
-as the value.
+Debezium 3.3 writes a placeholder (`UnchangedToastedPlaceholder`) for an unchanged value that is stored out of
+line. The placeholder has the column's type: a string, bytes, an hstore, or a list of strings, bytes, numbers
+or ids. An id is `UUID.nameUUIDFromBytes` of the string. For lists of other types, Debezium writes NULL, which
+then counts as the value.
 """
 
 import base64
@@ -44,7 +44,7 @@ class LogSource:
     tables: frozenset[str] = frozenset()
 
     def join(self, other: "LogSource") -> "LogSource":
-        """The common origin of two parts of one delivery."""
+        """The connectors, servers and tables of two parts of one delivery."""
         return LogSource(
             self.connectors | other.connectors, self.servers | other.servers, self.tables | other.tables
         )
@@ -62,7 +62,7 @@ class Unwrapped:
         sequence: the positions of the events in their log, as sort columns. Numbers and booleans sort by
             value, texts by code point. The last column is true for changes and false for reads. A read
             without a position is NULL in all columns. The table has no columns if the envelope has no order.
-        unmodified: for each column of `rows` that some event leaves unchanged, whether each event does (V50).
+        unmodified: for each column of `rows` that some event leaves unchanged, flags of these events (V50).
         before: the values before the events, in columns of `rows`; or None if no event has such values.
         has_before: whether each event has a row in `before`; all other rows of `before` are NULL.
         places: the input row of each event, counted from 0.
@@ -119,7 +119,10 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
 
 
 def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both, or None if there is none. Structs have the fields of both."""
+    """The type that holds the values of both types, or None if there is none.
+
+    The joint type of two structs has the fields of both.
+    """
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         fields = {field.name: field.type for field in one}
         for field in other:
@@ -137,7 +140,7 @@ def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
-    """The common type of a column. Raises Refused (`mixed-types`) with both types if two contradict."""
+    """The common type of a column. Raises Refused (`mixed-types`), with both types, if two types conflict."""
     joint = pa.null()
     for type_ in types:
         both = joint_type(joint, type_)
@@ -193,7 +196,7 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 
 def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
-    """Whether each cell is the placeholder. NULL is not."""
+    """Whether each cell is the placeholder for an unavailable value. A NULL cell is not a placeholder."""
     t, type_ = pa.types, values.type
     if t.is_string(type_) or t.is_large_string(type_):
         return pc.is_in(values, pa.array(_texts(placeholder), type_))

@@ -51,7 +51,10 @@ def message(row: int) -> str:
 
 @dataclass(slots=True)
 class Payloads:
-    """The JSON payloads of messages with one schema, or none. `rows` are the messages' numbers from 0."""
+    """JSON payloads of messages that have the same schema, or none.
+
+    `rows` are the messages' numbers from 0.
+    """
 
     schema: Any
     rows: list[int] = field(default_factory=list)
@@ -179,7 +182,7 @@ def debezium_messages(
     unchanged, because their value is unavailable or the message lacks them.
 
     Raises Refused, with the number of the message, if a message is not JSON (`malformed-row`) or violates its
-    schema (`unreadable-value`). Also raises Refused for contradicting types (`mixed-types`).
+    schema (`unreadable-value`). Also raises Refused for conflicting types (`mixed-types`).
     """
     with _remedies():
         envelopes = _join_groups(payloads(values, name), len(values), unavailable, name)
@@ -289,7 +292,7 @@ def _of_all(flags: pa.Array, after: pa.Array) -> pa.Array:
 
 @contextmanager
 def _remedies() -> Iterator[None]:
-    """Replace the JSON reader's remedies. These mention a manifest, which messages do not have."""
+    """Replace the JSON reader's remedies, because they mention a manifest, which messages do not have."""
     try:
         yield
     except Refused as refused:

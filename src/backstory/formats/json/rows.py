@@ -119,7 +119,7 @@ class Seen:
     def type(
         self, name: str, column: str, within: str = "", stored: pa.DataType | None = None
     ) -> pa.DataType:
-        """The common type of a column's values, or of the values at the path `within` them.
+        """The common type of a column's values, or of the values nested at the path `within`.
 
         Objects without keys have the stored type, if it is a struct. Raises Refused for the column if there
         is no common type.
@@ -182,7 +182,7 @@ def infer_schema(
 ) -> pa.Schema:
     """The columns with their inferred types, all optional, in the file's order or sorted by name.
 
-    Columns that the table has are `known`.
+    `known` are the columns that the table already has.
     """
     order = sorted(columns) if sort else list(columns)
     stored = {column: field.type for column, field in known.items()}
@@ -253,7 +253,7 @@ class JsonDocument:
         there: "Counter[str] | None" = None,
         fixed: Told = UNTOLD,
     ) -> int:
-        """Record the values of all columns that the dataset does not declare. Return the number of rows.
+        """Record the kinds of the values in all columns outside `dataset_types`. Return the number of rows.
 
         `there` counts the rows that have each column. For `fixed` columns, only the names are recorded.
         """

@@ -85,7 +85,7 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """The value as compact JSON, with the digits of its numbers. Raises NotJson if nested too deeply."""
+    """The value as compact JSON, with its numbers as written. Raises NotJson if it is nested too deeply."""
     try:
         return _default(value)
     except RecursionError:

@@ -23,9 +23,9 @@ class DoesNotFit(ValueError):
 def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     """Cast the values to `arrow_type(new)`.
 
-    Text is read and written as in batch files (section 3.3). BINARY and text have the same bytes. Times
-    without a zone count as UTC. Only DOUBLE to FLOAT may round, but not to zero. Any other loss of digits and
-    any value out of range raise DoesNotFit.
+    Text is read and written as in batch files (section 3.3). BINARY and text are converted byte for byte.
+    Times without a zone count as UTC. Only DOUBLE to FLOAT may round, but not to zero. Any other loss of
+    digits and any value out of range raise DoesNotFit.
     """
     try:
         fitted = _cast(values, old, new)

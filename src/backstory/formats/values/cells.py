@@ -70,7 +70,7 @@ def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
-    """One string of any length, rounded, and whether it lost a digit. This slow way is for rare cells."""
+    """A string of any length, rounded, and whether it lost a digit. This slow path is for rare cells."""
     if not DECIMAL.fullmatch(text):
         raise pa.ArrowInvalid("a cell is not a decimal")
     context = Context(type_.precision, ROUND_HALF_EVEN, MIN_EMIN, MAX_EMAX)
@@ -260,7 +260,7 @@ def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def convert_cells(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
-    """The converted cells. Raises UnreadableCell with the first cell that cannot be converted."""
+    """The converted cells. Raises UnreadableCell for the first cell that cannot be converted."""
     try:
         return convert(cells)
     except pa.ArrowInvalid:
@@ -273,7 +273,10 @@ def null_where_empty(text: pa.Array) -> pa.Array:
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
-    """The type with which Arrow's CSV parser reads a column. `finish` gives it the column's own type."""
+    """The type with which Arrow's CSV parser reads a column.
+
+    `finish` then converts it to the column's type.
+    """
     if type_.kind in _LOOKED_AT:
         return pa.string()
     if type_.kind is Kind.DECIMAL:
@@ -414,7 +417,7 @@ def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.
 
 
 def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
-    """Strings in the form `HH:MM:SS`, with up to six digits of a second if they are not zero (F18)."""
+    """Strings in the form `HH:MM:SS`, with up to six decimal places and no trailing zeros (F18)."""
     _require(pc.match_substring_regex(text, TIME))
     full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
     micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
@@ -441,10 +444,10 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.BINARY: _binary,
 }
 
-# These are first read as strings, because Arrow's parser accepts too much.
+# Types that are first read as strings, because Arrow's parser accepts too much.
 _LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
-# Arrow's parser ignores blanks around these; the parsers here do the same.
+# Types whose values may have blanks around them, as in Arrow's parser.
 _BLANKS_ASIDE = {
     Kind.DECIMAL,
     Kind.FLOAT,

@@ -36,8 +36,8 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """The same values as another type.
 
-    Raises pa.ArrowInvalid if a value has no equal in that type. A float has the value of its shortest printed
-    number: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
+    Raises pa.ArrowInvalid if a value has no equal value in that type. A float has the value of its shortest
+    printed number: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
     """
     stored = values.type
     if stored == type_:
@@ -62,7 +62,7 @@ def has_text(type_: pa.DataType) -> bool:
 
 
 def _texts_of(values: pa.ExtensionArray) -> pa.Array:
-    """The text of JSON, and UUIDs as 36 characters with small letters, as databases print them."""
+    """The text of JSON values, and UUIDs as 36 characters in lower case, as databases print them."""
     if isinstance(values.type, pa.JsonType):
         return values.storage.cast(pa.string())
     count, stored = len(values), values.storage
@@ -267,7 +267,7 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def in_utc(values: pa.Array) -> pa.Array:
-    """Times of any zone in UTC, with the same numbers. Times without a zone are unchanged."""
+    """Times with a zone, relabeled as UTC without changing their numbers. Other times are unchanged."""
     return values.cast(pa.timestamp(values.type.unit, "UTC")) if values.type.tz else values
 
 
@@ -376,8 +376,8 @@ _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIM
 def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
     """The cells as values of the column's type, and the number of rounded decimals (F18).
 
-    Strings are read as in CSV. Numbers stay equal. In a text column, a number, a day or an id becomes its
-    printed form. Raises UnreadableCell for the first cell that has no such value or is of an incompatible
+    Strings are read as in CSV. Numbers keep their values. In a text column, a number, a day or an id becomes
+    its printed form. Raises UnreadableCell for the first cell that has no such value or is of an incompatible
     type.
     """
     cells = convert_cells(cells, bare)
@@ -413,7 +413,7 @@ def bare(cells: pa.Array) -> pa.Array:
 
 
 def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
-    """Whether the stored type and the column's type are of one family.
+    """Whether the stored type and the column's type belong to the same family.
 
     Numbers and days are different families.
     """

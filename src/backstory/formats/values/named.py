@@ -77,7 +77,7 @@ def _of_text(text: str, type_: ColumnType) -> Any:
 
 
 def _of_value(value: Any, type_: ColumnType) -> Any:
-    """The value for a Python object. A class fits only types with its values: True is not a number."""
+    """The value for a Python object, whose class must fit the type. For example, True is not a number."""
     kind = Kind.BINARY if type_.foreign.startswith("fixed") else type_.kind
     if isinstance(value, bool):
         return value if kind is Kind.BOOLEAN else _none()

@@ -214,7 +214,7 @@ _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 @dataclass(frozen=True, slots=True)
 class TextForms:
-    """A file's decimal separator, and its date and time formats, or None for RFC 3339."""
+    """A file's decimal separator, and its date and time formats. A format is None for RFC 3339."""
 
     date: TimePattern | None = None
     timestamp: TimePattern | None = None
@@ -290,7 +290,10 @@ def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
 
 
 def _at_once(text: pa.Array) -> pa.Array | None:
-    """The times if either all cells or no cells have a zone, as in nearly every file, or else None."""
+    """The times if Arrow can cast all cells, as in nearly every file, or else None.
+
+    Either all cells or no cells may have a zone. No time may be outside the bounds in `_SURE`.
+    """
     for type_ in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
             built = text.cast(type_).cast(pa.timestamp("us", "UTC"))
@@ -340,5 +343,8 @@ def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
 
 
 def exact_as_float(cells: pa.Array) -> bool:
-    """Whether no integer is as long as an identifier. Columns with integers of that length stay text."""
+    """Whether no integer has more digits than every float can keep.
+
+    A column that mixes longer integers with other numbers stays text.
+    """
     return not pc.any(pc.match_substring_regex(cells, _LONG_INTEGER)).as_py()
