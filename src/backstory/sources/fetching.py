@@ -121,9 +121,9 @@ def fixed_folders(pattern: str) -> Path:
 def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
     """The files that match a glob, with paths as in the glob.
 
-    A name's leading dot is matched only by an explicit dot. Each file is listed once, however many links lead
-    to it: with its path in `known`, else its own path, else the first path. Raises Refused for a link that
-    leads out of the glob's folder.
+    A name's leading dot is matched only by an explicit dot. Each file is listed once, even if several links
+    lead to it. Its path is the path in `known`, else its own path, else the first path. Raises Refused for a
+    link that leads out of the glob's folder.
     """
     top = fixed_folders(pattern)
     inside = (folder / top).resolve()
@@ -165,7 +165,7 @@ def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]
 def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
     """One path for each folder, preferably its own path, and the paths of known files.
 
-    Otherwise, folders that link to each other could make the number of paths infinite.
+    With all paths, folders that link to each other could make the number of paths infinite.
     """
     inside = (folder / top).resolve()
     known_folders = {parent for path in known for parent in Path(path).parents}
@@ -255,7 +255,7 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
             f"No file matches {step.path}.",
             "Put files there, or fix the path; a relative path starts at the manifest's folder.",
         )
-    # A mark of the other order has no place in this order. Ingested files are known by name anyway.
+    # A mark of the other order cannot be compared. Ingested files are known by name anyway.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _is_timed(step) else None
     unseen = [file for file in files if file.spelled not in context.seen]
     new = [file for file in unseen if since is None or file.place > _place(since)]
@@ -326,9 +326,9 @@ def scheme_of(url: str) -> str:
 
 
 def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
-    """The file at a URL or path.
+    """Fetch the file at a URL or path.
 
-    It is up to date if it was not modified since the last pull. Raises UsageError for a file on another
+    The file is up to date if it was not modified since the last pull. Raises UsageError for a file on another
     machine. Raises Failed if the file does not exist or cannot be read.
     """
     context.progress(CHECKING, 0, None)

@@ -71,7 +71,7 @@ def _download(
 def _retrieve(target: FileRequest, file: BinaryIO, progress: source.Progress) -> int:
     """Write the whole file, and return its size in bytes.
 
-    If the server reports a size, the two must be equal.
+    Raises Unreachable if the server reports a different size.
     """
     done, total = 0, None
 

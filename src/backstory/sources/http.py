@@ -86,8 +86,8 @@ def request_to(
 def new_client() -> httpx2.Client:
     """A client for the attempts of one fetch.
 
-    It does not follow redirects by itself. It requests uncompressed bodies, because a transfer of other
-    bodies cannot be resumed in the middle.
+    The client does not follow redirects by itself. It requests uncompressed bodies, because the transfer of a
+    compressed body cannot be resumed.
     """
     return httpx2.Client(
         headers={"User-Agent": f"backstory/{version('backstory')}", "Accept-Encoding": "identity"},
@@ -99,7 +99,7 @@ def new_client() -> httpx2.Client:
 
 @contextmanager
 def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers) -> Iterator[httpx2.Response]:
-    """The final answer to a GET request after redirects, with its body unread, as a context.
+    """A context manager for the final answer to a GET request, after redirects, with its body unread.
 
     Raises Unreachable if there is no answer. Raises UsageError for an address or a header that cannot be
     sent.
@@ -193,7 +193,7 @@ def _follow_redirects(client: httpx2.Client, target: FileRequest, conditions: He
 
 
 def _same_host(one: httpx2.URL, other: httpx2.URL) -> bool:
-    """Whether both have the same origin, or the second is the same host with https."""
+    """Whether two URLs have the same origin, or the second is the first with https instead of http."""
     if one.origin == other.origin:
         return True
     upgraded = (one.scheme, other.scheme) == ("http", "https")
@@ -299,7 +299,10 @@ def _begin(response: httpx2.Response, part: BodyPart) -> None:
 
 
 def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) -> None:
-    """Raise an error unless the answer is the rest of the same body. The next attempt starts at byte 0."""
+    """Raise an error unless the answer is the rest of the same body.
+
+    If the range does not exist or the body has changed, the next attempt starts at byte 0.
+    """
     span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     tag = tag_of(response.headers)
     is_rest = span is not None and int(span[1]) == part.size and tag in {None, part.tag}

@@ -60,7 +60,7 @@ def place_of(step: Resource, context: FetchContext) -> Path:
 def new_file(place: Path, suffix: str) -> Path:
     """A new file name, unique to this process, in a savepoint's folder.
 
-    The folder is created if necessary. Raises Failed if the folder cannot be created.
+    The folder is created if necessary. Raises the error of `unwritable` if the folder cannot be created.
     """
     try:
         place.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -70,9 +70,9 @@ def new_file(place: Path, suffix: str) -> Path:
 
 
 def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
-    """Store a finished download with its savepoint, replacing an older one atomically.
+    """Store a finished download with its savepoint, replacing an older savepoint atomically.
 
-    Returns the path of a file with the data. Raises Failed if the savepoint cannot be written.
+    Returns the path of a file with the data. Raises the error of `unwritable` if the files cannot be written.
     """
     document = json.dumps(asdict(savepoint), default=datetime.isoformat)
     older = _read(place)
@@ -93,7 +93,7 @@ def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
 def take_up(place: Path, request_digest: str) -> tuple[Savepoint, Path] | None:
     """The savepoint, and a file with its data.
 
-    Returns None if the savepoint is for another request or incomplete.
+    Returns None if the savepoint is missing, incomplete or for another request.
     """
     savepoint = _read(place)
     if savepoint is None or savepoint.asked != request_digest:
@@ -110,8 +110,8 @@ def take_up(place: Path, request_digest: str) -> tuple[Savepoint, Path] | None:
 def forget(fetched: FetchedFile, context: FetchContext) -> None:
     """Remove the download of an ingested delivery.
 
-    A file that is used in place is left alone. Call this after the commit, and also if there was nothing to
-    commit. Otherwise the next pull would use the download again.
+    A file that is used in place is not removed. Call this function after the commit, and also if there was
+    nothing to commit. Otherwise the next pull would use the download again.
     """
     if fetched.kept is None:
         return

@@ -28,7 +28,7 @@ class Policy:
     """The number of attempts, and the waits between attempts.
 
     Attributes:
-        attempts: the maximum number of attempts; 1 never waits.
+        attempts: the maximum number of attempts; 1 means no retry.
         delay: the longest wait after the first attempt, in seconds; it doubles with each further attempt.
         longest: the longest wait, in seconds; if a server requests more, retrying stops.
     """
@@ -63,8 +63,8 @@ def broken_transfer(name: str, size: int) -> Unreachable:
 def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
     """Call `act` until it succeeds, and return its result.
 
-    After the last attempt, raise its TryAgain. Other errors are not retried. Each failed attempt is logged,
-    and each retry is counted as a metric.
+    Raises TryAgain after the last attempt, or if the server requests a longer wait than the policy allows.
+    Other errors are not retried. Each failed attempt is logged, and each retry is counted as a metric.
     """
     for number in count(1):
         try:
@@ -137,7 +137,7 @@ EventTime = MetadataTime | SystemTime | PathTime
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource: `http`, `https`, `ftp` or `file`. A relative path starts at the manifest's folder.
+    """A resource at an http, https, ftp or file URL. A relative path starts at the manifest's folder.
 
     Attributes:
         url: the address, which may contain templates.
@@ -200,7 +200,7 @@ class SourceState:
 
 
 def of_kind(state: SourceState | None, kind: str) -> str | None:
-    """The state's value if the state has this kind.
+    """The state's value if the state has this kind, else None.
 
     A replaced source may have left a state of another kind.
     """
@@ -287,14 +287,14 @@ class FetchContext:
         cache: the folder for this dataset's downloads, created when needed.
         environment: the variables that fill templates.
         state: the state of the source in the dataset's newest commit.
-        asked_before: whether the dataset has data from this source, all or part of it.
+        asked_before: whether the dataset's newest data are from this source.
         complete: whether the dataset has everything that the source had at the last fetch.
         seen: the paths (`FetchedFile.spelled`) of the globs' files that were ingested.
-        refetch: do not use kept downloads.
-        fetch_uncacheable: fetch from a source even if it does not report whether it changed.
+        refetch: whether kept downloads are ignored.
+        fetch_uncacheable: whether to fetch from a source that does not report whether it changed.
         progress: called with the stage, the bytes so far, and the total bytes if known.
         retry: the retries for an unreachable server.
-        unpacked_limit: the maximum bytes of a compressed answer once unpacked; None for the general limit.
+        unpacked_limit: the maximum size of an unpacked answer in bytes, or None for the general limit.
     """
 
     system_time: datetime

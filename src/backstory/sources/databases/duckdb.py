@@ -103,7 +103,10 @@ def _refuse_values(
 
 
 def _faults(type_: Any, value: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Conditions for values, or parts of values, that cannot be copied, and descriptions of the parts."""
+    """Conditions for values that cannot be copied, each with a description of these values.
+
+    The conditions also find values that are nested in other values.
+    """
     if str(type_) in _NOT:
         condition, values = _NOT[str(type_)]
         yield condition.format(value), values
@@ -130,7 +133,7 @@ def _value(name: str, type_: Any) -> str:
 
 
 def _target(type_: Any) -> str:
-    """The type as which a column is copied. Parquet would store nested HUGEINT as DOUBLE."""
+    """The type in which a column is copied. Parquet would store nested HUGEINT as DOUBLE."""
     match type_.id:
         case "enum" | "union":
             return "VARCHAR"

@@ -61,8 +61,8 @@ _ENDLESS: Final[Mapping[str, str]] = {
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
     """Connect to `postgresql://user@host:port/db` in UTC.
 
-    Raises TryAgain if the server does not answer. Raises UsageError for an invalid address, without quoting
-    it, and for a rejected login.
+    Raises TryAgain if the server does not answer. Raises UsageError for a rejected login, and for an invalid
+    address, which the error does not quote.
     """
     if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
