@@ -80,9 +80,9 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
 
 
 def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
-    """The versions of backstory, Python, Java, Spark, Scala and Iceberg, and the class of the catalog.
+    """The versions of backstory, Python, Java, Spark, Scala and Iceberg, with the catalog and the session.
 
-    Over Spark Connect, the versions of Spark and Iceberg are the server's. Java and Scala are not included.
+    Over Spark Connect, the versions of Spark and Iceberg are the server's. PySpark replaces Java and Scala.
     """
     store = warehouse.store
     if not store.has_java:
@@ -162,7 +162,7 @@ def _remove_at_end(probe: _Probe) -> Iterator[None]:
 
 
 def _by_sql(probe: _Probe) -> TableName:
-    """The scratch table of single statements."""
+    """The name of the scratch table for the abilities that are single statements."""
     return TableName(SCHEMA, f"{probe.name.name}_sql")
 
 

@@ -35,7 +35,7 @@ KNOWN: Final = NUMBERS | {
 
 
 class NotYaml(ValueError):
-    """The fault of a YAML text as a clause, and its line, or 0 if the line is unknown."""
+    """An error in a YAML text: a clause, and its line, or 0 if the line is unknown."""
 
     def __init__(self, why: str, line: int = 0) -> None:
         super().__init__(why)
@@ -43,7 +43,7 @@ class NotYaml(ValueError):
 
 
 def read_text(path: Path) -> str:
-    """The contents of a file.
+    """The contents of a UTF-8 file, with every line break as LF.
 
     Raises OSError, UnicodeDecodeError, and NotYaml for a file that is too large.
     """
@@ -57,7 +57,7 @@ def read_text(path: Path) -> str:
 def parse_trees(text: str, *, several: bool) -> list[Any]:
     """The documents in a YAML text as trees with line numbers.
 
-    Raises NotYaml, also for a second document unless `several` is set.
+    Raises NotYaml for invalid YAML, and for a second document unless `several` is set.
     """
     yaml = YAML(typ="rt")
     yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor

@@ -89,7 +89,7 @@ class UsageError(BackstoryError):
 
 
 def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for options that exclude each other or name nothing."""
+    """The error for an option that is invalid, or that conflicts with another option."""
     return UsageError("bad-option", message, remedy)
 
 
@@ -106,7 +106,7 @@ class Violated(BackstoryError):
 
 
 class TryAgain(BackstoryError):
-    """A failure for now. The same call may succeed later."""
+    """A temporary failure. The same call may succeed later."""
 
     exit_code = 75
 
@@ -154,7 +154,8 @@ def shorten(text: str) -> str:
 def internal_error(bug: Exception) -> BackstoryError:
     """The error for an unexpected exception, with its class and message on one line.
 
-    A missing optional package is not a bug, nor is a path that the operating system refuses.
+    Missing optional packages, file errors of the operating system and impossible file names are not bugs, and
+    have their own errors.
     """
     if (part := missing_part(bug)) is not None:
         return part

@@ -54,10 +54,10 @@ class Rights:
 class Settings:
     """The warehouse folder, the Iceberg catalogs by name, Spark properties and table properties.
 
-    The catalog `backstory` is the first one. If there is no `[catalog]` section, it is the embedded catalog,
-    which has no properties here. `driver_memory` is the driver's memory for all deliveries together, in
-    bytes. `batch_folder` is the folder of Fivetran's batch files, or None if any folder is allowed. `origin`
-    is the option, variable or file that named the warehouse.
+    The first catalog is `backstory`. If there is no `[catalog]` section, it is the embedded catalog, which
+    has no properties here. `driver_memory` is the driver's memory for all deliveries together, in bytes.
+    `batch_folder` is the folder of Fivetran's batch files, or None if any folder is allowed. `origin` is the
+    option, variable or file that named the warehouse.
     """
 
     warehouse: Path
@@ -71,7 +71,7 @@ class Settings:
 
     @property
     def location(self) -> str:
-        """The warehouse and its origin, for messages. The user may have meant another warehouse."""
+        """The warehouse and its origin, for messages, because the user may have meant another warehouse."""
         what = f"the catalog {CATALOG}" if self.catalogs[CATALOG] else f"the warehouse {self.warehouse}"
         return f"{what} ({self.origin})" if self.origin else what
 
@@ -184,7 +184,7 @@ def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callabl
 
 
 def _require(holds: object) -> None:
-    """Raise ValueError unless the condition holds. `_section` turns it into a UsageError."""
+    """Raise ValueError unless the condition holds. `_section` turns the ValueError into a UsageError."""
     if not holds:
         raise ValueError
 
