@@ -144,7 +144,7 @@ NOT_THERE = "the file does not exist or cannot be opened"
 
 
 class Format(StrEnum):
-    """The format of the content inside the wrapping."""
+    """The format of a file's content, inside compression and encryption."""
 
     CSV = "csv"
     PARQUET = "parquet"

@@ -134,9 +134,9 @@ def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Ite
     """The rows in blocks, so that memory does not grow with the number of rows.
 
     Arrow's parser reads numbers and times directly as long as all cells are regular. A cell is irregular if
-    it is unmodified, has digits beyond the microsecond, or does not match the column's type. From the first
-    block with an irregular cell on, all cells are parsed as strings. Raises Refused for broken CSV and for an
-    unreadable cell.
+    it is unmodified, has digits beyond the microsecond, or does not match the column's type. The block with
+    the first irregular cell and all later blocks are parsed as strings. Raises Refused for broken CSV and for
+    an unreadable cell.
     """
     names = table.names or []
     places = {name: names.index(name) for name in wanted.types}
@@ -392,7 +392,7 @@ def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.
 
 
 def shape_rows(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
-    """Give the rows exactly these columns, and row ids if the rows have them or `ids` is set.
+    """The rows with exactly these columns, and with row ids if the rows have them or `ids` is set.
 
     Missing columns, and missing ids, are NULL.
     """
@@ -402,7 +402,7 @@ def shape_rows(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) 
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give the rows exactly these columns and types. Missing columns and struct fields are NULL."""
+    """The rows with exactly these columns and types. Missing columns and struct fields are NULL."""
     present = set(rows.column_names)
     values = [
         _in_type(rows[field.name], field.type) if field.name in present else pa.nulls(len(rows), field.type)

@@ -236,6 +236,6 @@ def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Fie
 
 
 def map_entries(maps: pa.MapArray) -> pa.ListArray:
-    """Maps as lists of key-value structs, because Arrow flattens lists but not maps."""
+    """Convert maps to lists of key-value structs, because Arrow flattens lists but not maps."""
     type_ = maps.type
     return maps.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))

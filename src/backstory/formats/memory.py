@@ -67,7 +67,7 @@ class Memory:
         self._held = 0
 
     def __reduce__(self) -> tuple[type["Memory"], tuple[int]]:
-        """The same limit in another process, in which no memory is reserved yet."""
+        """Recreate the limit in another process, without any reserved memory."""
         return Memory, (self._most * CLEAR_TEXT_SHARE,)
 
     @contextmanager

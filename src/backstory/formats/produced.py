@@ -39,7 +39,7 @@ def malformed_row(
 def refuse_where(
     wrong: pa.Array, name: str, place: Callable[[int], str], why: str, remedy: str = f"{MEND}."
 ) -> None:
-    """Raise the error of `malformed_row` for the first row for which the mask is true."""
+    """Raise the error of `malformed_row` for the first row where the mask is true."""
     if wrong.true_count:
         raise malformed_row(name, place(pc.index(wrong, True).as_py()), why, remedy)
 

@@ -53,11 +53,11 @@ def rows_of(
     dataset_types: Told = UNTOLD,
     bound: Bound | None = None,
 ) -> ProducedRows:
-    """The rows of a file in its order, with the declared columns or else with the file's own columns.
+    """The rows of a file in the file's order, with the declared columns or else with the file's own columns.
 
     `name` is the file's name in messages. Without a schema, a column has its type in `dataset_types`. Every
     other column is optional, and has the type null if it has no values. Without a schema, an empty file has
-    no columns. `bound` limits the unpacked bytes; the default is `bound_of` the file.
+    no columns. `bound` limits the unpacked bytes, by default to the limit of `bound_of`.
 
     Raises UsageError for a declared type that the format cannot represent. Raises Refused for a file that
     violates its format or the schema. Errors in single rows are raised when their batch is read.
@@ -162,7 +162,7 @@ class ReadableFiles:
     written: FileOptions
 
     def columns(self, known: Known = UNTOLD) -> tuple[pa.Schema, frozenset[str]]:
-        """The result of `columns_of` the files, with the caller's types.
+        """The columns that `columns_of` finds, with the caller's types.
 
         Raises Refused for a wrong separator.
         """

@@ -69,7 +69,7 @@ class DbfField:
         return record[self.start : self.start + self.length]
 
     def text(self, cell: str) -> str | None:
-        """The cell as a string of the column's type. Blanks are NULL, and so are asterisks in a number."""
+        """The cell as a string of the column's type. Blanks, and asterisks in a number, are NULL."""
         if self.letter == "C":
             return cell.rstrip(" \0") or None
         cell = cell.strip(" \0")
@@ -94,7 +94,10 @@ class Dbf:
     length: int
 
     def records(self) -> Iterator[bytes | None]:
-        """The records, or None for a deleted one. Raises Refused if the file ends before the last record."""
+        """Each record, or None for a deleted record.
+
+        Raises Refused if the file ends before the last record.
+        """
         with self.path.open("rb") as file:
             file.seek(self.start)
             for number in range(1, self.count + 1):
@@ -121,7 +124,7 @@ class Dbf:
 
 
 def dbf(path: Path, name: str, encoding: str) -> Dbf:
-    """The layout of a dBASE table. Raises Refused if the file is not one."""
+    """The layout of a dBASE table. Raises Refused if the file is not a dBASE table."""
     with path.open("rb") as file:
         head = file.read(_TABLE_HEADER.size)
         if len(head) < _TABLE_HEADER.size:
@@ -188,7 +191,7 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
 def _area(plane: _Plane) -> float:
     """Twice the area of a ring, computed relative to its first point to keep digits.
 
-    It is negative if clockwise.
+    The area of a clockwise ring is negative.
     """
     x, y = (plane - plane[:1]).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
@@ -234,7 +237,7 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
-    """`count` geometries as GeoJSON or NULL.
+    """`count` geometries as GeoJSON strings, or None for a NULL shape.
 
     Raises Refused for a broken geometry, or if the file has a different number of geometries.
     """
@@ -345,7 +348,7 @@ def shapefile_rows(
 
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
-    """The path of the zip's only `.shp` file, or of the only one that matches `subPath`."""
+    """The path of the zip's only `.shp` file, or of the only `.shp` file that matches `subPath`."""
     entries = [entry for entry in zip_files(archive) if entry.lower().endswith(SHP)]
     matches = entries if sub_path is None else matching(entries, sub_path)
     if len(matches) != 1:

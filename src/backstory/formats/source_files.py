@@ -1,7 +1,7 @@
 """The files for a source or a glob, with their format and unpacked content (section 2 of the interface).
 
-Zip archives are unpacked by entry (section 1.5, D26). The time to match a path is bounded by the lengths of
-pattern and path, whatever the number of stars.
+Zip archives are unpacked by entry (section 1.5, D26). The time to match a path depends on the lengths of
+pattern and path, not on the number of stars.
 """
 
 import errno
@@ -299,7 +299,7 @@ def source_files(source: str, format_: FileFormat | None = None, folder: Path = 
 
 
 def _readable_instead(endings: Collection[str]) -> str:
-    """The remedy for files of an unknown format, by their endings."""
+    """The remedy for files of an unknown format, chosen by their endings."""
     known = {ending.lower() for ending in endings}
     for others, remedy in _OTHER_ENDINGS.items():
         if not known.isdisjoint(others.split()):
@@ -308,7 +308,7 @@ def _readable_instead(endings: Collection[str]) -> str:
 
 
 def _glob_instead(source: str, folder: Path, *, partitions: bool) -> str:
-    """The remedy for a folder with folders: a glob that matches its files."""
+    """The remedy for a folder that contains folders: a glob that matches its files."""
     endings = (path.suffix.lower() for path in folder.rglob("*"))
     ending = next((ending for ending in endings if ending in _ENDINGS), ".csv")
     glob = f"Use a glob, such as '{source.rstrip('/')}/**/*{ending}'."

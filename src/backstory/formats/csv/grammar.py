@@ -98,7 +98,7 @@ def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
 
 
 def last_end(text: bytes, grammar: Grammar) -> int:
-    """The end of the last row that is certainly complete, or 0 if no row is."""
+    """The end of the last row that is certainly complete, or 0 if there is none."""
     end = 0
     try:
         for field in fields(text, grammar):
@@ -110,7 +110,7 @@ def last_end(text: bytes, grammar: Grammar) -> int:
 
 
 def rows(text: bytes, grammar: Grammar, line: int) -> Iterator[tuple[int, int, bool]]:
-    """The line and the number of fields of each row, and whether the row is an empty line."""
+    """Each row's line and number of fields, and whether the row is an empty line."""
     start, count = line, 0
     for field in fields(text, grammar):
         count += 1

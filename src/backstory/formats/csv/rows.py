@@ -159,8 +159,8 @@ def csv_rows(
     """The rows of a CSV file, with the declared columns or else with the file's own columns.
 
     With a header, columns are matched by name, otherwise by position. Raises UsageError for a declared type
-    that no text can represent. Raises Refused for a header that lacks a column or repeats one. Errors in
-    single rows are raised when their batch is read.
+    that no text can represent. Raises Refused for a header that lacks or repeats a column. Errors in single
+    rows are raised when their batch is read.
     """
     for column in schema or ():
         parser(column, options.forms)  # refused before the file is read

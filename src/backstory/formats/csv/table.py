@@ -471,7 +471,7 @@ SEPARATORS: Final = (";", TAB, "|", ",")
 
 
 def refuse_whole_header(source: CsvSource, options: CsvOptions, remedy: Callable[[str], str]) -> None:
-    """Raise Refused for a one-column header, if another separator splits header and rows evenly.
+    """Raise Refused for a one-column header if another separator splits all rows evenly.
 
     `remedy` returns the remedy for a given separator. Errors in the first block also raise Refused.
     """

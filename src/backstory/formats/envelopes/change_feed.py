@@ -1,4 +1,4 @@
-"""Conversion of our own, Delta's and Spark's (`CHANGES`) change feeds to events (native.md, V65)."""
+"""Conversion of change feeds of backstory, Delta and Spark (`CHANGES`) to events (native.md, V65)."""
 
 from collections.abc import Callable, Sequence
 from typing import Final

@@ -26,14 +26,14 @@ _WIDTH, _SIGN = 16, 0x80  # the bytes of a decimal with 38 digits, and its sign 
 
 
 def bytes_of(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Base64 strings as bytes."""
+    """Decode base64 strings. Raises pa.ArrowInvalid for an invalid string."""
     if invalid_base64(text):
         raise pa.ArrowInvalid("a cell is not base64")
     return decode_base64(text)
 
 
 def dates(days: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Days since 1970 as dates."""
+    """Convert days since 1970 to dates."""
     require_years(days, 1)
     return days.cast(pa.int32()).cast(pa.date32())
 
@@ -53,7 +53,7 @@ def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
 
 
 def instants(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """ISO 8601 strings with an offset as timestamps in UTC."""
+    """Convert ISO 8601 strings with an offset to timestamps in UTC."""
     return parser(pa.field("", pa.timestamp("us", "UTC")), TextForms())(text)
 
 
@@ -81,17 +81,20 @@ def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
 
 
 def iso_dates(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Strings like `2024-02-29Z` as dates."""
+    """Convert strings like `2024-02-29Z` to dates."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATE))
 
 
 def iso_timestamps(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Strings like `2024-02-29T12:00:00Z` as times without a zone. Debezium writes them as if in UTC."""
+    """Convert strings like `2024-02-29T12:00:00Z` to times without a zone.
+
+    Debezium writes such times as if they were in UTC.
+    """
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATETIME))
 
 
 def iso_clocks(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Strings like `12:30:00.500Z` in the form of `clock_texts`."""
+    """Convert strings like `12:30:00.500Z` to the form of `clock_texts`."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_TIME))
 
 
@@ -128,7 +131,7 @@ def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
 
 
 def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
-    """Decimals whose scale varies by value, as exact strings, because no decimal type holds them all."""
+    """Convert decimals whose scale varies by value to exact strings, because no type holds them all."""
     scales = values.field("scale").to_pylist()
     raw = bytes_of(values.field("value"), parameters).to_pylist()
     valid = values.is_valid().to_pylist()
@@ -176,7 +179,10 @@ def _without_zone(text: pa.Array) -> pa.Array:
 
 
 def _unscaled_integers(raw: pa.Array) -> pa.Array:
-    """Two's complement integers as decimals of 38 digits. Raises pa.ArrowInvalid if one does not fit."""
+    """Convert integers in two's complement to decimals of 38 digits.
+
+    Raises pa.ArrowInvalid if a number does not fit.
+    """
     raw = pa.concat_arrays([raw])
     count, filled = len(raw), raw.fill_null(b"\0")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset : filled.offset + count + 1]
@@ -357,7 +363,7 @@ def _cells(value: Any, path: tuple[str | None, ...]) -> Iterator[Any]:
 def decode_logical(
     values: pa.Array, schema: Schema, column: str, name: str, place: Callable[[int], str]
 ) -> pa.Array:
-    """Values of the wire type as the schema's logical type.
+    """Convert values of the wire type to the schema's logical type.
 
     Raises Refused if a value does not match the type.
     """
@@ -382,7 +388,7 @@ def decode_logical(
 
 
 def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
-    """Nested values as the schema's logical type.
+    """Convert nested values to the schema's logical type.
 
     Raises the errors of the decoders in `LOGICAL`, which do not name a row.
     """

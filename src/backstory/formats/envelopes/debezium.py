@@ -220,7 +220,7 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, place: Place) -> 
 
 
 def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Array:
-    """Counts in units of `micros` microseconds, converted to microseconds.
+    """Convert counts in units of `micros` microseconds to microseconds.
 
     Raises Refused for a value that is not an integer or is outside the years 1 to 9999.
     """

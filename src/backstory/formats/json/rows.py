@@ -76,7 +76,7 @@ class Fitting:
         return value in _WORDS if pa.types.is_floating(self.type) else pa.types.is_decimal(self.type)
 
     def fits(self) -> bool:
-        """Whether values were checked, and all of them were of the type."""
+        """Whether at least one value was checked, and all values were numbers of the type."""
         texts, self._texts = self._texts, []
         return self._some and self._fits and all_are(pa.array(texts, pa.string()), self.type, TextForms())
 
@@ -210,10 +210,10 @@ class JsonDocument:
     strict: bool
 
     def objects(self) -> Iterator[tuple[int, Row]]:
-        """The rows as objects with their numbers.
+        """Each row's number, and the row as an object.
 
-        Raises Refused for any other value. A GeoJSON feature becomes an object of its properties and
-        geometry.
+        Raises Refused for a row that is not an object. A GeoJSON feature becomes an object of its properties
+        and geometry.
         """
         for number, value in self.rows():
             try:
@@ -235,7 +235,7 @@ class JsonDocument:
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
     def columns(self, dataset_types: Told) -> pa.Schema:
-        """The columns of all rows, and the dataset's columns.
+        """The inferred columns of all rows, and the dataset's columns.
 
         The schema is empty if there are no rows. Raises Refused if values are nested too deeply or have no
         common type.

@@ -49,7 +49,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object as a dictionary. Raises NotJson for a key with an unpaired surrogate."""
+    """The dictionary for a JSON object. Raises NotJson for a key with an unpaired surrogate."""
     for key, _ in pairs:
         try:
             key.encode()

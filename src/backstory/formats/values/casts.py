@@ -70,7 +70,7 @@ def _trim_zeros(text: pa.Array) -> pa.Array:
 
 
 def _without_exponents(values: pa.Array, text: pa.Array) -> pa.Array:
-    """Decimals as strings without exponents, which Arrow writes for small values."""
+    """Decimals as strings without the exponents that Arrow writes for small values."""
     small = pc.fill_null(pc.match_substring(text, "E"), False)
     if not pc.any(small).as_py():
         return text

@@ -33,7 +33,7 @@ def are_numbers(cells: pa.Array) -> bool:
 
 
 def have_commas(cells: pa.Array) -> bool:
-    """Whether one of the cells has a comma."""
+    """Whether any cell has a comma."""
     return bool(pc.any(pc.match_substring(cells, ",")).as_py())
 
 
@@ -254,7 +254,10 @@ def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """Decimals of any precision and scale, rounded as in `parse_rounding`, and the number of rounded ones."""
+    """Decimals rounded as in `parse_rounding`, and the number of rounded values.
+
+    The decimals may have any precision and scale.
+    """
     wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
     return convert_cells(decimals, lambda cells: half_even(cells.cast(wide), type_))
 
@@ -275,7 +278,7 @@ def null_where_empty(text: pa.Array) -> pa.Array:
 def parser_type(type_: ColumnType) -> pa.DataType:
     """The type with which Arrow's CSV parser reads a column.
 
-    `finish` then converts it to the column's type.
+    `finish` then converts the parsed column to its own type.
     """
     if type_.kind in _LOOKED_AT:
         return pa.string()
@@ -405,7 +408,7 @@ def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Strings as timestamps in microseconds. Further digits are cut off, never rounded (F6)."""
+    """Convert strings to timestamps in microseconds. Further digits are cut off, never rounded (F6)."""
     target = arrow_type(type_)
     try:
         value = text.cast(target)
@@ -417,7 +420,7 @@ def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.
 
 
 def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
-    """Strings in the form `HH:MM:SS`, with up to six decimal places and no trailing zeros (F18)."""
+    """Convert strings to the form `HH:MM:SS`, with up to six decimal places and no trailing zeros (F18)."""
     _require(pc.match_substring_regex(text, TIME))
     full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
     micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
@@ -462,7 +465,7 @@ _SHORT = {"s", "ms"}
 
 
 def count_units(values: pa.Array, unit: str) -> pa.Array:
-    """Arrow's times of day or durations as integers of the unit.
+    """Convert Arrow's times of day or durations to counts of the unit.
 
     Raises pa.ArrowInvalid if digits would be lost.
     """
@@ -474,7 +477,7 @@ def count_units(values: pa.Array, unit: str) -> pa.Array:
 
 
 def clock_times(text: pa.Array, unit: str) -> pa.Array:
-    """Strings like `12:30:00.5`, or integers, as integers of the unit since midnight.
+    """Convert strings like `12:30:00.5`, or integers, to counts of the unit since midnight.
 
     Raises UnreadableCell for the first cell that is neither, or has more digits than the unit allows.
     """

@@ -34,7 +34,7 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The same values as another type.
+    """Cast the values to another type without changing them.
 
     Raises pa.ArrowInvalid if a value has no equal value in that type. A float has the value of its shortest
     printed number: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
@@ -75,7 +75,7 @@ def _texts_of(values: pa.ExtensionArray) -> pa.Array:
 
 
 def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as another type, by their printed numbers."""
+    """Cast floats to another type by their printed numbers."""
     if t.is_floating(type_) and floats.type.bit_width < type_.bit_width:
         return shortest_texts(floats).cast(type_)
     if t.is_decimal(type_):
@@ -95,7 +95,7 @@ def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Structs, lists and maps with each nested value cast."""
+    """Cast each nested value of structs, lists or maps."""
     if t.is_struct(type_):
         inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
         parts = [cast_same(inner[field.name], field.type) for field in type_]
@@ -117,7 +117,7 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as decimals, by their printed numbers. Raises pa.ArrowInvalid for NaN and infinity."""
+    """Cast floats to decimals by their printed numbers. Raises pa.ArrowInvalid for NaN and infinity."""
     decimals, lost = round_to_scale(
         shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
     )
@@ -127,7 +127,7 @@ def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as integers. Arrow's own cast refuses whole numbers beyond 53 bits."""
+    """Cast floats to integers. Arrow's own cast refuses whole numbers beyond 53 bits."""
     wide = cast_same(values, pa.float64())
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)

@@ -47,7 +47,7 @@ class Unnamed(ValueError):
 
 
 def named_value(value: object, type_: ColumnType) -> Any:
-    """The input as a Python value of the type. Raises Unnamed if it is not one."""
+    """The input as a Python value of the type. Raises Unnamed if the input is not a value of the type."""
     value = _python_number(value)
     try:
         if isinstance(value, str):
@@ -58,7 +58,7 @@ def named_value(value: object, type_: ColumnType) -> Any:
 
 
 def _python_number(value: object) -> object:
-    """A NumPy number as a Python number. Other values are unchanged."""
+    """Convert a NumPy number to a Python number. Other values are unchanged."""
     if type(value).__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "") not in "biuf":
         return value
     return value.item()  # type: ignore[attr-defined]
@@ -162,7 +162,10 @@ def _floating_text(text: str, type_: ColumnType) -> float:
 
 
 def _floating(number: Decimal, type_: ColumnType) -> float:
-    """The float for a number, which must be its exact value or its shortest printed form."""
+    """The float for a number, if the number is the float's exact value or its shortest printed form.
+
+    Raises ValueError for any other number.
+    """
     value = float(number)
     spellings = {repr(value)}
     if type_.kind is Kind.FLOAT:
@@ -181,7 +184,7 @@ def _day(text: str, _type: ColumnType) -> date:
 
 
 def _instant(text: str, _type: ColumnType) -> datetime:
-    """An instant. A string without an offset is read as UTC. A day without a time is not accepted."""
+    """The instant in a string. A string without an offset is in UTC. A day without a time is not accepted."""
     time, offset = _time(text)
     return datetime.fromisoformat(f"{time}{offset or '+00:00'}").astimezone(UTC)
 

@@ -194,7 +194,7 @@ def _month_of(name: pa.Array) -> pa.Array:
 
 
 def _hour_of(parts: dict[str, pa.Array]) -> pa.Array:
-    """An hour from 1 to 12 with AM or PM, as 00 to 23. Any other hour becomes the invalid `99`."""
+    """Convert an hour from 1 to 12 with AM or PM to 00 to 23. Any other hour becomes the invalid `99`."""
     if "half" not in parts:
         return "00"
     twelve = parts["half"]
@@ -265,7 +265,7 @@ def _nothing(text: pa.Array) -> pa.Array:
 
 
 def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -> pa.Array:
-    """Strings as timestamps. A time without a zone is UTC, and a date is its midnight."""
+    """Parse strings as timestamps. A time without a zone is in UTC, and a date is its midnight."""
     if pattern is not None:
         text = pattern.rfc3339(text)
     built = _at_once(text)
@@ -277,12 +277,12 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
 
 
 def _with_comma(text: pa.Array, column: ColumnType) -> pa.Array:
-    """Strings with a decimal comma and no point, as numbers."""
+    """Parse strings with a decimal comma and no point as numbers."""
     return parse(with_points(text), column)
 
 
 def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
-    """Strings as times without a zone. Raises UnreadableCell for a time with `Z`."""
+    """Parse strings as times without a zone. Raises UnreadableCell for a time with `Z`."""
     zoned = pc.match_substring_regex(text, _ZONED)
     if pc.any(zoned).as_py():
         raise UnreadableCell(pc.index(zoned, True).as_py())
