@@ -114,7 +114,7 @@ def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers)
 
 @contextmanager
 def _hide_logs() -> Iterator[None]:
-    """Suppress the libraries' log lines below warnings, because they contain passwords, queries and headers.
+    """Suppress the libraries' logs below warning level, because they contain passwords, queries and headers.
 
     Requests that other code of the process makes through the same libraries are logged as before.
     """

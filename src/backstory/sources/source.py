@@ -143,8 +143,8 @@ class Resource:
         url: the address, which may contain templates.
         headers: names and values of HTTP headers; the values may contain templates.
         event_time: the origin of the event time of rows that have none, or None for the scheme's default.
-        once: whether it is never fetched again after all of it was ingested.
-        always: whether it is fetched even if the source does not report whether it changed.
+        once: whether the resource is no longer fetched after all of it was ingested.
+        always: whether to fetch the resource even if the source does not report whether it changed.
     """
 
     url: str
@@ -162,7 +162,7 @@ class GlobOfFiles:
         path: the glob; a relative glob starts at the manifest's folder.
         event_time: the origin of the event time of rows that have none, or None for the run's time.
         by_event_time: whether files are ordered by time, then by name, instead of by name only.
-        once: whether the glob is never matched again after all files were ingested.
+        once: whether the glob is no longer matched after all files were ingested.
     """
 
     path: str
@@ -214,14 +214,14 @@ def instant_text(instant: datetime) -> str:
 
 
 def instant_of_nanoseconds(nanoseconds: int) -> datetime:
-    """The time this many nanoseconds after 1970, rounded to milliseconds."""
+    """The time that is `nanoseconds` after the start of 1970, rounded to milliseconds."""
     milliseconds = (nanoseconds + 500_000) // 1_000_000
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptDownload:
-    """A download that is kept until its rows are committed, as the file names of its savepoint and data."""
+    """The file names of a savepoint and its data, which are kept until their rows are committed."""
 
     savepoint: str
     data: str
@@ -289,11 +289,11 @@ class FetchContext:
         state: the state of the source in the dataset's newest commit.
         asked_before: whether the dataset's newest data are from this source.
         complete: whether the dataset has everything that the source had at the last fetch.
-        seen: the paths (`FetchedFile.spelled`) of the globs' files that were ingested.
+        seen: the paths (`FetchedFile.spelled`) of the globs' ingested files.
         refetch: whether kept downloads are ignored.
         fetch_uncacheable: whether to fetch from a source that does not report whether it changed.
         progress: called with the stage, the bytes so far, and the total bytes if known.
-        retry: the retries for an unreachable server.
+        retry: the retry policy for an unreachable server.
         unpacked_limit: the maximum size of an unpacked answer in bytes, or None for the general limit.
     """
 

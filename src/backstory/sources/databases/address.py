@@ -120,6 +120,6 @@ def name_of(url: str) -> str:
 
 
 def _without_table(source: str, match: re.Match[str]) -> str:
-    """The address without its `table=` option. The first other option still follows a question mark."""
+    """The address without its `table=` option. The first remaining option follows a question mark."""
     before, after = source[: match.start()], source[match.end() :]
     return before + (match[1] + after[1:] if after and match[1] == "?" else after)
