@@ -349,7 +349,7 @@ def _names_at(part: type[BaseModel], tree: Any, path: DocumentPath) -> list[str]
 
 
 def _follow_references(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
-    """The schema node that references lead to.
+    """The schema node that is found by following references.
 
     If there are several nodes, the one for the document's `kind` is returned, or else the last one.
     """

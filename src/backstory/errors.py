@@ -77,7 +77,7 @@ class BackstoryError(Exception):
 
 
 class Failed(BackstoryError):
-    """A failure outside the input's control, or a bug."""
+    """A failure that the input did not cause, or a bug."""
 
     exit_code = 1
 

@@ -97,7 +97,11 @@ class Settings:
 
 
 def load_for_session(config: str | Path | None) -> Settings:
-    """The settings for the caller's session: the defaults, or the file of `config` or BACKSTORY_CONFIG."""
+    """The settings for the caller's session.
+
+    The settings are read from the file that `config` or BACKSTORY_CONFIG names. Without a file, they are the
+    defaults.
+    """
     file = config or os.environ.get("BACKSTORY_CONFIG")
     return load(config=file) if file else Settings(Path())
 
