@@ -1,7 +1,7 @@
 """Declared column types, and checks for values that these types do not allow (section 1.9).
 
-Arrow types allow more values: any number as a UInt8, days of the year 10000, text that is not UTF-8, NULL in
-a list with required items.
+Arrow types allow more values. Examples are any number as a UInt8, days of the year 10000, text that is not
+UTF-8, and NULL in a list with required items.
 """
 
 import json
