@@ -52,10 +52,10 @@ class Fingerprints:
     def of(
         self, rows: pa.Table, key: Sequence[str], values_by_salt: Mapping[int, Sequence[str]]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """A 64-bit hash of each row's key, and for each salt the fingerprints of the key and these values.
+        """A 64-bit hash of each row's key, and for each salt fingerprints of the key and some columns.
 
-        Fingerprints are an array of two rows, one for each half. A different salt results in different
-        fingerprints.
+        `values_by_salt` has these columns. Fingerprints are an array of two rows, one for each half. A
+        different salt results in different fingerprints.
         """
         keys = np.empty(len(rows), np.uint64)
         prints = [np.empty((2, len(rows)), np.uint64) for _ in values_by_salt]
@@ -78,7 +78,7 @@ class Fingerprints:
     def _text_hashes(self, columns: Sequence[Values], count: int) -> Iterator[list[np.ndarray]]:
         """The hashes of string columns for some rows at a time, one array per column.
 
-        Without string columns, the result is zeros.
+        Without string columns, there is one array of zeros.
         """
         if not columns:
             for first in range(0, count, ROWS_AT_ONCE):
@@ -179,7 +179,7 @@ class _NullBits:
     count: int = 0
 
     def absorb(self, values: pa.Array) -> None:
-        """Add one bit for each of the values."""
+        """Add a bit to the word of each row: whether its value is NULL."""
         if values.null_count:
             bit = np.asarray(values.is_null()).astype(np.uint64) << np.uint64(self.count)
             self.bits = bit if self.bits is None else self.bits | bit

@@ -64,7 +64,7 @@ def _words(value: "Column", type_: "DataType") -> "list[Column]":
 
 
 def _hashable(value: "Column", type_: "DataType") -> "Column":
-    """A nested value as a number. An empty list, NULL, and a list of NULL have different numbers."""
+    """The value, or its number if it is nested. An empty list, NULL and a list of NULL differ."""
     if isinstance(type_, StructType):
         words = [word for field in type_ for word in _words(value.getField(field.name), field.dataType)]
         return sf.when(value.isNotNull(), sf.xxhash64(*words))
@@ -103,7 +103,7 @@ def struct_field(struct: str, name: str) -> "Column":
 
 
 def sort_order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
-    """The columns by which events are sorted; the events have these fields in `ROW`."""
+    """The columns by which events are sorted. `row_fields` are the fields of `ROW`."""
     names = sort_columns(terms, [field.name for field in row_fields if not holds_map(field.dataType)])
     system = {OP, TIME, LEAD, PLACE}
     return [(sf.col(name) if name in system else struct_field(ROW, name)).asc_nulls_first() for name in names]

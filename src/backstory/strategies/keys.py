@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Integers are their own codes if their range is less than this many times the number of rows.
+# Integers are numbered by their distance from the least if their range is less than this many times the
+# number of rows.
 CLOSE = 4
 # The hash of a string covers this many of its first bytes, one word at a time.
 MOST_BYTES, WORD = 64, 8
@@ -36,7 +37,7 @@ Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
 
 def key_codes(tables: Sequence[pa.Table], key: Sequence[str]) -> tuple[list[Codes], int]:
-    """A number for each row of each table, and an upper bound of the numbers.
+    """A number for each row of each table, and the exclusive upper bound of the numbers.
 
     Two numbers are equal exactly if the keys are equal. Keys are compared exactly, without case folding or
     trimming, and NULL equals NULL (section 2.8).
@@ -56,7 +57,7 @@ def _column_codes(tables: Sequence[pa.Table], name: str) -> Codes:
 
 
 def _codes(values: pa.ChunkedArray) -> Codes:
-    """A number for each value. Integers in a small range are their own numbers."""
+    """A number for each value. Integers in a small range are numbered by their distance from the least."""
     if pa.types.is_integer(values.type) and len(values) and not values.null_count:
         bounds = pc.min_max(values)
         least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
@@ -125,7 +126,7 @@ def pair_codes(codes: Codes, times: np.ndarray) -> tuple[Codes, int]:
 def key_parts(rows: pa.Table, key: Sequence[str], count: int, salt: int = 0) -> np.ndarray:
     """The part number of each row, below `count`, by a hash of its key.
 
-    Equal keys have the same part in any table. Compared columns must have the same type. A different `salt`
+    Equal keys have the same part in all tables whose key columns have the same types. A different `salt`
     results in different parts.
     """
     return (key_numbers(rows, key, salt) % np.uint64(count)).astype(np.uint8)

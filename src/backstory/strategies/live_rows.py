@@ -17,8 +17,8 @@ from backstory.strategies.values import differing, take_or_null, with_row_ids
 class LiveDelivery:
     """The rows of one WriteBatch.
 
-    Each kind has all columns of the table. `columns` are the columns in the request. A replace row that lacks
-    a value for one of these columns sets the column to NULL.
+    Rows of each kind have all columns of the table. `columns` are the columns in the request. A replace row
+    that lacks a value for one of these columns sets the column to NULL.
     """
 
     key: Sequence[str]
@@ -32,8 +32,8 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> PartPlan:
     """The plan that applies the delivery to the table.
 
     `stored` has the table's rows with the delivered keys, with `_file` and `_pos`. If rows have ids, it also
-    has `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes. If rows
-    of one kind repeat a key, the last one is used.
+    has `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes. If
+    replace rows repeat a key, the last one is used. All update rows are applied, in order.
     """
     operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
     (codes, deleted_codes, stored_codes), count = key_codes(
@@ -69,7 +69,7 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> PartPlan:
 
 
 def _whole(delivery: LiveDelivery) -> Rows:
-    """The replace rows. Missing values of the request's columns are known to be NULL."""
+    """The replace rows, in which missing values of the request's columns count as known NULLs."""
     known = delivery.replace.known
     yes = pa.repeat(pa.scalar(True), delivery.replace.count)
     for place, name in enumerate(known.column_names):

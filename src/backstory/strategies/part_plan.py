@@ -28,11 +28,11 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """The plan of the records of a part.
+    """The plan for a part of a delivery's records.
 
-    `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts; for
-    `greatest` the maximum is taken. `samples` are up to ten rows of each kind, whose keys are shown in
-    errors.
+    `rows` are rows to add and places of stored rows to remove, by kind. Over all parts, `counts` are summed,
+    and `greatest` are reduced to their maximum. `samples` are up to ten rows of each kind, whose keys are
+    shown in errors.
     """
 
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def refused_part(
     faults: Mapping[str, pa.Table],
     sample: Callable[[pa.Table], pa.Table] = lambda rows: rows.slice(0, MAX_KEYS),
 ) -> PartPlan | None:
-    """The counts and samples of the rows with a fault, or None if no row has the fault."""
+    """The plan of a refused part: counts and samples of rows by fault, or None if no row has a fault."""
     wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
     counts = {fault: len(rows) for fault, rows in wrong.items()}
     return PartPlan({}, counts, {fault: sample(rows) for fault, rows in wrong.items()}) if wrong else None

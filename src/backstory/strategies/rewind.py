@@ -54,7 +54,7 @@ _FACT_FIELDS = (KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME)
 class RewindTerms:
     """The columns and key of a table, and two recorded times in microseconds.
 
-    One is the time to rewind to, and the other is the present. Columns in `untold` have no history (V18).
+    `known` is the time to rewind to, and `now` is the present. Columns in `untold` have no history (V18).
     """
 
     columns: tuple[Column, ...]
@@ -65,9 +65,10 @@ class RewindTerms:
 
 
 def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
-    """The plan for `rows`: the rows recorded or ended after the time, with their places.
+    """The plan of a rewind, with the number of rows by outcome, and a few keys of changed records.
 
-    Its counts are rows by outcome, and its samples have keys of records. Marks have no key.
+    `rows` are the rows that were recorded or ended after the time, with their places. Marks have no key, so
+    they are not sampled.
     """
     start, end = micros(rows[VALID_FROM]), micros(rows[VALID_TO])
     role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)

@@ -1,7 +1,6 @@
 """Operations on the shape, mode and old rows of a table, as data and as Changes of Iceberg tables.
 
-Columns have their names in the table. The door has already refused invalid requests, such as an unknown
-column.
+Columns are named as in the table. The door has already refused invalid requests, such as an unknown column.
 """
 
 import uuid
@@ -58,7 +57,7 @@ Value = ConstantValue | ValuesOf
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a column, the last column of `into`, with a value in every row (6.2, 6.6)."""
+    """Add `column`, which is the last column of `into`, with a value in every row (6.2, 6.6)."""
 
     into: Shape
     column: TableColumn
@@ -125,7 +124,10 @@ class FillFlag:
 
 @dataclass(frozen=True, slots=True)
 class ToHistory:
-    """Turn a live or soft-delete table into a history table. Versions that never synced start `now` (6.8)."""
+    """Turn a live or soft-delete table into a history table (6.8).
+
+    Live rows start at the newest sync time in the table, or `now` if there is none.
+    """
 
     into: Shape
     flag: str
@@ -192,7 +194,7 @@ class Reshape:
 
     @property
     def of_history(self) -> bool:
-        """Whether rows are versions. They may then overlap, because the new key can join several records."""
+        """Whether rows are versions, which may overlap if the new key merges several records."""
         return self.before.layout is Layout.FIVETRAN_HISTORY
 
 
@@ -220,7 +222,11 @@ def touched_at(name: str, value: Column, moment: int, *, where: Column | None = 
 
 
 def with_successors(rows: DataFrame, name: str, value: Column, moment: int) -> DataFrame:
-    """Close the versions that `touched_at` selects, which keep their ids, and add their successors."""
+    """The versions, closed before the moment and followed by successors with the new value.
+
+    `rows` are the versions that `touched_at` selects, which keep their ids. A version that starts at the
+    moment gets the value itself.
+    """
     turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(moment)
     # One row for a version that starts at the moment. Two rows for an earlier one: itself and its successor.
     turns = when(starts_then, array(lit(True))).otherwise(array(lit(False), lit(True)))
@@ -245,7 +251,7 @@ def with_successors(rows: DataFrame, name: str, value: Column, moment: int) -> D
 def to_history(rows: DataFrame, flag: str, start: int) -> DataFrame:
     """The rows of a table without history as versions.
 
-    Live rows start at `start`, and deleted rows start in 1970.
+    Live rows start at `start`. Deleted rows start and end in 1970.
     """
     deleted = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
     return rows.withColumns(
@@ -267,7 +273,7 @@ def to_soft_delete(rows: DataFrame, key: Sequence[str], flag: str) -> DataFrame:
 
 
 def newest_versions(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """For each key, the version with the greatest start. NULL is the smallest start."""
+    """For each key, the version with the greatest start. NULL counts as the smallest start."""
     age = struct(column(START), coalesce(column(ACTIVE), lit(False)), column(END))
     whole = struct(*map(column, rows.columns))
     version = f"version {uuid.uuid4()}"

@@ -1,4 +1,4 @@
-"""Values of Arrow columns: their equality (V16), Spark's order as numbers, and the match of rows by key.
+"""Compare Arrow values by equality (V16), rank them in Spark's order, and match rows by key.
 
 NULL equals NULL, NaN equals NaN, 0.0 equals -0.0, and maps have no order.
 """
@@ -44,9 +44,9 @@ def alike(left: Values, right: Values) -> np.ndarray:
 
 
 def equal_to(values: Values, value: object) -> np.ndarray:
-    """For each row, whether it has this value: a Python value of the type, or its string in JSON.
+    """A mask of the rows that have this value: a Python value of the column's type, or a string.
 
-    JSON has no days, times and decimals, so the scopes of marks hold them as strings.
+    The scopes of marks are JSON, in which days, times and decimals are strings.
     """
     wanted = pa.array([value]).cast(values.type)[0]
     return alike(values, pa.repeat(wanted, len(values)))
@@ -58,7 +58,7 @@ def rows_alike(pairs: Iterable[tuple[Values, Values]], count: int) -> np.ndarray
 
 
 def one_array(values: Values) -> pa.Array:
-    """The values without chunks."""
+    """The values as one array, without chunks."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -156,7 +156,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def sorted_by(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The row numbers in the order of several numbers for each row, the first number first.
+    """The row numbers, sorted by `numbers`. The first of these arrays is the most significant.
 
     If the numbers fit into 64 bits together, one sort is enough.
     """
@@ -177,9 +177,9 @@ ColumnOf: TypeAlias = Callable[[str], pa.ChunkedArray]
 class Matches:
     """The outcome of a match, as row numbers in the two tables.
 
-    `appeared` are the numbers of delivered rows without a stored row. `vanished` and `kept` are the numbers
-    of stored rows without a delivered row; `kept` rows are outside the scope of deletes. `changed` and `same`
-    each have the numbers of the delivered rows and of the stored rows.
+    `appeared` are delivered rows without a stored row. `vanished` and `kept` are stored rows without a
+    delivered row; `kept` rows are outside the scope of deletes. `changed` and `same` each have the numbers of
+    the delivered rows and of the stored rows.
     """
 
     appeared: pa.Array
@@ -219,8 +219,9 @@ def match(
 ) -> Matches | None:
     """Match two tables by the key's columns.
 
-    A record changed if one of the `compared` columns differs. `scope` has for each stored row whether it is
-    deleted if it vanished. Returns None if a side has a row without a key, or several rows with the same key.
+    A record changed if one of the `compared` columns differs. `scope` is a mask of the stored rows that count
+    as deleted if they are not delivered. Returns None if a side has a row without a key, or several rows with
+    the same key.
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
@@ -293,7 +294,7 @@ def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array
 
 
 def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """The first row of each key, and one more row of each key whose rows differ."""
+    """The first row of each key, and one conflicting row of each key whose rows differ."""
     (codes,), count = key_codes([keys_by_value(rows, key)], key)
     if len(rows) == 0 or np.bincount(codes, minlength=count).max() <= 1:
         return rows, rows.slice(0, 0)

@@ -1,7 +1,7 @@
-"""Ordered changes become versions with a start and an end, as one plan (section 5.2).
+"""Plan the versions, with a start and an end, that result from ordered changes (section 5.2).
 
 The code follows the specification's algorithm, one column at a time. Stored versions, replace rows and update
-rows are one list, sorted by key and start. An unmodified cell takes the value of the preceding row. Instants
+rows form one list, sorted by key and start. An unmodified cell takes the value of the preceding row. Instants
 are whole microseconds.
 """
 
@@ -83,9 +83,9 @@ class Versions(ParallelArrays):
 def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray, np.ndarray]:
     """Apply step 1 of section 5.2 to the stored versions.
 
-    `first` has s0 for the code of each key, or NEVER if the delivery has none. Returns three things: the
-    versions, closed if they reach s0; a mask of the versions to remove, which start at or after s0; and for
-    each code the row of the first removed version, or -1.
+    `first` has s0 for the code of each key, or NEVER if the delivery has none. Returns the versions, closed
+    if they reach s0, and a mask of the versions to remove, which start at or after s0. Also returns, for each
+    code, the row of the first removed version, or -1.
     """
     s0 = first[stored.code]
     is_removed = stored.start >= s0
@@ -101,10 +101,11 @@ def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Chains of sorted versions, which determine the row of each cell, and the updates without a record.
+    """Chains of sorted versions, which determine the row of each cell.
 
     A chain is a version with all its cells, followed by the updates that build on it. `base` is the row from
-    which the head of a chain takes its unmodified cells: a removed version, or -1.
+    which the head of a chain takes its unmodified cells: a removed version, or -1. `orphan` is a mask of the
+    updates without a record.
     """
 
     versions: Versions
@@ -145,7 +146,7 @@ class Chains:
     def final(self) -> np.ndarray:
         """A mask of the final versions: the last version of each key and start.
 
-        Stored versions that share a key and a start, against the law, are all kept unless the delivery writes
+        Stored versions must not share a key and a start. If they do, all are kept unless the delivery writes
         that start.
         """
         versions = self.versions.take(~self.orphan)
@@ -161,7 +162,7 @@ class Chains:
 def close(versions: Versions, codes: Codes, ends: np.ndarray) -> tuple[Versions, int]:
     """Apply the deletes to the versions (step 4 of section 5.2), and count the deletes without effect.
 
-    `versions` are sorted by key and start. A delete has the code of a key, and the new end of its version.
+    `versions` are sorted by key and start. `codes` and `ends` have the key and the new end for each delete.
     Deletes are applied by ascending end. A delete closes the version that was true at its time. This version
     must be active, or end no earlier than a millisecond before the delete.
     """
@@ -211,10 +212,10 @@ def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
 
 
 def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
-    """Raise Refused if versions of a record overlap, share a start or have none.
+    """Raise Refused if versions of a record overlap, share a start or have no start.
 
-    No door writes versions of this kind. Without a shape, nothing is checked. The table of a sender that
-    delivers versions out of order is marked (`backstory.disorder`), and the sender may continue.
+    No door writes such versions. Without a shape, nothing is checked. A table whose sender delivers versions
+    out of order is marked (`backstory.disorder`), and the sender may continue.
     """
     if shape is None or not stored.num_rows:
         return
@@ -255,7 +256,7 @@ class HistoryDelivery:
     delete: pa.Table
 
     def first_instant(self) -> int | None:
-        """The least start or end in the delivery, in microseconds, or None if there is none."""
+        """The earliest start or end in the delivery, in microseconds, or None if there is none."""
         named = [
             *(rows[START] for rows in (self.earliest, self.replace.values, self.update.values)),
             *(rows[END] for rows in (self.delete, self.update.values)),
@@ -324,7 +325,7 @@ def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
 
 
 def _complete_rows(values: pa.Table) -> Rows:
-    """Rows with all values known."""
+    """The rows, with all values marked as known."""
     yes = pa.repeat(pa.scalar(True), values.num_rows)
     return Rows(values, pa.table([yes] * values.num_columns, names=values.column_names))
 

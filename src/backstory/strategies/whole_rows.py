@@ -1,9 +1,10 @@
-"""Whole rows as keys, for tables without a key: a digest of each row's values, with equal rows counted.
+"""Identify the rows of tables without a key by a digest of all their values, and count equal rows.
 
 The digest is stored, so the string that is hashed never changes. The string has an entry for each value that
-is not NULL, sorted by column name: name and value, each after its length. A column with NULL therefore counts
-as a missing column. Values are equal as in V16: NaN is NaN, -0.0 is 0.0, maps have no order. Equal integers
-of any width have the same string. So do a FLOAT and a DOUBLE that are printed as the same number.
+is not NULL, sorted by column name. An entry has the column's name and the value, each after its length. A
+column with NULL therefore counts as a missing column. Values are equal as in V16: NaN is NaN, -0.0 is 0.0,
+maps have no order. Equal integers of any width have the same string. So do a FLOAT and a DOUBLE that print as
+the same number.
 """
 
 from collections.abc import Iterable, Sequence

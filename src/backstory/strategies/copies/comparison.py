@@ -1,6 +1,6 @@
-"""Compare a full copy, or the part of it with certain keys, with the stored versions.
+"""Compare a full copy with the stored versions, and plan the records that differ.
 
-Plan the records that differ.
+A copy is compared as a whole or in parts by key.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "of another scope",
 )
 DELIVERED = "delivered"
-# Counts of whole rows. Equal rows are counted once for each occurrence.
+# Counts of whole rows, including duplicates.
 ROWS_NOW, ROWS_BEFORE, ROWS_GONE = "whole rows now", "whole rows before", "whole rows gone"
 # A digest of the delivered rows, as a number.
 CONTENT = "content"
@@ -52,10 +52,9 @@ def plan_rows(
 ) -> PartPlan:
     """The rows to add and to remove, the keys of appearing records, and all counts.
 
-    `slice_` has the versions of these keys that the copy can touch, with their places and decisive columns.
-    `whole` reads all columns of some of these versions. Faults are counted with samples: rows without a key,
-    different rows with the same key, and records with two versions at the same time. If there are faults,
-    nothing else in the result is valid.
+    `slice_` has the stored versions that the copy can touch, with their places and decisive columns. `whole`
+    adds all other columns to rows of `slice_`. If there are faults (`FAULTS`), the result has only their
+    counts and samples.
     """
     refused = without_key(delivered, terms.key)
     conflicts = refused.slice(0, 0)
@@ -101,10 +100,7 @@ def plan_rows(
 
 
 def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matches: Matches) -> dict[str, int]:
-    """The numbers of rows before and after the copy, and of removed rows.
-
-    Equal rows are counted once for each occurrence.
-    """
+    """The numbers of whole rows before and after the copy, and of removed rows, including duplicates."""
     now, before = (np.asarray(side[copies].combine_chunks()) for side in (delivered, stored))
     mine, theirs = map(np.asarray, matches.changed)
     fewer = np.maximum(before[theirs] - now[mine], 0)
@@ -115,7 +111,7 @@ def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matche
 def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
     """Whether the rows of a first copy are free of faults and have unique keys.
 
-    `rows` have the columns of key and scope.
+    `rows` has at least the columns of the key and the scope.
     """
     return (
         not len(without_key(rows, terms.key))
@@ -147,9 +143,9 @@ def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Tabl
 def _split_by_touch(
     terms: CopyTerms, matches: Matches
 ) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
-    """The indexes of rows that the copy may touch, on both sides, and of pairs that the copy does not touch.
+    """The indexes of delivered and stored rows that may change, and of the pairs that stay the same.
 
-    A restatement that lacks columns may touch records that equal their delivered rows.
+    A restatement that lacks columns may also change records that equal their delivered rows.
     """
     delivered = [matches.appeared, matches.changed[0]]
     stored = [matches.changed[1], matches.vanished]

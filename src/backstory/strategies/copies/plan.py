@@ -45,13 +45,13 @@ class CopyTerms:
     `columns` are the table's columns, and `delivered` the copy's columns, both including the key. A
     difference in `compared` columns opens a version; `renewed` columns are written into the open version.
     `tracked` are all tracked columns of the table, and `overwritten` are all columns without history.
-    `following` is the next instant with a known fact. `in_order` is true if nothing is known from `at` on.
+    `following` is the next instant with a known fact. `in_order` is true if no fact is known from `at` on.
     `restated` is true if the copy replaces a stored one. If the new copy lacks columns, their values from the
     replaced copy are discarded. If `closes` is set, missing records are closed. `ids` is true if the table
     has row ids. `successions` are pairs of a missing and an added column of the same type, which may be one
-    renamed column. `scope` contains the column values of the copy's records; `other_scopes` are the scopes of
-    other copies at the same instant. `feed` are the settings for a table of events. `copies` is the column
-    with the number of equal rows, if the key is the whole row.
+    renamed column. `scope` has the columns and values that define the copy's scope; `other_scopes` are the
+    scopes of other copies at the same instant. `feed` has the settings for a table of events. `copies` is the
+    column with the number of equal rows, if the key is the whole row.
     """
 
     columns: tuple[Column, ...]
@@ -104,7 +104,7 @@ HAD: Final = "had "
 
 @dataclass(frozen=True)
 class AlignedRows:
-    """A row for each record, aligned with the other sides.
+    """The rows of one side: one row for each record, in the same order on every side.
 
     If the record has no row on this side, `has` is false and all values are NULL.
     """
@@ -141,9 +141,9 @@ class AlignedRecords:
 
 
 def rows_at(terms: CopyTerms, slice_: pa.Table) -> pa.Array:
-    """The versions of a slice that are true at the copy's instant, as a mask.
+    """A mask of the versions in a slice that are true at the copy's instant.
 
-    If the copy is in order, all these versions are open and so true.
+    If the copy is in order, the slice has only open versions, which are all true.
     """
     if terms.in_order:
         return pa.repeat(True, len(slice_))
@@ -165,7 +165,7 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
 
 
 def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> AlignedRecords:
-    """Align the delivered rows with the stored versions, with one row for each key that occurs on any side.
+    """Align the delivered rows with the stored versions. Each side has one row for each key on any side.
 
     `delivered` has each key once. `slice_` has whole versions with their places, and at most one version of
     each key for each of the three stored sides.
@@ -301,7 +301,7 @@ class _Plan:
 
     @cached_property
     def _alike_now(self) -> np.ndarray:
-        """Whether the known version equals the delivered row.
+        """A mask of the records whose known version equals the delivered row.
 
         A restatement also compares the columns that the copy lacks.
         """
@@ -399,7 +399,7 @@ class _Plan:
             yield self._as_newest(rows, where, self._starts), False
 
     def _continued_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """The values that remain true beyond the next known instant, as separate versions."""
+        """Interrupted versions that continue from the next known instant, as separate versions."""
         after = self.records.next
         where = self._differs & after.has & ~self._begins_next & ~self._continues
         if where.any():
@@ -414,9 +414,9 @@ class _Plan:
             yield with_columns(self.at_instant.at(self.is_renewed), values), True
 
     def _as_newest(self, rows: pa.Table, where: np.ndarray, which: np.ndarray) -> pa.Table:
-        """The rows that `where` selects.
+        """The rows of the records in `where`, with the newest values of columns without history (V18).
 
-        Rows that `which` selects have the newest values of columns without history (V18).
+        Values are replaced only for records in `which` whose version continues.
         """
         ends = self.terms.following is None
         names = self.terms.renewed if ends else self.terms.overwritten

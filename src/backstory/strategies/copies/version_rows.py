@@ -51,7 +51,7 @@ def with_columns(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
 def move_ends(
     rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType, role: Role | None = None
 ) -> pa.Table:
-    """Move versions to other ends. If a role is given, the versions are withdrawn (V7, V8)."""
+    """Move the ends of versions. If a role is given, the versions are withdrawn (V7, V8)."""
     changes = {ENDED_AT: _repeat(recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
     if role is not None:
         changes[ROLE] = pa.repeat(role.value, len(rows))
@@ -108,7 +108,8 @@ def copy_mark(
 ) -> pa.Table:
     """The row that records a copy.
 
-    `columns` are field ids, in full, so that they exclude later columns; `scope` is JSON (V31, V138).
+    `columns` has the field ids of all copied columns, which excludes columns added later. `scope` is JSON
+    (V31, V138).
     """
     fact = {
         ROLE: Role.FACT.value,
@@ -150,7 +151,7 @@ def written_rows(
 ) -> dict[str, pa.Table]:
     """The rows to add, and the places of stored rows to remove, by kind.
 
-    The flag of a part is true if it replaces stored rows; the part then has their places. `ids` is true if
+    The flag of a part is true if the part replaces stored rows. It then has their places. `ids` is true if
     rows have ids.
     """
     columns, none = tuple(columns), stored.slice(0, 0)

@@ -1,4 +1,4 @@
-"""The outcome of each row by the rules of its strategy, computed on arrays of all rows at once.
+"""The outcome of each row under the rules of the merge strategy, computed for all rows at once.
 
 A condition is an array with one truth value for each row.
 """
@@ -112,7 +112,7 @@ class RowFacts:
         return (places != NO_ROW) & (self.sides.ops[places] != Op.RETRACT)
 
     def _alike(self, names: Sequence[str] | None, these: Mask, places: Places) -> Mask:
-        """Whether `these` rows equal the rows numbered `places`, in all columns or in `names`."""
+        """For each row in `these`, whether it equals the row at its place, in `names` or in all columns."""
         rows, data = np.flatnonzero(these), self.sides.data
         wanted = data.column_names if names is None else names
         others = _values_of(data, places[rows], wanted, self._terms.key)
@@ -124,7 +124,7 @@ class RowFacts:
 
 
 def outcomes(rows: RowFacts, terms: EventTerms) -> Rules:
-    """The possible outcomes of a row with their conditions.
+    """The possible outcomes, each with a mask of the rows that meet its condition.
 
     The first condition that is true decides. An outcome is appended, corrected, retracted, unchanged,
     conflicts, absent, as-delivered, nothing, or a problem. Corrections and retractions apply to the record's

@@ -1,7 +1,7 @@
-"""The plan of a delivery for a log: its events, counts and problems, computed on arrays.
+"""The plan of a delivery to an event log: its events, counts and problems, computed on arrays.
 
-Records are independent, so the plan can run on all rows or on the rows of some keys, on the driver and in
-Spark's tasks. The commit sorts and numbers the events.
+Records are independent, so all rows or only the rows of some keys can be planned, on the driver or in Spark's
+tasks. The commit sorts and numbers the events.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ class EventSummary:
 
     `counts` are the numbers of records by outcome, `problems` the numbers of rows by problem, and `rows` is
     the number of events. `newest` is the greatest event time; a day counts as its midnight in UTC. `samples`
-    are a few keys for each operation or problem.
+    are a few keys for each problem, and for retractions.
     """
 
     counts: Counter[str]
@@ -107,7 +107,7 @@ def _instant(microseconds: int) -> datetime:
 
 @dataclass(frozen=True)
 class _EventPlaces(ParallelArrays):
-    """Events as row numbers. `leads` are the times that events are sorted by before their own times."""
+    """Events as row numbers. `leads` are times that precede the event times in the sort order."""
 
     ops: np.ndarray
     times: np.ndarray
@@ -118,10 +118,10 @@ class _EventPlaces(ParallelArrays):
 def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
     """Compare delivered rows with the events of their records.
 
-    The rows `EVENTS` have the columns of `events_schema`, in no particular order. Counts contain the rows
-    without events by outcome (`COUNTED`). For each operation or problem, the counts contain the events
-    (`ROWS`) and the late events (`LATE`). The newest event time (`NEWEST`) is in microseconds. Samples are up
-    to ten keys for each problem, and for retractions.
+    The rows `EVENTS` have the columns of `events_schema`, in no particular order. There are counts of rows
+    that make no event, by outcome (`COUNTED`). Each operation or problem has the counts of its events
+    (`ROWS`) and of its late events (`LATE`). The newest event time (`NEWEST`) is in microseconds. Samples are
+    up to ten keys for each problem, and for retractions.
     """
     type_ = delivered[TIME].type
     sides = lay_out(logged if terms.looks_back else None, delivered)
@@ -150,7 +150,7 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
 
 
 def events_schema(side: pa.Schema) -> pa.Schema:
-    """The columns of events that a side makes: operation, time, lead and place, then the data columns."""
+    """The schema of the events of a side: operation, time, lead and place, then the data columns."""
     time = side.field(TIME).type
     system = [(OP, pa.int32()), (TIME, time), (LEAD, time), (PLACE, pa.int64())]
     return pa.schema([*system, *(side.field(name) for name in data_names(side))])
@@ -168,7 +168,7 @@ def _events(made: _EventPlaces, sides: EventSides, type_: pa.DataType) -> pa.Tab
 
 
 def _distinct(rows: pa.Table) -> pa.Table:
-    """The first of each group of equal rows, in their order."""
+    """The first row of each group of equal rows, in the original order."""
     firsts = np.unique(identities(rows, rows.column_names), return_index=True)[1]
     return rows.take(pa.array(np.sort(firsts)))
 

@@ -105,7 +105,10 @@ class Neighbours:
 
 
 def neighbours(sides: EventSides, terms: EventTerms) -> Neighbours:
-    """The neighbours of each row. Events are ordered by offset, then delivered rows by arrival."""
+    """The neighbours of each row.
+
+    Events are ordered by offset. Delivered rows follow the events, by sequence and arrival.
+    """
     if not terms.looks_back:
         return Neighbours(*[np.full(len(sides.ops), NO_ROW)] * 3)
     record = identities(sides.data, terms.key, *([sides.times] if terms.time_in_key else []))

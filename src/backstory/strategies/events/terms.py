@@ -96,7 +96,7 @@ class EventTerms:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The system time of a delivery's events.
+    """The times and the first offset for a delivery's events.
 
     `fallback` is the event time of rows that have none, `watermark` the greatest event time so far, and
     `start` the next offset.
@@ -109,7 +109,7 @@ class Moment:
 
 
 class RowProblem(StrEnum):
-    """A problem of rows for which a delivery is refused."""
+    """A problem with a row. A delivery with any problem is refused."""
 
     NULL_KEY = "null-key"
     WRONG_OP = "wrong-op"

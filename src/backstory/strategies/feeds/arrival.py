@@ -1,4 +1,4 @@
-"""A delivery as a whole: faults, truncates, and omitted events (V29, V47, V56, V86)."""
+"""Check a delivery as a whole: its faults, its truncates, and omitted events (V29, V47, V56, V86)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ DUPLICATE, TOO_LATE = "duplicate", "too_late"
 class Arrival:
     """A delivery of events, checked against the marks of its table.
 
-    `events` are the events of records, `truncates` the new truncates. `active_marks` are the live marks that
-    still apply. `silenced_marks` are cancelled by a restatement for its keys. `inside` are the log's
-    truncates in the window of the restatement. `has_later_mark` is a mask of the truncates that are followed
-    by a later mark. `removed` are the places of marks to remove, and `added` are rows of marks to add. If
-    `counts` has faults, nothing else is valid.
+    `events` are the delivered events of single records, and `truncates` are the new truncates. `active_marks`
+    are the live marks that still apply. `silenced_marks` are the marks that a restatement cancels for its
+    keys. `inside` are the log's stored truncates in the window of the restatement. `has_later_mark` is a mask
+    of the truncates that precede a stored mark. `removed` are the places of marks to remove, and `added` are
+    rows of marks to add. If `counts` has faults, nothing else is valid.
     """
 
     events: pa.Table
@@ -107,7 +107,7 @@ def _match_truncates(
     counts: Mapping[str, int],
     samples: Mapping[str, pa.Table],
 ) -> Arrival:
-    """Match truncates with the marks.
+    """Match delivered truncates with the stored marks.
 
     A known truncate is a duplicate, unless the stored mark is in the window of a restatement (V52, V86).
     """
@@ -152,7 +152,7 @@ def _match_truncates(
 
 
 def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """A mask of the truncates that are followed by a later mark."""
+    """A mask of the truncates that precede a stored mark."""
     latest = known_at.max(initial=FIRST)
     last = known[known_at == latest].max(initial=-1)
     return (at < latest) | ((at == latest) & (order < last))
@@ -177,7 +177,7 @@ def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
 
 
 def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """A mask of the messages from a log before the current one, which are settled (V136)."""
+    """A mask of the messages from former logs. These messages are settled (V136)."""
     former = terms.former
     if former is None:
         return np.zeros(len(delivered), bool)
@@ -204,7 +204,7 @@ def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.T
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """A mask of the events that lack a time or a part of their order. Reads may have no position."""
+    """A mask of the events that lack a time or part of their sequence. Reads of a log may lack all of it."""
     side = delivered[FURTHER].combine_chunks() if terms.sequence else None
     parts = [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
     lacks = _any_null([delivered[AT]], nan=True)
@@ -225,5 +225,5 @@ def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
 
 
 def in_window(at: np.ndarray, window: tuple[int, int] | None) -> np.ndarray:
-    """A mask of the instants in a window, excluding its end. Without a window, all instants are in it."""
+    """A mask of the instants in a window, excluding its end. Without a window, all instants count."""
     return np.ones(len(at), bool) if window is None else (at >= window[0]) & (at < window[1])

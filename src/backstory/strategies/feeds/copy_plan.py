@@ -1,8 +1,8 @@
 """The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
 
-The copy is a mark like the stored marks, but the listed records are delivered with the copy. The copy's facts
-are folded together with all other facts, like the facts of a feed. The planned part has only records that
-differ at the copy's instant.
+The copy is a mark like the stored marks, but its records are in the delivery. The copy's facts are folded
+together with all other facts, like the facts of a feed. Only records that differ at the copy's instant are
+planned.
 """
 
 from dataclasses import dataclass, replace
@@ -46,10 +46,11 @@ KNOWN = "there before"
 
 @dataclass(frozen=True, slots=True)
 class FeedCopyTerms:
-    """The settings of a copy into a table of events: the feed's settings, and the marks, the copy's own last.
+    """The settings of a copy into a table of events.
 
-    `restated` is true if a mark with the copy's instant and scope was stored; that mark is not in `marks`.
-    `compared` are the delivered columns outside the key.
+    `terms` are the feed's settings. `marks` are the live marks, followed by the copy's own mark. `restated`
+    is true if a mark with the copy's instant and scope was stored; that mark is not in `marks`. `compared`
+    are the delivered columns outside the key.
     """
 
     terms: FeedTerms
@@ -175,7 +176,7 @@ def own_voids(copy: FeedCopyTerms, rows: pa.Table) -> pa.Table:
 
 
 def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
-    """Masks of records by outcome. An outcome compares the states before and after the copy (V36)."""
+    """Masks of records by outcome. An outcome depends on the states before and after the copy (V36)."""
     states, stored = records.states, records.stored_records
     count = records.count
     everyone = np.arange(count)

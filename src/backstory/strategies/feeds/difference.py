@@ -22,8 +22,8 @@ from backstory.strategies.feeds.terms import FIRST, FeedTerms
 class HistoryDifference:
     """Recomputed and stored rows of the same records.
 
-    `since` is the first instant of each record that can change. `sequence` has the further sequence for each
-    index of the pool.
+    `since` has, for each record, the first instant at which it can change. `sequence` has the further
+    sequence for each index of the pool.
     """
 
     terms: FeedTerms
@@ -74,7 +74,7 @@ class HistoryDifference:
 
     @cached_property
     def _is_stored(self) -> np.ndarray:
-        """Whether a version is stored, regardless of its end and of columns without history (V9)."""
+        """A mask of the versions that are stored, regardless of ends and of columns without history (V9)."""
         rows, begin = self._first_rows, self.runs.begin
         same = rows >= 0
         if len(self.stored.rows):
@@ -114,7 +114,7 @@ class HistoryDifference:
 
     @cached_property
     def _needs_renewal(self) -> np.ndarray:
-        """A mask of the open versions that are stored with old values of columns without history (V18)."""
+        """A mask of the open versions with outdated stored values of columns without history (V18)."""
         differs = np.zeros(len(self._first_rows), bool)
         where = np.flatnonzero(self._is_stored & (self.runs.end == OPEN))
         for name in self.terms.overwritten:
@@ -218,7 +218,7 @@ class HistoryDifference:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))
 
     def _lists(self, places: np.ndarray, event: np.ndarray) -> pa.Array:
-        """The column lists that events set, written in full, so that they exclude later columns (V138)."""
+        """The lists of columns that events set. They are complete, to exclude columns added later (V138)."""
         list_places = np.where(event, self.facts.columns[places], -1)
         lists = self.pool.lists.take(pa.array(list_places, mask=list_places < 0))
         every = pa.scalar(sorted(self.terms.numbers.values()), lists.type)

@@ -1,7 +1,7 @@
 """The facts of touched records, the order in which they are folded, and marks (V20, V21, V30, V31, V72, V78).
 
-In a log, the order is determined by positions instead of times (V130 to V135). Marks record copies and
-truncates, and do not apply to every record.
+In a log, the order is determined by positions instead of times (V130 to V135). A mark records a copy or a
+truncate, and may not apply to every record.
 """
 
 import json
@@ -29,13 +29,13 @@ Interval = tuple[int | None, int] | tuple[()]
 
 @dataclass(frozen=True)
 class RecordFacts(ParallelArrays):
-    """Facts of records as parallel arrays of indexes; `NONE` means that there is nothing.
+    """Facts of records as parallel arrays. A missing index is `NONE`.
 
-    `source` is the index of the fact's values in the pool; for a copy, it is the index of the listed record.
-    `columns` is the index of the list of its columns. `stored` is the index of its live row. `event` and
-    `truncate` are the indexes of the delivered event and truncate, and `mark` of the stored mark. `order` is
-    its order within its instant and log. `own` is a log message's own time, or `FIRST` for other facts.
-    `read` is true for reads of a snapshot.
+    `source` is the index of the fact's values in the pool; a copy has values only if it lists the record.
+    `columns` is the index of the fact's list of columns, and `stored` the index of its live row. `event` and
+    `truncate` are the indexes of its delivered event or truncate, and `mark` is the index of its stored mark.
+    `order` is its order within its instant and log. `own` is a log message's own time, or `FIRST` for other
+    facts. `read` is true for reads of a snapshot.
     """
 
     record: np.ndarray
@@ -91,7 +91,7 @@ def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -
 def settled_facts(
     terms: FeedTerms, stored: StoredRecords, records: np.ndarray, since: np.ndarray
 ) -> RecordFacts:
-    """The settled states of records. Each instant at which a record changes counts as a copy (V30)."""
+    """The facts of settled states. Each settled instant at which a record changes counts as a copy (V30)."""
     if not terms.settled or terms.settled[0] is None:
         return make_facts(records[:0], since[:0], COPY)
     first, last = terms.settled
@@ -116,9 +116,9 @@ def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndar
 
 
 def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more: np.ndarray) -> RecordFacts:
-    """The facts of stored copies: each record as the table had it at the copy's instant (V31).
+    """The facts of stored copies: each record as it was in the table at the copy's instant (V31).
 
-    If an event began the version at that instant, the version belongs to the event.
+    A version that an event began at that instant belongs to the event.
     """
     versions = stored.covering(record, at)
     begins = versions_that_begin(stored, versions, at)
@@ -130,7 +130,7 @@ def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more
 def pair_with_instants(
     records: np.ndarray, since: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of a record and an instant at or after the record's first new fact."""
+    """All pairs of a record and an instant at or after the record's first new fact, as two index arrays."""
     order = np.argsort(at, kind="stable")
     first = np.searchsorted(at[order], since)
     counts = len(at) - first
@@ -141,7 +141,7 @@ def pair_with_instants(
 
 
 def times_to_store(own: np.ndarray) -> pa.Array:
-    """Own times in stored form: NULL for facts without a position in a log."""
+    """The own times as they are stored: NULL for facts without a position in a log."""
     return instants(np.where(own == FIRST, OPEN, own))
 
 
@@ -155,7 +155,7 @@ def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.ndarray:
-    """A mask of the positions of reads. A read shows the state before any later change."""
+    """A mask of the positions that belong to reads. A read shows the state before any later change."""
     if not terms.log or positions is None:
         return np.zeros(count, bool)
     change = pc.struct_field(positions, positions.type.get_field_index(terms.sequence[-1]))
@@ -163,7 +163,7 @@ def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.nd
 
 
 def place_in_order(at: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """The instants by which facts are distinguished. In a log, only positions distinguish facts (V133)."""
+    """The instants that identify facts, or `FIRST` in a log, where only positions identify facts (V133)."""
     return np.where(own == FIRST, at, FIRST)
 
 
@@ -181,10 +181,11 @@ def move_past_settled(at: np.ndarray, interval: Interval) -> np.ndarray:
 
 
 def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np.ndarray]:
-    """Place the facts at their instants, and return a mask of the settled facts (V131).
+    """The facts at their instants, and a mask of the settled facts (V131).
 
-    Facts without a position neither raise other facts nor are raised. A read does not raise changes: its time
-    is at most the time of the next change. Settled facts raise nothing.
+    A message of a log is raised to the greatest time of its record's earlier messages. Facts without a
+    position raise no other facts and are not raised. Settled facts raise nothing. A read has at most the time
+    of the next change, so it raises no change.
     """
     settled = np.zeros(len(facts), bool)
     log = np.flatnonzero(facts.own != FIRST)
@@ -245,7 +246,10 @@ class Marks:
 
 
 def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_codes: np.ndarray) -> Marks:
-    """The marks in the rows, and the voids in stored rows. `codes` number the marks' further sequences."""
+    """The marks in `rows`, and the records for which voids in stored rows cancel them.
+
+    `codes` and `stored_codes` number the further sequences of both.
+    """
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
     order = rank_values(scopes)
@@ -268,11 +272,11 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
 
 
 def scope_of(text: str | None) -> Scope | None:
-    """Parse a scope from its JSON in a mark. A mark without a scope has None."""
+    """The scope in a mark, parsed from JSON, or None if the mark has no scope."""
     return None if text is None else tuple(sorted(json.loads(text).items()))
 
 
 def are_truncate_voids(rows: pa.Table) -> np.ndarray:
-    """A mask of the voids that cancel truncates. Their list of columns is empty; for copies it is NULL."""
+    """A mask of the voids that cancel truncates. Their column lists are empty; voids of copies have NULL."""
     lengths = pc.list_value_length(memory_field(rows, COLUMNS))
     return np.asarray(pc.fill_null(pc.equal(lengths, 0), False))

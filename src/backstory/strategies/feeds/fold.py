@@ -39,9 +39,10 @@ from backstory.strategies.keys import ParallelArrays, flags_of, key_codes, keys_
 
 @dataclass(frozen=True)
 class SequencedEvents(ParallelArrays):
-    """Events as parallel arrays: record, instant, sequence number, index in the pool, and kind.
+    """Events as parallel arrays: record, instant, sequence number, and index in the pool.
 
-    `own` is a log message's own time, or `FIRST` for other events. `read` is true for reads.
+    `delete` is true for deletes. `own` is a log message's own time, or `FIRST` for other events. `read`
+    is true for reads.
     """
 
     record: np.ndarray
@@ -55,7 +56,7 @@ class SequencedEvents(ParallelArrays):
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """Masks of the delivered events that are duplicates, and of the events that conflict.
+    """Masks of the delivered events that are duplicates, and of the delivered events that conflict.
 
     `own_times` are the earliest own times of stored events (V133).
     """
@@ -170,7 +171,7 @@ class RecordFold:
 
     @cached_property
     def marks(self) -> Marks:
-        """The active marks, and the voids that cancel marks for these records."""
+        """The active marks, and the records for which voids cancel them."""
         return marks_of(self.arrival.active_marks, self._orders[3], self.stored_records, self._orders[0])
 
     @cached_property
@@ -192,7 +193,7 @@ class RecordFold:
 
     @cached_property
     def _is_withdrawn(self) -> np.ndarray:
-        """A mask of the stored rows that a window withdraws, by the own time of their message (V86, V135)."""
+        """A mask of the stored rows that the window withdraws, by the messages' own times (V86, V135)."""
         stored, window = self.stored_records, self.terms.window
         if window is None:
             return np.zeros(len(self.rows), bool)
@@ -299,7 +300,7 @@ class RecordFold:
 
     @cached_property
     def since(self) -> np.ndarray:
-        """For each record, the first instant that can change, or `OPEN` if no instant can."""
+        """For each record, the first instant at which it can change, or `OPEN` if it cannot change."""
         since = np.full(self.codes[1], OPEN)
         new = self.delivered_events.take(np.concatenate([self.new_events, self._earlier_duplicates]))
         settled = self.terms.settled
@@ -326,7 +327,7 @@ class RecordFold:
         return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
 
     def _first_positions(self, new: SequencedEvents) -> np.ndarray:
-        """For each record, the first position added or removed in its log, or `OPEN` if there is none."""
+        """For each record, the first position added to or removed from its log, or `OPEN` for none."""
         low = np.full(self.codes[1], OPEN)
         log = np.flatnonzero(new.own != FIRST)
         np.minimum.at(low, new.record[log], new.code[log])
@@ -341,7 +342,7 @@ class RecordFold:
         return low
 
     def _extend_since(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
-        """The first instants, moved back if later messages of the log can fall back to their own times."""
+        """The first instants, moved back if later messages of the log can return to their own times."""
         stored, marks, settled = self.stored_records, self.marks, self.terms.settled
         log = self._unsettled_rows[stored.own_times[self._unsettled_rows] != FIRST]
         log = log[self._orders[0][log] >= low[stored.record[log]]]
@@ -393,7 +394,7 @@ class RecordFold:
 
     @cached_property
     def row_of(self) -> np.ndarray:
-        """For each record, an index in the pool at which the record's key is stored."""
+        """For each record, the index of a row in the pool that has the record's key."""
         rows = np.full(self.codes[1], NONE)
         rows[self.stored_records.record] = np.arange(len(self.rows))
         rows[self.delivered_events.record] = self.delivered_events.place
@@ -401,7 +402,7 @@ class RecordFold:
 
     @cached_property
     def withdrawn_voids(self) -> np.ndarray:
-        """A mask of the stored rows that cancel a truncate which is delivered again (V72)."""
+        """A mask of the stored rows that cancel a truncate that is delivered again (V72)."""
         void = np.flatnonzero(self.stored_records.void & are_truncate_voids(self.rows))
         at = np.concatenate([self._delivered_truncates, self.stored_records.start[void]])
         own = np.concatenate([self._own_of_truncates, self.stored_records.own_times[void]])
@@ -484,9 +485,9 @@ class RecordFold:
         ]
 
     def _applicable_marks(self, others: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of a record and a mark.
+        """All pairs of a touched record and a mark that may apply to it.
 
-        The mark is at or after the first instant that can change for the record, or later in the log than the
+        The mark is at or after the first instant at which the record can change, or later in the log than the
         lowest position of the record's facts.
         """
         marks, touched = self.marks, self.touched_records

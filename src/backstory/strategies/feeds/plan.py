@@ -45,7 +45,7 @@ PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
 
 
 def outcomes_of(states: States, before: pa.Array | None) -> dict[str, np.ndarray]:
-    """For each outcome, a mask of the facts. `before` are the before images of delivered events (V64)."""
+    """A mask of the facts for each outcome. `before` are the before images of delivered events (V64)."""
     facts, effects = states.facts, states.effects
     count = len(facts)
     there_before = np.zeros(count, bool)
@@ -74,7 +74,10 @@ def outcomes_of(states: States, before: pa.Array | None) -> dict[str, np.ndarray
 
 
 def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray]:
-    """For each tracked column, a mask of the facts in `began` that changed it in a known record (V120)."""
+    """For each tracked column, the indexes of the facts in `began` that changed its value (V120).
+
+    Facts that make a record appear do not count.
+    """
     begins = np.flatnonzero(began)
     instant = states.instant[begins]
     before, after = states.lasts[instant - 1], states.lasts[instant]
@@ -105,7 +108,7 @@ def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array 
 
 
 def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
-    """Rows that cancel marks for restated keys, and withdrawn rows.
+    """Rows that cancel marks for restated keys, and voids that are withdrawn.
 
     Flags are as in `HistoryDifference.rows`.
     """
@@ -147,11 +150,12 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows to add and to remove, and all counts except the arrival's.
 
-    Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements. For a
-    truncate that ends records, is late or is raised, there is a count under its number (`truncate_count`).
+    There are counts of events by outcome (V58), of changes by column (`DRIVES`), and of withdrawn statements.
+    A truncate that ends records, is late or is raised has a count under its number (`truncate_count`).
     `events` are the arrival's events with some or all keys. `slice_` has the stored rows of these keys that
-    are open or end at or after the first instant of delivery and window. With truncates or `all_keys`,
-    `slice_` has the rows of all keys. If the counts contain faults, nothing else is valid.
+    are open or end at or after the first instant of the delivery and its window. With truncates or
+    `all_keys`, `slice_` has the rows of all keys. If there are faults, the plan has only their counts and
+    samples.
     """
     records = RecordFold(terms, arrival, events, slice_.filter(are_live(slice_)))
     if refused := refused_part(_faults(records)):
@@ -174,12 +178,12 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
 
 
 def truncate_count(kind: str, number: int) -> str:
-    """The name under which records are counted that have an outcome because of a truncate."""
+    """The name of the count for an outcome of the truncate with this number."""
     return f"{kind} by truncate {number}"
 
 
 def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
-    """The counts of all parts of a delivery, of the arrival, and of its truncates."""
+    """The counts of a whole delivery: of all its parts, of the arrival, and of its truncates."""
     counts = Counter(arrival.counts)
     ended, late, raised = (
         np.array([sums.counts[truncate_count(kind, n)] > 0 for n in range(len(arrival.truncates))], bool)
@@ -193,7 +197,7 @@ def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
 
 
 def _faults(records: RecordFold) -> dict[str, pa.Table]:
-    """The keys of conflicting events, and of records with overlapping or never-begun versions, by fault."""
+    """The keys of the events and stored rows with a fault, by fault."""
     events, stored = records.truncate_conflicts
     conflicts = np.union1d(events, np.flatnonzero(records.ties.conflict))
     key = list(records.terms.key)

@@ -40,7 +40,7 @@ def sequences(rows: pa.Table) -> pa.Array | None:
 
 
 def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]]) -> list[np.ndarray]:
-    """For each row of each side, a number in the order of its further sequence, with NULL first (V21)."""
+    """For each row of each side, the rank of its further sequence, with NULL first (V21)."""
     sizes = [count for _, count in sides]
     codes = np.zeros(sum(sizes), np.int64)
     for name in terms.sequence:
@@ -58,7 +58,7 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
 
 @dataclass(frozen=True)
 class StoredRecords:
-    """Live stored rows with their positions. `record` numbers the record of each row."""
+    """Live stored rows with their positions. `record` has the number of each row's record."""
 
     rows: pa.Table
     record: np.ndarray
@@ -157,7 +157,7 @@ class Pool:
 
     @cached_property
     def _listed_numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers in all lists, and for each number the index of its list."""
+        """All entries of the lists, as two arrays: the index of an entry's list, and its field id."""
         filled = self.lists.drop_null()
         owners = np.flatnonzero(~self.whole)
         return np.repeat(owners, np.asarray(pc.list_value_length(filled))), np.asarray(filled.flatten())
@@ -191,8 +191,8 @@ def pool_of(
 ) -> Pool:
     """Pool the values of stored and delivered rows, and the lists of columns.
 
-    The lists of stored rows precede the lists of delivered rows, and marks are last. A list with all columns
-    of the data becomes NULL (V2).
+    The lists of stored rows precede the lists of delivered rows, and the lists of marks are last. A list with
+    all columns of the data becomes NULL (V2).
     """
     names = {*terms.key, *terms.data}
     schema = arrow_schema({column.name: column.type for column in terms.columns if column.name in names})

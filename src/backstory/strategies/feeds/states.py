@@ -1,7 +1,7 @@
 """The state of records after each fact, and the versions that follow, as arrays (V22 to V26).
 
-A copy with a scope, or without some columns, may change nothing. The result depends on the state before the
-copy (V22).
+A copy with a scope, or without some columns, may change nothing. Whether it does depends on the state before
+the copy (V22).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from backstory.strategies.feeds.terms import FeedTerms, Scope
 class Effects:
     """The effects of facts on records: a fact can clear a record, make it appear, and set columns.
 
-    `keeps` is true for a copy that changes only columns without history. Such a copy listed a record as it
-    was known, or lacks a record outside its scope.
+    `keeps` is true for a copy that changes only columns without history. Such a copy lists a record with its
+    known values, or lacks a record that does not exist or is outside its scope.
     """
 
     facts: RecordFacts
@@ -139,7 +139,7 @@ class States:
 
     @cached_property
     def moves(self) -> np.ndarray:
-        """A mask of the instants that change the record (V24)."""
+        """A mask of the instants at which the record changes (V24)."""
         moved = np.zeros(len(self.firsts), bool)
         later = np.flatnonzero(~self.base)
         moved[later] = ~self.same(self.lasts[later - 1], self.lasts[later])
@@ -168,7 +168,7 @@ class States:
 
 @dataclass(frozen=True)
 class Runs:
-    """Versions: the facts that begin them, the last facts with newer values, and the ends of the versions."""
+    """Versions as parallel arrays: the fact that begins one, the fact with its newest values, and its end."""
 
     begin: np.ndarray
     newest: np.ndarray
@@ -226,7 +226,7 @@ def _conditional(facts: RecordFacts, pool: Pool, scopes: Sequence[Scope | None])
 
 
 def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
-    """Advance the states by the facts in `block`, which are in order."""
+    """Apply the facts in `block`, which are in order, to the known states."""
     record, source = effects.facts.record, effects.facts.source
     now = Effects(effects.facts.take(block), effects.pool, effects.terms, effects.keeps[block])
     cleared = np.full(len(known.there), -1)

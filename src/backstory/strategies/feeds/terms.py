@@ -42,11 +42,11 @@ class FeedTerms:
     `columns` are the table's columns, including the layout's own. `numbers` are the field ids of the columns
     outside the key. Columns that are neither `tracked` nor `overwritten` keep the values of the fact that
     began the version. `settled` is empty or an interval; its start may be None. With `drops`, events of
-    settled instants are left out. A `window` withdraws the known facts in it, for the delivered keys or for
-    `all_keys`. `ids` is true if the table has row ids. `log` is true if events are messages of a log; then
-    `AT` is their own time, and their sequence is their position. The last part of a position is whether it is
-    a change; it is NULL for reads without a position. `former` describes the logs before one that started
-    again.
+    settled instants are left out. A `window` withdraws the known facts in it, for the delivered keys or, with
+    `all_keys`, for all keys. `ids` is true if the table has row ids. `log` is true if events are messages of
+    a log. Then `AT` is their own time, and their sequence is their position. The last part of a position is
+    true for changes and false for reads; reads without a position have NULL. `former` describes the logs
+    before one that started again.
     """
 
     columns: tuple[Column, ...]

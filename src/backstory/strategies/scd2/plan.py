@@ -1,8 +1,8 @@
 """The plan of a load by key, as Arrow tables: a base mirrors its stage, and its history records changes.
 
-Stage, base and open versions are joined once. Records of different keys are independent. A plan runs on the
-driver, over all rows or in parts, and in Spark's tasks, to which its terms and results are sent as plain data
-(sections 3.6, 3.7 and 9.1).
+Stage, base and open versions are joined once. Records of different keys are independent. A load is planned on
+the driver, whole or in parts, or in Spark's tasks. Its terms and results are plain data, which can be sent to
+tasks and back (sections 3.6, 3.7 and 9.1).
 """
 
 from collections import Counter
@@ -50,8 +50,8 @@ LIVE, IN_SCOPE, APPEARS = "is live", "in scope", "appears"
 class Flag:
     """The deletion flag of a base row that is missing from the stage.
 
-    The flag is this value in `column`, and the load's instant in the column `at`. With `live`, the flagged
-    row still counts as a record of the history.
+    A flagged row has `value` in `column`, and the load's instant in the column `at`, if there is one. With
+    `live`, the row still counts as a record of the history.
     """
 
     column: str
@@ -67,8 +67,8 @@ class LoadTerms:
     * `key`: the column of the record's key in base and history; `business`: its business keys.
     * `mirrored`: the history's columns, each with its column in the base.
     * `words`: the states as they are stored.
-    * `compared`: a row of the base changed if one of these columns changed.
-    * `needed`: columns that are never NULL in the stage; `lengths`: the maximum length of strings.
+    * `compared`: columns whose changes count as a change of the base's row.
+    * `needed`: columns that must not be NULL in the stage; `lengths`: the maximum length of strings.
     * `unsure`: columns whose changes a hash may miss; for floats, with the number of hashed digits.
     * `collapses`: whether identical rows of the stage count as one.
     * `dated`: the column of the effective date, which must not decrease.
@@ -178,9 +178,9 @@ def places_of(rows: pa.Table, indices: pa.Array) -> pa.Table:
 def unseen_changes(
     terms: LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
 ) -> Mapping[str, int]:
-    """For each column that differs, the number of changed rows whose hash is the same (section 2.4).
+    """The number of rows that changed while their hash stayed the same, by changed column (section 2.4).
 
-    `changed` has the indexes of these rows on both sides.
+    `changed` has the indexes of the changed rows on both sides.
     """
     if not terms.unsure or not len(changed[0]):
         return {}
@@ -212,8 +212,8 @@ def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> t
     """One row for each key, and the rows that share a key without being duplicates (P3, section 3.6).
 
     `repeats` marks rows whose key occurs more than once. If the load collapses identical rows, one live row
-    is kept: the row whose strings sort first. A row that is flagged as deleted is not a duplicate of a live
-    row.
+    is kept: the row whose strings sort first. A row that is flagged as deleted is dropped if its key has a
+    live row.
     """
     again = rows_that_share_keys(rows, terms.key, repeats)
     if not len(again) or not terms.collapses:
@@ -232,7 +232,7 @@ def rows_that_share_keys(rows: pa.Table, key: str, repeats: np.ndarray) -> pa.Ta
 
 
 def _conflicting_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
-    """The live rows whose key has several hashes or business keys. Different keys may have the same hash."""
+    """The live rows whose key has several row hashes, or several business keys with the same hash."""
     live = rows.filter(pc.fill_null(rows[LIVE], False)) if LIVE in rows.column_names else rows
     states = live.group_by(list(dict.fromkeys([terms.key, *terms.business, ROW_HASH]))).aggregate([])
     several = pc.value_counts(states[terms.key].combine_chunks())
@@ -259,10 +259,10 @@ _EXTRA_COLUMNS = (IN_SCOPE, FILE, POSITION, ROW_ID)
 
 
 def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
-    """The rows to add to and remove from a part of a base, and its live rows after that.
+    """The rows to add to and remove from a part of a base, and the live rows that result.
 
-    A refused part has no live rows. If rows are flagged instead of deleted, `stored` must have
-    all columns.
+    If the part is refused, None replaces the live rows. If rows are flagged instead of deleted, `stored` must
+    have all columns.
     """
     codes = side_codes(staged, stored, [terms.key])
     repeats = codes.repeats
@@ -349,7 +349,8 @@ class PastKeys:
     """Keys of records, grouped by the closed versions that they have.
 
     `seen`: records with closed or archived versions. `interrupted`: records with a version that this load
-    closed as changed. `later`: records with a version that starts at or ends after the load's instant.
+    closed as changed. `later`: records with a version that starts at or after the load's instant, or ends
+    after it.
     """
 
     seen: pa.Array = field(default_factory=_no_keys)
@@ -445,7 +446,7 @@ def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: P
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:
-    """The records of base and history by case.
+    """The number of records of base and history by case.
 
     `sizes` counts the records that appeared, changed, vanished, vanished out of scope, and stayed the same.
     Of the records that appeared, `seen` counts those whose past is `Past.CLOSED`, and `interrupted` those
@@ -541,9 +542,9 @@ def plan_part(
     sides: Mapping[str, pa.Table],
     whole: Whole = as_they_are,
 ) -> PartPlan:
-    """The plan of `plan_load` with the columns of the tables.
+    """The plan of `plan_load`, with rows in the schemas `kinds`.
 
-    Rows for both tables are stored once (`BOTH`).
+    If all rows that are added to the base begin versions, they are stored once (`BOTH`).
     """
     part = plan_load(terms, sides, whole)
     rows = dict(part.rows)

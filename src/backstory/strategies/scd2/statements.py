@@ -187,7 +187,7 @@ def opening_words(pair: Pair, pasts: Collection[Past]) -> dict[Past, str]:
 
 
 def closing_statements(pair: Pair) -> Iterator[Statement]:
-    """One statement for each case that closes the open version (section 3.3, steps 1 and 2)."""
+    """One statement for each case in which an open version closes (section 3.3, steps 1 and 2)."""
     for now, condition in closing_conditions(pair).items():
         step = TRANSITIONS[Past.OPEN, now]
         if step.closes and step.closing:
@@ -198,10 +198,10 @@ def closing_statements(pair: Pair) -> Iterator[Statement]:
 
 
 def opening_statements(pair: Pair) -> Iterator[Statement]:
-    """One statement for each name under which versions begin (section 3.3, steps 3 and 4).
+    """One statement for each name in `BEGINNINGS` (section 3.3, steps 3 and 4).
 
-    The closing statements ran before. A changed record therefore has no open version, as after a load that
-    was interrupted at this point. Versions that one statement begins are open for the next statement.
+    The closing statements must run first. A changed record then has no open version, as after a load that was
+    interrupted at this point. Versions that one statement begins are open for the next statement.
     """
     for name in BEGINNINGS:
         steps = {past: TRANSITIONS[past, Now.PRESENT] for past in Past if past is not Past.OPEN}
@@ -234,8 +234,8 @@ PAST_NAME = "record past"
 def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> Tally:
     """The number of records of base and history by case.
 
-    Each key must be unique in the base and among open versions. `query` returns the rows of a query with
-    placeholders.
+    Each key must be unique in the base and among open versions. `query` runs a query, which may have
+    placeholders, and returns its rows.
     """
 
     def count(source: str) -> int:
@@ -255,7 +255,7 @@ def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> 
 
 
 def _past_counts(pair: Pair) -> str:
-    """The query that counts, by their past, the base's records without an open version."""
+    """The query for the number of base records without an open version, by past."""
     pasts = [past for past in Past if past is not Past.OPEN]
     value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in pasts})
     name = pair.name(PAST_NAME)
@@ -289,7 +289,7 @@ def actions(pair: Pair) -> str:
 
 
 def _beginning_rows(pair: Pair) -> str:
-    """The base's rows that begin a version, with its state and the key of the open version that it ends."""
+    """The query for base rows that begin a version, with its state and the key of its open predecessor."""
     opened = pair.of("h", pair.hist_key)
     unopened = case_of_past(pair, opening_words(pair, [past for past in Past if past is not Past.OPEN]))
     return (
@@ -311,7 +311,7 @@ def _closing_word(pair: Pair, now: Now) -> str:
 
 
 def _typed_nulls(pair: Pair) -> str:
-    """One typed NULL for each column of the base."""
+    """SQL with a typed NULL for each column that a version copies from its base row."""
     cast = pair.dialect.cast_expression
     return "".join(f", {cast('NULL', pair.types[name])} AS {name}" for name in pair.payload("a"))
 
@@ -319,7 +319,7 @@ def _typed_nulls(pair: Pair) -> str:
 def hist_merge(pair: Pair, actions_table: str | None = None) -> Statement:
     """A load as one MERGE (section 9.3).
 
-    `actions_table` is the table of stored actions, if they are stored.
+    `actions_table` is the table with the actions, if they are stored.
     """
     state = pair.of("s", ACTION)
     begun = pair.lifetime(state)

@@ -1,7 +1,7 @@
 """The action of a load on each record: the table of section 9.1, as data.
 
 The rule, the statements, the MERGE, the plan on Spark, the counts of receipts and the page on states are
-derived from it. States that are in no row of the table cannot occur.
+derived from it. Cases that the table does not contain cannot occur.
 """
 
 from collections import Counter
@@ -101,7 +101,7 @@ def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
 
 
 def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
-    """The present of a record, given whether the base has it, the hashes are equal, and deletes cover it."""
+    """The state of a record, given whether the base has it, its hash is the same, and deletes cover it."""
     if past is not Past.OPEN:
         return Now.PRESENT if there else Now.ABSENT
     if there:
