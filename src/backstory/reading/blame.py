@@ -1,4 +1,4 @@
-"""The origin of a record's value: when it began, which commit wrote it, and the value before it."""
+"""The origin of a value in a record: when it began, which commit wrote it, and the value before it."""
 
 import json
 from bisect import bisect_left
@@ -28,7 +28,7 @@ Origin = tuple[CommitMetadata | None, datetime | None]
 
 
 def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
-    """A commit: time, door, token, run, note, author, files (only names) and rows by outcome."""
+    """A commit as a mapping: time, door, token, run, note, author, names of files, and rows by outcome."""
     properties = commit.properties
     files = json.loads(properties.get(FILES) or "[]")
     return {
@@ -47,7 +47,7 @@ def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
 def blame(
     files: TableReader, key: object, column: str, at: datetime | None = None, known_at: datetime | None = None
 ) -> dict[str, Any]:
-    """The origin of a column's value in the version of a record that was true at a time, by default the last.
+    """The origin of a column's value in one record, at a time or by default in the record's last version.
 
     The result has the `value`, its `valid_from` and `valid_to`, the value `before`, and whether the record
     did not exist just before (`gone_before`). It also has the `commit` that wrote the value. If that commit

@@ -70,7 +70,7 @@ class Lineage:
 class Range:
     """The commits after version `since`, up to and including version `until`.
 
-    `before` is the snapshot at `since`.
+    `before` is the id of the snapshot at `since`, or None before the first commit.
     """
 
     since: int
@@ -131,7 +131,7 @@ _BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('st
 
 
 def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: Start | None) -> int:
-    """The last version that a cursor has read.
+    """The last version that was read through a cursor.
 
     If the cursor is new or its commit is lost, `start` determines the version. A new cursor without `start`
     begins before all versions. Without `start`, raises Refused if the tag of the cursor has expired, or its
@@ -185,9 +185,7 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
 
 
 def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
-    """Move a cursor from any place to a commit, or create the cursor there.
-
-    Without a version, drop the cursor.
+    """Move a cursor to a commit, wherever it is, or create it there. Without a version, drop it.
 
     Raises UsageError if no cursor is named, or if the cursor to drop does not exist.
     """

@@ -1,4 +1,4 @@
-"""Answers from a model's history in a database, read without its model, its lock file or Spark."""
+"""Read a model's history from a database, without the model, its lock file or Spark."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class DatabaseHistory:
-    """A history in a database, and its columns' types in the database."""
+    """A model's history in a database, and the types that its columns have there."""
 
     engine: Engine
     history: StoredHistory
@@ -71,7 +71,7 @@ class DatabaseHistory:
     def is_record(self, key: Mapping[str, object]) -> list[str]:
         """The conditions under which a version belongs to the record with this key.
 
-        Raises UsageError if a value does not fit.
+        Raises UsageError if a value does not fit the type of its column.
         """
         history, dialect = self.history, self.history.dialect
         self.require_key(list(key))
@@ -142,7 +142,10 @@ def read_differences(
 
 
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
-    """The history of the record with this key, given as text. Raises the errors of `read_differences`."""
+    """The history of the record with this key, whose values may be text.
+
+    Raises the errors of `read_differences`.
+    """
     with _open_history(url, table) as database:
         names, rows = database.read_versions(" AND ".join(database.is_record(key)))
     values = {shown_name(name): value for name, value in key.items()}

@@ -29,13 +29,13 @@ from backstory.stores.metadata.values import values_of
 
 
 def _open_csv(file: Path, schema: pa.Schema) -> pyarrow.csv.CSVWriter:
-    """A CSV file: text in quotes if needed, NULL as an empty cell, bytes as base64, nested values as JSON."""
+    """A CSV writer: text quoted if needed, NULL as an empty cell, bytes as base64, nested values as JSON."""
     options = pyarrow.csv.WriteOptions(quoting_style="needed")
     return pyarrow.csv.CSVWriter(file, _csv_rows(schema.empty_table()).schema, write_options=options)
 
 
 def _csv_rows(rows: pa.Table) -> pa.Table:
-    """The rows. Values that Arrow cannot write as CSV are converted to text."""
+    """The rows, in which values that Arrow cannot write as CSV are converted to text."""
     columns, t = rows.columns, pa.types
     for place, column in enumerate(columns):
         if any(is_(column.type) for is_ in (t.is_nested, t.is_binary, t.is_fixed_size_binary)):

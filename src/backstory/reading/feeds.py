@@ -83,13 +83,12 @@ _CANCELED: Final = """(
 def changes_query(
     syntax: SqlSyntax, record: Sequence[str], content: Sequence[str], *, net: bool, only_added: bool = False
 ) -> str:
-    """The query for changes among moved rows.
+    """The query for the changes among moved rows, which are rows that commits removed or added.
 
-    `record` are the identity columns, and `content` are the others.
-
-    One removed and one added row of a record are an update. If there are more rows, they are deletes and
-    inserts. With `net`, a change covers all commits together. It has the last commit that touched its record,
-    even if that commit restored a former row (V106). `only_added` means that no row was removed.
+    `record` are the identity columns, and `content` are the others. One removed and one added row of a record
+    are an update. If there are more rows, they are deletes and inserts. With `net`, a change covers all
+    commits together. It has the last commit that touched its record, even if that commit restored a former
+    row (V106). `only_added` means that no row was removed.
     """
     names = {"sign": SIGN, "number": NUMBER, "commit": COMMIT, "type": TYPE, "last": LAST}
     words = {word: syntax.name(name) for word, name in names.items()}
@@ -114,7 +113,7 @@ def changes_query(
 
 
 def current_condition(shape: Shape, syntax: SqlSyntax, column: ColumnSql) -> str:
-    """Whether a row is an open version, or a live row that is not deleted."""
+    """SQL for whether a row is an open version, or a live row that is not deleted."""
     span = shape.layout.span
     if span is None:
         return "TRUE" if shape.column(DELETED) is None else f"NOT COALESCE({column(DELETED)}, FALSE)"
@@ -131,7 +130,7 @@ def current_condition(shape: Shape, syntax: SqlSyntax, column: ColumnSql) -> str
 
 @dataclass(frozen=True, slots=True)
 class FeedRows:
-    """A feed's columns by the table's names, the columns that identify a row, and a condition for rows."""
+    """A feed's columns by their names in the table, its identity columns, and a condition on its rows."""
 
     columns: dict[str, str]
     identity: tuple[str, ...]
@@ -172,7 +171,7 @@ def feed_rows(table: TableLike, request: ChangesRequest) -> FeedRows:
 
 
 def row_identity(table: TableLike) -> tuple[str, ...]:
-    """The columns that identify a row of a table, or none if only all of its values do (native.md, V105)."""
+    """The columns that identify a row, or none if only all values together identify it (native.md, V105)."""
     shape = table.shape
     if shape.layout is Layout.ODF:
         return (system_columns(table)["offset"],)
@@ -317,8 +316,8 @@ class ChangeFeed:
 
     `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. It is
     sorted by commit, each preimage before its postimage. A feed with more than half a million rows is sorted
-    within each partition, and all rows of an identity are in one partition. In a `with` block, the cursor
-    moves to `until` if the block succeeds, and `frame` can only be read within the block.
+    within each partition, and all rows with the same identity are in one partition. In a `with` block, the
+    cursor moves to `until` if the block succeeds, and `frame` can only be read within the block.
     """
 
     frame: "DataFrame"
@@ -373,9 +372,10 @@ def _recorded_moves(
 ) -> "DataFrame":
     """The rows that were recorded or ended in a range of times, with the columns of moved rows.
 
-    The end of a row has two steps: `end_before` from `recorded_at`, and `valid_to` from `ended_at` (V6). Each
-    step was a commit. If the end moves again, a copy of the row remains, whose recorded time is the former
-    step's (V7). Commit versions are NULL if the snapshot has expired.
+    A row can have two ends: `end_before`, recorded at `recorded_at`, and `valid_to`, recorded at `ended_at`
+    (V6). Each was recorded by a commit. If the end moves again, a copy of the row keeps these times, and the
+    row itself counts as recorded at the former `ended_at` (V7). Commit versions are NULL if the snapshot has
+    expired.
     """
     role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
     row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"

@@ -1,6 +1,6 @@
-"""A table at a recorded time, from its files. DuckDB finds the positions and times of its versions.
+"""A table at a recorded time, read from its files. DuckDB finds the positions and times of its versions.
 
-The differences between two states of a table are positions of rows, to be counted, grouped and shown in
+The differences between two states are kept as positions of rows, which can be counted, grouped and shown in
 pages.
 """
 
@@ -51,7 +51,7 @@ SORT_MEMORY: Final = 2
 class StoredColumns:
     """The columns that a DuckDB query reads.
 
-    They are numbered, because `a` and `A` are the same name there.
+    The columns are numbered, because DuckDB does not distinguish `a` from `A`.
     """
 
     numbers: dict[tuple[str, ...], str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class StoredColumns:
 
     @property
     def names(self) -> list[str]:
-        """The columns of the table."""
+        """The table's columns that the query reads."""
         return [path[0] for path in self.numbers]
 
     def read(self, rows: pa.Table) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def without_zone(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @contextmanager
 def hold_memory(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
-    """Reserve bytes of the memory until the block ends. Raises Unreadable if fewer bytes are free."""
+    """Reserve `size` bytes of memory until the block ends. Raises Unreadable if fewer bytes are free."""
     try:
         lease.hold(what, size)
     except TooLarge:
@@ -102,7 +102,7 @@ _database = cache(duckdb_in_memory)
 
 
 def sort_in_lease(lease: MemoryLease, what: str, rows: pa.Table, query: str) -> pa.Table:
-    """The answer to a query that sorts the relation `recorded`. Raises Unreadable without memory for it."""
+    """The answer to a query that sorts the relation `recorded`. Raises Unreadable if memory is short."""
     with hold_memory(lease, what, SORT_MEMORY * rows.nbytes):
         return query_rows(rows, query)
 
@@ -134,7 +134,7 @@ def equals_next(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
 
 
 def are_after(rows: pa.Table, values: Mapping[str, Any]) -> pa.Array:
-    """Whether each row sorts after the row with these values."""
+    """A mask of the rows that sort after these values."""
     behind, same = np.zeros(rows.num_rows, bool), np.ones(rows.num_rows, bool)
     for name, value in values.items():
         type_ = rows.schema.field(name).type
@@ -252,9 +252,9 @@ def differences(
 ) -> Differences:
     """The records whose rows differ in these values, in key order.
 
-    `sides` has for each row whether it was true before and after, as `SIDES`. For passages it also has
-    `valid_from` and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows that are shown
-    instead of `values`.
+    `sides` has `SIDE_COLUMNS`: whether a row was true before, and after. If `comparison.through` is set, it
+    also has `valid_from` and `valid_to`. For `timed` events, it has `valid_from`. `rows` returns the rows to
+    show instead of `values`.
     """
     internal = lifetimes.internal_name
     times = {name: time for name, time in TIMES.items() if time in sides.column_names}
@@ -375,7 +375,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return rows_of(rows)
 
     def read(self, names: Sequence[str]) -> pa.Table:
-        """The rows, with these columns."""
+        """The rows with these columns, as stored."""
         distinct = list(dict.fromkeys(names))
         return self.files.rows(self.snapshot, self.fields, distinct, table_rows.MOST_IN_ARROW, self.searches)
 
@@ -458,7 +458,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return span if all(kinds.get(name) is Kind.UTC_DATETIME for name in (span.start, span.end)) else None
 
     def searches_at(self, time: datetime) -> Mapping[str, Search]:
-        """Searches that match all rows true at an instant, and few others. Empty if rows cannot show this."""
+        """Searches that match all rows true at an instant, and few others. Empty without a `utc_span`."""
         span = self.utc_span
         if span is None:
             return {}
@@ -484,7 +484,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _require_times(shape: Shape, names: Mapping[str, Any]) -> None:
-    """Raise Unreadable for columns without times, and for naive times, which Spark shows unchanged."""
+    """Raise Unreadable if a column of times has another type, or naive times that Spark shows unchanged."""
     span, layout = shape.layout.span, shape.layout
     times = [span.start, span.end] if span else [names["event_time"], names["system_time"]]
     fitting = TIMELY if layout.is_adopted or layout is Layout.ODF else {Kind.UTC_DATETIME}
@@ -504,6 +504,6 @@ def _require_ends(shape: Shape, rows: pa.Table) -> None:
 
 
 def table_in_files(files: TableReader, state: TableState | None = None) -> KnownFiles:
-    """A table in a state, by default now."""
+    """A table in the given state, by default its current state."""
     state = state or questions.state_at(files.table, None)
     return KnownFiles(files.table, state.shape, state.until, files, state.fields, state.snapshot)

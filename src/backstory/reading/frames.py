@@ -173,9 +173,9 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return rows.where(_equal(values, {name: rows.schema[name].dataType for name in values}))
 
     def native_rows(self) -> "DataFrame":
-        """The rows of layout `versions` without facts.
+        """The rows of layout `versions`, except facts, with the recorded times in the columns `NATIVE`.
 
-        With the times of `NATIVE`, each row has two ends (V6).
+        A row then has two ends: before and after its end was last moved (V6).
         """
         text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
         return self.ask(lambda syntax, *_: syntax.fill(text), *NATIVE)
@@ -184,7 +184,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
     """The value shown to readers.
 
-    `unsigned` replaces -0.0, because one row then represents all its copies.
+    `unsigned` replaces -0.0 with 0.0, because one row then represents all its copies.
     """
     from pyspark.sql.functions import lit
     from pyspark.sql.types import DoubleType, FloatType
@@ -201,7 +201,7 @@ def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> Kn
 
 
 def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
-    """Every version as a query of Spark SQL.
+    """The query in Spark SQL for every version of a table.
 
     Raises UsageError for a table without a history, and for an event log.
     """
@@ -254,7 +254,7 @@ def is_record(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Colum
 
 
 def _equal(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
-    """The plain comparison, with which Iceberg prunes files. It is NULL if the key has a NULL."""
+    """The plain comparison with the key, by which Iceberg prunes files. It is NULL if the key has a NULL."""
     return reduce(and_, (column(name) == literal(value).cast(types[name]) for name, value in key.items()))
 
 

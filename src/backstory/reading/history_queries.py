@@ -1,8 +1,8 @@
 """Queries about a model's history in a database, in any dialect (sections 7.1, 7.2 and 7.4).
 
 Times are ISO text or aware datetimes. A time before the prune watermark is refused, because versions that
-were valid then may have been removed. By effective time, however, pruned versions are still considered,
-because a later load did not make them untrue.
+were valid then may have been removed. Queries by effective time still consider pruned versions, because a
+later load did not make them untrue.
 """
 
 import re
@@ -116,8 +116,8 @@ class ResultColumn(NamedTuple):
 class StoredHistory:
     """A history table in one dialect. `model` describes the history.
 
-    `columns` are all its columns, including retired ones. `catalog` is written before the schema if a session
-    has several catalogs.
+    `columns` are all its columns, including retired columns. `catalog` precedes the schema in names if a
+    session has several catalogs.
     """
 
     dialect: Dialect
@@ -127,7 +127,7 @@ class StoredHistory:
 
     @property
     def schema(self) -> str:
-        """The schema of its tables."""
+        """The schema of the history's tables."""
         return self.model.shape.table.schema
 
     @cached_property
@@ -149,11 +149,11 @@ class StoredHistory:
         return f"{self.dialect.render_identifier(self.catalog)}.{name}" if self.catalog else name
 
     def of(self, alias: str, column: str) -> str:
-        """`alias.column`."""
+        """A column of an alias: `alias.column`."""
         return f"{alias}.{self.dialect.render_identifier(column)}"
 
     def text(self, text: str) -> str:
-        """The literal of a text."""
+        """A text as an SQL literal."""
         return self.dialect.string_literal(text)
 
     @cached_property
@@ -219,7 +219,7 @@ class StoredHistory:
         return self.null_of(column) if name is None else self.of("a", name)
 
     def is_record(self, alias: str, key: Key, renamed: Mapping[str, str] | None = None) -> str:
-        """Whether a row belongs to the record with this key. `renamed` maps columns to other names."""
+        """SQL for whether a row belongs to the record with this key. `renamed` maps columns to new names."""
         names = self.model.shape.key
         values = key if isinstance(key, Mapping) else {names[0]: key}
         if set(values) != set(names):
@@ -235,7 +235,7 @@ class StoredHistory:
         return " AND ".join(f"NOT ({self.dialect.null_safe_ne(*pair)})" for pair in pairs)
 
     def _literal(self, column: SqlColumn, value: Any) -> str:
-        """A value of a key's column, possibly as text. Raises UsageError if it does not fit the column."""
+        """The SQL literal of a key column's value, possibly as text. Raises UsageError if it does not fit."""
         if value is None:
             return self.null_of(column)
         try:
@@ -249,7 +249,7 @@ class StoredHistory:
         return self.dialect.cast_expression("NULL", self.dialect.type_of(column))
 
     def instant(self, time: Time) -> str:
-        """The literal of a time."""
+        """A time as an SQL literal."""
         return self.dialect.timestamp_literal(instant_of(time))
 
 
@@ -279,7 +279,7 @@ def distinct(names: Iterable[str], longest: int = LONGEST_NAME) -> tuple[str, ..
 def columns_of(
     history: StoredHistory, alias: str, names: Iterable[str], before: str = ""
 ) -> list[ResultColumn]:
-    """Columns by their own names, with the prefix `before`."""
+    """The columns with these names, shown with the prefix `before`."""
     return [ResultColumn(f"{before}{name}", history.of(alias, name)) for name in names]
 
 
@@ -343,7 +343,7 @@ def frame(spark: "SparkSession", query: Query) -> "DataFrame":
 
 
 def is_valid_at(history: StoredHistory, alias: str, time: Time) -> str:
-    """Whether a version was valid at a time."""
+    """SQL for whether a version was valid at a time."""
     literal = history.dialect.timestamp_literal(history.model.require_unpruned(instant_of(time)))
     return TRUE_AT.format(started=history.start_of(alias), ended=history.end_of(alias), at=literal)
 
@@ -390,7 +390,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
 
 
 def _on_axis(history: StoredHistory, dating: Dating, sql: str, datatype: Datatype) -> str:
-    """A date or an instant, in the granularity of `dating`. Days are in UTC."""
+    """SQL for a date or an instant in the granularity of `dating`. Days are in UTC."""
     target = Datatype.DATE if dating.granularity == "date" else Datatype.TIMESTAMP
     if datatype is target:
         return sql
@@ -580,7 +580,7 @@ def _compared_attributes(history: StoredHistory, columns: Sequence[str] | None) 
 
 
 def _differs(history: StoredHistory, column: SqlColumn) -> str:
-    """Whether the values of an attribute differ. JSON is compared as text."""
+    """SQL for whether the values of an attribute differ. JSON is compared as text."""
     as_text = column.datatype is Datatype.JSON
     sides = (_text(history, column, side) if as_text else history.of(side, column.name) for side in "on")
     return history.dialect.null_safe_ne(*sides)

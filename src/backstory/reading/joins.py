@@ -1,9 +1,10 @@
 """Join each row of a frame with the version of its record that was true at the row's own time.
 
 Short histories (`has_short_histories`) are compared version by version, after one shuffle by key. For long
-histories, one sort by time finds the last version before each row. A join by valid and by recorded time
-halves the valid axis instead. A statement is cut into the largest halves that it fills, and the statements in
-one half do not overlap in recorded time. So a long history costs a few sorts.
+histories, one sort by time finds the last version before each row. A join by both valid and recorded time
+uses a segment tree: the valid axis is halved repeatedly, and each statement is assigned to the largest
+segments that it fills. Statements in the same segment do not overlap in recorded time, so a long history
+costs only a few sorts.
 """
 
 import sys
@@ -52,10 +53,7 @@ class Join:
     known_at: str = ""
 
     def ask(self, query: str, of_frame: Sequence[str], of_history: Sequence[str]) -> "DataFrame":
-        """The answer to a query.
-
-        It contains the given columns of both sides, each under its name in the answer.
-        """
+        """The answer to a query: these columns of the frame and of the history, renamed to `names`."""
         pairs = zip([*of_frame, *of_history], self.names, strict=True)
         listed = ", ".join(f"{sql} AS {quote(name)}" for sql, name in pairs)
         return query_frames(f"SELECT {listed} {query}", frame=self.frame, history=self.history)
@@ -93,7 +91,7 @@ _ENDS: Final = {"start": VALID_FROM, "end": VALID_TO, "stated": STATED_FROM, "un
 
 
 def join_pairs(join: Join) -> "DataFrame":
-    """Compare each row with every version, statement or native row of its record.
+    """Join by comparing each row of the frame with every version, statement or native row of its record.
 
     A row appears once if at most one version is true at any time.
     """
@@ -153,7 +151,7 @@ WITH both_sides AS (
 ) {_LAST}
 """
 _NONE: Final = "CAST(array() AS array<struct<level: int, node: int>>)"
-# The largest halves that `[first, last)` fills, from the smallest size on.
+# The largest segments that `[first, last)` fills, from the smallest size on.
 _CUT: Final = f"""aggregate(sequence(0, length(bin(most))), struct(first AS a, last AS b, {_NONE} AS halves),
     (s, size) -> struct(
         shiftright(s.a + (s.a & 1), 1) AS a, shiftright(s.b - (s.b & 1), 1) AS b,
@@ -162,11 +160,11 @@ _CUT: Final = f"""aggregate(sequence(0, length(bin(most))), struct(first AS a, l
             if(s.a < s.b AND (s.b & 1) = 1, array(struct(size AS level, s.b - 1 AS node)), {_NONE})
         ) AS halves),
     s -> s.halves)"""
-# The half of each size that contains a place.
+# The segment of each size that contains a place.
 _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
-# Borders are the instants at which any statement of a record begins or ends, numbered from 0. In each half,
-# the last statement recorded up to the recorded time of a row counts.
+# Borders are the instants at which any statement of a record begins or ends, numbered from 0. In each
+# segment, the last statement recorded at or before the recorded time of a row counts.
 _HALVES: Final = f"""
 WITH stated AS (
   SELECT {{history_keys}}, {{start}} AS starts, {{end}} AS ends, {{stated}} AS instant,

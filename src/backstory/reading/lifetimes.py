@@ -1,8 +1,8 @@
-"""The SQL of readers: the periods in which a table's rows were true, and differences between two states.
+"""The SQL for the periods in which a table's rows were true, and for differences between two states.
 
-DuckDB and Spark run these queries, one for each layout. A query reads a relation that has the rows, and the
-values that the layout records for each row (`recorded_columns`). Instants are times in UTC. The answer has
-the rows that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true.
+DuckDB and Spark run these queries, one for each layout. A query reads a relation with the table's rows and
+the values that the layout records for each row (`recorded_columns`). Instants are times in UTC. The answer
+has the rows that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true.
 Differences are described in native.md V96.
 """
 
@@ -22,7 +22,7 @@ _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
 def internal_name(word: str) -> str:
-    """The name of a column in a relation, by its word in queries.
+    """The name of an internal column in a relation, given its word in queries.
 
     No source column has a name of this form.
     """
@@ -33,7 +33,7 @@ STARTED, ENDED, STATED_FROM, STATED_TO = map(internal_name, ("started", "ended",
 
 
 class QueryWords(dict[str, str]):
-    """The SQL of words in braces. A word without SQL of its own is a column, whose name `column` returns."""
+    """The SQL for words in braces. A word without SQL of its own is a column, whose name `column` returns."""
 
     def __init__(self, known: Mapping[str, str], column: Callable[[str], str]) -> None:
         super().__init__(known)
@@ -48,7 +48,7 @@ class SqlSyntax:
     """The syntax of an engine: quotes, conversions of instants, and the relation `rows`.
 
     `instant` and `micros` convert from and to microseconds since 1970. `utc`, `naive` and `date` read a
-    column of that kind as instants. `endless` is the end of a version that has no end and is not open.
+    column of that kind as instants. `endless` is SQL for the end of a version that lacks one but is not open.
     """
 
     quote: str
@@ -104,9 +104,10 @@ ColumnSql = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class LogKind:
-    """The kind of an event log. Each event is a record of its own (a ledger), or a state of a record.
+    """The kind of an event log.
 
-    With `corrects`, rows have an operation. In `timely` logs, retractions have their own event time.
+    With `each_its_own`, as in a ledger, each event is a record. Otherwise, it is a state of a record. With
+    `corrects`, rows have an operation. In `timely` logs, retractions have their own event time.
     """
 
     each_its_own: bool
@@ -114,7 +115,7 @@ class LogKind:
     timely: bool
 
 
-# A row is a version if it has a length (native.md V3, V5).
+# A row is a version if it ends after its start, or never (native.md V3, V5).
 _LASTING: Final = "({ended} IS NULL OR {ended} > {started})"
 _KNOWN: Final = "({known_to} IS NULL OR {known_to} > {known_from})"
 NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
@@ -224,7 +225,7 @@ SELECT * FROM (
 def recorded_columns(
     syntax: SqlSyntax, shape: Shape, column: ColumnSql, names: Mapping[str, Any], *, remembered: bool = True
 ) -> str:
-    """The values that the layout records for each row, as the list of a SELECT.
+    """The values that the layout records for each row, as a SELECT list.
 
     `names` are the system columns of an event log. Without `remembered`, rows of layout `versions` are read
     without their recorded times.
@@ -299,7 +300,7 @@ def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
 
 
 def unstated_query(syntax: SqlSyntax, versions: str) -> str:
-    """The query for versions without recorded times, as statements."""
+    """The query for statements whose recorded times are NULL, from the query `versions`."""
     unknown = ", ".join(f"CAST(NULL AS TIMESTAMP) AS {{{name}}}" for name in ("known_from", "known_to"))
     return f"SELECT *, {syntax.fill(unknown)} FROM ({versions}) AS versions"
 
@@ -391,7 +392,7 @@ def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, t
 
 
 def revisions_query(syntax: SqlSyntax, instant: int, between: tuple[int, int]) -> str:
-    """The query for rows of layout `versions` that, as known at only one of two times, held at `instant`.
+    """The query for rows of layout `versions` that were true at `instant` as known at only one of two times.
 
     All times are in microseconds since 1970.
     """

@@ -37,8 +37,8 @@ NO_SEARCHES: Final[Mapping[str, Any]] = {}
 class PageQuery:
     """A query for the first rows of an answer, in key order.
 
-    All rows of the answer match the searches `sure` and have a key after `after`. All rows of a record are
-    read.
+    All rows of the answer match the searches `sure` and have a key after `after`. If one row of a record is
+    read, all its rows are.
     """
 
     known: KnownFiles
@@ -49,8 +49,8 @@ class PageQuery:
     def read(self, limit: int | None) -> pa.Table:
         """The first `limit` rows and perhaps others, or all rows if `limit` is None.
 
-        In a large table, the records with the least keys are read first. If few of these records are in the
-        answer, the answer's keys are searched for in the columns of the key and of `sure`.
+        In a large table, the records with the lowest keys are read first. If few of these records are in the
+        answer, the keys of the answer are found by reading only the columns of the key and of `sure`.
         """
         snapshot, names = self.known.snapshot, _key_names(self.known)
         if limit is None or snapshot is None or not names or self.known.searches:
@@ -70,7 +70,7 @@ class PageQuery:
         return self.answer(replace(self.known, searches=searches))
 
     def _of_least_keys(self, snapshot: Mapping[str, Any], name: str, limit: int) -> pa.Table:
-        """The answer for the records with the least keys. Reads more records until it has `limit` rows.
+        """The answer for the records with the lowest keys. Reads more records until it has `limit` rows.
 
         Raises Unreadable if few of these records are in the answer.
         """
@@ -122,7 +122,7 @@ def first_rows_at(
 ) -> pa.Table:
     """The first `limit` rows of `rows_at` at an instant, and perhaps others.
 
-    Rows are first if their keys are the least. Raises Unreadable if only Spark can read the rows.
+    The first rows are the rows with the lowest keys. Raises Unreadable if only Spark can read the rows.
     """
     known = table_in_files(files).at(known_at)
     selection.require(known.shape)
@@ -160,8 +160,8 @@ def page(
     """A page of the rows that are true at `time`, as known at `known_at`. None means now.
 
     `where` maps columns to the text of the values that they must have. The page begins after the key `after`,
-    which has the form that `timeline` takes. Raises UsageError for an unknown column or a value that does not
-    fit its column. Raises Unreadable if only Spark can read the rows.
+    which has the form that `timeline` accepts. Raises UsageError for an unknown column or a value that does
+    not fit its column. Raises Unreadable if only Spark can read the rows.
     """
     known = table_in_files(files).at(known_at)
     key, conditions, time = shown_key(known.shape), _search_values(known, where), _lasting_time(known, time)
@@ -206,7 +206,7 @@ def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
 def rows_before(
     files: TableReader, page: Page, time: datetime | None, known_at: datetime | None
 ) -> dict[Any, Row]:
-    """The rows of a page's records at another time, by key. Empty if reading them is costly."""
+    """The rows of a page's records at another time, by key, or none if reading them is costly."""
     known = table_in_files(files).at(known_at)
     if page.first is None or shown_key(known.shape) != list(page.key):
         return {}
@@ -224,7 +224,7 @@ def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
 
 
 def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
-    """The table's own name and the search for each column of `where`, by the names that readers show."""
+    """For each column of `where`, its own name in the table, and the search for its value."""
     shape = known.shape
     lasting = shape.layout in HISTORIES
     users = known.history.user_columns if lasting else shape.user_columns

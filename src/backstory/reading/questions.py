@@ -1,7 +1,7 @@
-"""A table's layout for readers, its state at a recorded time, and the questions about it.
+"""The questions about a table, and the state of the table at a recorded time.
 
-Each question is one query for the table's layout, in any engine that reads rows. Files are read as Arrow
-tables and queried by DuckDB (`files.py`). Spark answers with frames (`frames.py`).
+Each question is one query for the table's layout, which any engine that reads the rows can answer. Files are
+read as Arrow tables and queried by DuckDB (`files.py`). Spark answers with frames (`frames.py`).
 """
 
 import json
@@ -45,9 +45,9 @@ REQUIRED: Final = ("offset", "system_time", "event_time")
 
 
 def system_columns(table: TableLike) -> Mapping[str, Any]:
-    """The names of `offset`, `op`, `system_time`, `event_time` and `observed`. `events` is true for ledgers.
+    """The names of an event log's `offset`, `op`, `system_time`, `event_time` and `observed` columns.
 
-    Raises UsageError if the table does not have them.
+    `events` is true for ledgers. Raises UsageError if the table does not have these columns.
     """
     text = table.properties.get(SYSTEM_COLUMNS)
     if text is None:
@@ -222,7 +222,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def unite(self, before: Rows, after: Rows) -> Rows:
-        """The rows of two states, with `SIDE_COLUMNS`."""
+        """The rows of two states together, marked by `SIDE_COLUMNS`."""
 
     @abstractmethod
     def differences(self, rows: Rows, comparison: Comparison) -> Differences:
@@ -234,7 +234,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def values(self, rows: Rows) -> Sequence[VersionRow]:
-        """The values of rows."""
+        """The rows as mappings from column names to values."""
 
     def near(self, between: tuple[int, int]) -> Self:
         """The table, perhaps restricted to records that change between two instants."""
@@ -270,7 +270,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         *,
         remembered: bool = True,
     ) -> str:
-        """A query of the rows in `syntax.rows`, with the values that the layout records (`recorded_columns`).
+        """The SQL of a query on `syntax.rows` and the values that the layout records (`recorded_columns`).
 
         `key` replaces the columns that identify a record.
         """
@@ -305,7 +305,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """The statements of all records: versions with their recorded times, `STATED_FROM` and `STATED_TO`.
 
         Layout `versions` and event logs store these times (native.md V97). NULL in `STATED_TO` means that the
-        statement still holds. For other layouts, both times are NULL, and the versions are those known now.
+        statement still holds. For other layouts, both times are NULL, and each version is a statement.
         """
         if self.shape.layout in RECORDING:
             return self.ask(lifetimes.statements_query, lifetimes.STATED_FROM, lifetimes.STATED_TO)
@@ -323,7 +323,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         return self.select(known.versions(partial(lifetimes.true_query, instant=instant)), selection)
 
     def names(self, selection: Selection, names: Sequence[str]) -> list[str]:
-        """The selected columns among these. Raises UsageError for a missing column."""
+        """The selected columns among these names. Raises UsageError for a missing column."""
         return selection.select(self.shape.table, shown_key(self.shape), names)
 
 
@@ -334,7 +334,7 @@ def life(
     known_at: datetime | None = None,
     columns: Sequence[str] = (),
 ) -> Timeline:
-    """One record's history, as known now or at `known_at`, or, on `axis` both, all statements ever made.
+    """One record's history as known now or at `known_at`. On `axis` both, it has all statements ever made.
 
     If `columns` are named, the history has only these columns and the key. Raises UsageError for another key
     and for a table that keeps no history, and the errors of `state_at`.

@@ -110,7 +110,7 @@ def value_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The valid axis of a drawing, from the first start to its end."""
+    """The valid axis of a drawing, from the first time to the last."""
 
     first: datetime
     until: datetime
@@ -160,11 +160,11 @@ NEW_SIGN: Final = "+ "
 def draw_lanes(
     lanes: Sequence[Lane], columns: Sequence[str], now: datetime, width: int | None = None
 ) -> list[str]:
-    """Draw lanes as lines of text: for each version, sorted by start, its date, a bar and changed `columns`.
+    """Draw lanes as lines of text: each version's start, its bar, and its changed `columns`.
 
-    Each lane follows the time at which it became known. `+` marks the versions that were new then. The time
-    axis extends from the first start to `now`. An open version ends in an arrow. A removed record has a line
-    without a bar. With a narrow `width`, bars are shorter and the changes are wrapped.
+    The lines of a lane follow the time at which it became known. `+` marks the versions that were new then.
+    The time axis extends from the first start to `now`. An open version ends in an arrow. A removed record
+    has a line without a bar. With a narrow `width`, bars are shorter and the changes are wrapped.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
@@ -190,7 +190,7 @@ def draw_lanes(
 def _text_bars(
     lane: Lane, columns: Sequence[str], scale: Scale, room: int
 ) -> Iterator[tuple[str, datetime, int, str, str]]:
-    """The mark, the date, the place, the bar and the words of each line of a lane."""
+    """The mark, date, position, bar and text of each line of a lane."""
 
     def place(time: datetime) -> int:
         return round(scale.place(time, room))
@@ -244,7 +244,7 @@ _NO_LETTERS: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A period with one value. While it lasts, it has no end. `removed_at` is set if no version follows."""
+    """A period with one value. An open period has no end. `removed_at` is set if a removal follows."""
 
     start: datetime
     end: datetime | None
@@ -373,7 +373,7 @@ def _x(time: datetime, scale: Scale) -> float:
 
 
 def _fit(text: str, room: float) -> str:
-    """Shorten a text to the room in pixels."""
+    """Shorten a text to fit into `room` pixels."""
     line, letters = " ".join(text.split()), int(room / LETTER)
     return line if len(line) <= letters else f"{line[: letters - 1]}…" if letters > 1 else ""
 
@@ -437,8 +437,7 @@ class Timeline:
     def draw(self, width: int | None = None) -> str:
         """The drawing as text, in lines of at most `width` characters.
 
-        The drawing shows the columns that change. For a record with one version, the drawing shows all
-        columns.
+        The drawing shows the columns that change, or all columns if none changes.
         """
         return "\n".join(draw_lanes(self.lanes, self._drawn_columns, datetime.now(UTC), width)) or NOTHING
 
