@@ -19,7 +19,7 @@ from backstory.model.table import TableName
 BRANCH: Final = "backstory.branch"
 PENDING: Final = "backstory.pending-properties"
 MAIN: Final = "main"
-# The beginning of the names of branches that deliveries by SQL create, one for each delivery.
+# The prefix of the names of branches that deliveries by SQL create, one for each delivery.
 DELIVERY: Final = "backstory_delivery_"
 _CURRENT: Final = "current-snapshot-id"
 
@@ -49,7 +49,7 @@ def in_effect(metadata: Json) -> Json:
 
 
 def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
-    """The properties that so far only the commits of a table or branch have. None removes a property."""
+    """The pending properties of a table or branch, from its commits. None removes a property."""
     pending: dict[str, str | None] = {}
     for commit in _published_commits(metadata):
         pending |= pending_properties(_summary(commit).get(PENDING))
@@ -107,12 +107,12 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
 
 
 def pending_properties(text: str | None) -> dict[str, str | None]:
-    """The properties to set when a commit is published, from its property `PENDING`. None removes one."""
+    """The properties to set when a commit is published, from its `PENDING` text. None removes a property."""
     return dict(json.loads(text or "{}"))
 
 
 def _refuse_unclear(metadata: Json, heads: Mapping[str, int], ours: Collection[int]) -> None:
-    """Raise Refused if commits have expired that would show whether a delivery was published."""
+    """Raise Refused if the commits that would show whether a delivery was published have expired."""
     for one in metadata.get("snapshots") or ():
         name, number = _summary(one).get(BRANCH, ""), one["snapshot-id"]
         if heads.get(name) == number and number not in ours and one.get("parent-snapshot-id") not in ours:
@@ -159,7 +159,10 @@ def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]
 
 
 def began_at(metadata: Json, table: TableName, branch: str) -> datetime:
-    """A recorded time between the table's newest commit and the branch. Raises `require_current`'s errors."""
+    """A recorded time after the table's newest commit and before the branch's first commit.
+
+    Raises the errors of `require_current`.
+    """
     require_current(metadata, table, branch)
     newest = ancestors(metadata, metadata.get(_CURRENT))[0]
     # A commit's time is in whole milliseconds, and the next commit is more than a millisecond later.

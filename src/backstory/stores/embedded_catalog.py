@@ -123,7 +123,7 @@ class WarehouseFolders:
         )
 
     def present_location(self, location: str) -> str:
-        """The location, moved from a former folder to this folder. Any other location is unchanged."""
+        """The location with a former folder replaced by this folder. Any other location is unchanged."""
         former = self.former_of(location)
         if former is None:
             return location
@@ -143,7 +143,7 @@ class WarehouseFolders:
 
 
 def home_of(folder: Path | None, address: str) -> Path | None:
-    """The folder of a warehouse whose JDBC catalog is a file in it, or None for any other warehouse."""
+    """The folder of a warehouse whose JDBC catalog is a file in that folder, or None for any other one."""
     file = address.partition("?")[0].removeprefix("jdbc:sqlite:").removeprefix("file:")
     return folder if folder is not None and file == f"{folder}/{CATALOG_FILE}" else None
 
@@ -229,7 +229,7 @@ def bare_path(location: str) -> str:
 
 
 def enclosing_folders(spellings: set[str], folders: frozenset[str]) -> Iterator[str]:
-    """The folders that contain a path, in one of its spellings."""
+    """The given folders that contain the path with these spellings."""
     for folder in folders:
         if any(_is_below(path, folder) for path in spellings):
             yield folder

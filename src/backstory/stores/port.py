@@ -95,7 +95,7 @@ def require_columns(table: Readable, *own: str) -> Readable:
     """The table, if it has its key and its layout's columns. Raises Refused if another tool dropped one.
 
     `own` are other columns that a door needs. If a column is missing, rows have another meaning, so nothing
-    is read or written. Only `check` goes on reading.
+    is read or written. Only `check` still reads the table.
     """
     shape = table.shape
     if shape.layout is Layout.FOREIGN or (shape.layout is Layout.ODF and not table.rows):
@@ -142,7 +142,7 @@ def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Col
     """The stored name of each column of a source, including the `known` columns (F21).
 
     A reserved name gets an underscore as its last letter, and more underscores while the result is taken. Any
-    other name is stored unchanged, unless it is taken by the result for a reserved name.
+    other name is stored unchanged, unless a known column already has it as its stored name.
     """
     names = {column.source: column.name for column in known}
     is_reserved = {source: reserves(source) for source in sources if source not in names}

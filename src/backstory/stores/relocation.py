@@ -105,8 +105,8 @@ def read_entries(file: Path) -> list[AvroEntry]:
 def rewrite_avro(file: Path, target: Path, moves: Moves) -> None:
     """Write a manifest or manifest list with the new locations and sizes of its files.
 
-    Its header, with the schema of its writer, does not change. A bound that is the path of any other file is
-    omitted, because it would no longer be a bound.
+    Its header, with the schema of its writer, does not change. A bound of position deletes is kept only if it
+    is the path of a moved file. Any other bound may not hold for the new paths.
     """
     with _open_avro(file) as records, target.open("wb") as sink:
         names, encoder = _names(records.schema), BinaryEncoder(sink)
@@ -229,7 +229,7 @@ class TableRelocation:
     outside: set[str] = field(default_factory=set)
 
     def relocate(self, location: str) -> str:
-        """Write new metadata for the table or view with metadata at `location`. Returns its new location."""
+        """Write new metadata for the table or view with metadata at `location`. Returns the new location."""
         metadata = self._read_json(location)
         for snapshot in metadata.get("snapshots") or []:
             self._relocate_snapshot(snapshot)
@@ -367,7 +367,7 @@ class TableRelocation:
         return metadata
 
     def _check_location(self, location: str) -> str:
-        """The new location of a file that keeps its name. Raises an error if the file does not exist here."""
+        """The new location of a file that keeps its name. Raises Failed if the file is missing here."""
         if location not in self.present and self.folders.former_of(location) is not None:
             self._require(location)
             self.present.add(location)
@@ -390,7 +390,7 @@ class TableRelocation:
         return self.moves[location][0] if location in self.moves else self.folders.present_location(location)
 
     def _choose_name(self, location: str) -> None:
-        """Choose the new name of a file that is rewritten."""
+        """Choose the new name of a rewritten file."""
         if location not in self.moves:
             place = self.folders.present_location(location)
             folder, _, name = place.rpartition("/")

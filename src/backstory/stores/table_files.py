@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 def read_ahead(pool: Executor, readers: Iterable[Callable[[], Iterator[Item]]], count: int) -> Iterator[Item]:
-    """The items of the readers, in order. At any time, `count` readers are working, each on its next item."""
+    """The items of the readers, in order. Up to `count` readers work concurrently, each on its next item."""
     rest = iter(readers)
     started = deque[tuple[Iterator[Item], Future[Item | None]]]()
 
@@ -207,7 +207,7 @@ class RemoteFile:
         return self._request((offset, end)) if offset < end else b""
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Fetch these spans concurrently. Each ends after its last byte."""
+        """Fetch these spans concurrently. The end of a span is exclusive."""
         held = [(start, start + len(piece)) for start, piece in self._pieces]
         missing = [span for span in spans if not any(a <= span[0] and span[1] <= b for a, b in held)]
         requests = [part for span in merge_spans(missing, HOLE) for part in _parts(span)]
@@ -338,7 +338,7 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
 
 @contextmanager
 def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
-    """The open file. Its fetched rows are released at the end."""
+    """A Parquet file, opened for the block. The fetched bytes are released at the end of the block."""
     if remote.is_whole:
         with pq.ParquetFile(remote.raw(), metadata=remote.metadata) as file:
             remote.metadata = file.metadata
@@ -367,15 +367,15 @@ def local_path(location: str) -> Path:
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location is in a storage, and not a path on this machine."""
+    """Whether a location is in a remote storage, and not on this machine."""
     return "://" in location and not location.startswith("file:")
 
 
 class TableFiles:
-    """The files of a table as one command opens them, each remote file once.
+    """The files of a table, opened for one command. Most remote files are opened only once.
 
-    `properties` returns the properties of the table's FileIO, for the first file in S3. `properties` returns
-    None for a FileIO that opens files in its own way. `others` opens all other remote files.
+    `properties` is called for the first file in S3. It returns the properties of the table's FileIO, or None
+    if the FileIO opens files in its own way. `others` opens all other remote files.
     """
 
     def __init__(
@@ -415,7 +415,7 @@ class TableFiles:
             return file.read(length)
 
     def open_ahead(self, locations: Iterable[str]) -> None:
-        """Concurrently open files that will be read. An error is raised again when its file is read."""
+        """Open files concurrently before they are read. An error is only raised when its file is read."""
         remote = [location for location in dict.fromkeys(locations) if is_remote(location)]
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return
@@ -450,7 +450,7 @@ class TableFiles:
         return file
 
     def _native(self, location: str) -> pa.NativeFile:
-        """Arrow's file for a location, which costs a request."""
+        """Arrow's file for a location. Opening a file in S3 costs a request."""
         scheme, _, name = location.partition("://")
         # In Iceberg's Java, a name ends at these characters.
         options = self._s3() if scheme in S3_SCHEMES and not {*"?#"} & {*name} else None

@@ -1,4 +1,4 @@
-"""The statements of a commit over Spark Connect, each tried on a scratch table."""
+"""Trials, on a scratch table, of the statements that commits over Spark Connect need."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -55,7 +55,7 @@ def _read_metadata(store: ConnectStore, table: TableName) -> None:
 
 
 def _merge(store: ConnectStore, table: TableName) -> None:
-    """Change a row of a branch by file and position, as a commit does."""
+    """Update a row on a branch by its file and position, as a commit does."""
     base = store.find(table).currentSnapshot().snapshotId()
     for branch in (_BRANCH, _LATE):
         store.spark.sql(f"ALTER TABLE {store.sql_name(table)} CREATE BRANCH {branch} AS OF VERSION {base}")

@@ -124,9 +124,10 @@ _BY_SQL: Final = (
 
 
 def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> None:
-    """Raise UsageError unless the table is a base with row ids, and had its present columns at that snapshot.
+    """Raise UsageError unless the table is a base with row ids and had the same columns at that snapshot.
 
-    A new commit restores the state. In other layouts, however, the newest commit has a meaning of its own.
+    The state is restored by a new commit. In other layouts, however, the newest commit has a meaning of its
+    own.
     """
     then = table.iceberg.snapshot(change.back_to)
     has_columns = then is not None and then.schemaId() == table.schema_id and into == table.shape
@@ -243,9 +244,9 @@ def _drop_branches(
 def _publish(
     store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str, snapshot: int
 ) -> None:
-    """Move the branch `onto`, which may be the table's main branch, to another branch.
+    """Move the branch `onto`, which may be the table's main branch, to another branch's newest commit.
 
-    Raises TryAgain unless `onto` is still at the commit at which the other branch began. The response can be
+    Raises TryAgain unless `onto` is still at the commit where the other branch began. The response can be
     lost, so after an error the table's metadata shows whether `onto` has the snapshot.
     """
     try:
@@ -400,9 +401,10 @@ def stage_rows(
     added: pa.Table | None,
     shape: Shape,
 ) -> pa.Table:
-    """The rows of the statement: removed places, and added rows.
+    """The rows that the statement merges: the places of removed rows, and the added rows.
 
-    An added row has the place of the stored row with the same id, if there is one.
+    An added row has the place of the removed row with the same id, if there is one. Raises Failed if ids do
+    not match the removed rows.
     """
     schema = arrow_schema({each.name: each.type for each in shape.columns})
     places, rows = _places(removed), schema.empty_table() if added is None else added.select(schema.names)
@@ -424,7 +426,7 @@ def stage_rows(
 
 
 def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
-    """Positions of rows as a table."""
+    """The files and positions of removed rows, as one table."""
     if removed is None:
         return PLACE.empty_table()
     if isinstance(removed, pa.Table):

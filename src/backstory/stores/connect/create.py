@@ -1,6 +1,6 @@
 """Tables over Spark Connect: creation, renaming and dropping, and changes of columns and properties.
 
-Each is done by statements. A kill after any of them does no harm.
+Each operation runs SQL statements. It may be interrupted after any of them without harm.
 """
 
 import json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The properties whose value the table does not have yet."""
+    """The properties whose values differ from the table's."""
     return {name: value for name, value in properties.items() if table.properties.get(name) != value}
 
 
@@ -53,8 +53,8 @@ def reshape(
 ) -> Mapping[str, str]:
     """Give the table the columns of the new shape, and return its properties.
 
-    A kill before the rows are written leaves columns without new values. The properties are set first, so
-    that a new column is never mistaken for another column of the source.
+    If the process is killed before the rows are written, the new columns have no values. The properties are
+    set first, so that a new column is never mistaken for another column of the source.
     """
     altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
     statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
@@ -117,7 +117,7 @@ def column_definition(column: Column) -> str:
 
 
 def require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
-    """Raise UsageError for a shape that statements cannot reach safely if they may be interrupted."""
+    """Raise UsageError for a new shape if interrupted statements could leave the table in a wrong state."""
     before, renamed = table.shape, {old: new for old, new in change.renamed.items() if old != new}
     if into.table != before.table or into.layout is not before.layout:
         raise needs_java("Another name or layout of a table")
@@ -222,8 +222,8 @@ def _create_with_rows(
 def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> None:
     """Drop the table with its files, or rename it.
 
-    Raises UsageError for a table with files outside of its folder, because a drop in SQL would also delete
-    them.
+    Raises UsageError for the drop of a table that keeps its files or has files outside of its folder, because
+    SQL would delete these files.
     """
     name = table.shape.table
     with commit_session(store, name, {}) as session:

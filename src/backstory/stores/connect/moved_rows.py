@@ -29,7 +29,7 @@ _APPEND: Final = "append"
 class MovedStates:
     """The rows that these commits moved, oldest first. `since` is the snapshot before them, or None.
 
-    The class has the methods of `MovedRows`, whose rows Java finds in files.
+    The class has the same methods as `MovedRows`, which uses Java to find the rows in files.
     """
 
     table: IcebergTable
@@ -38,7 +38,7 @@ class MovedStates:
 
     @property
     def rows(self) -> int:
-        """The greatest possible number of moves of rows."""
+        """An upper bound of the number of row moves."""
         snapshots = (self.table.iceberg.snapshot(commit.id).summary() for commit in self.commits)
         return sum(int(one.get(name, 0)) for one in snapshots for name in _MOVED) + (
             self.table.rows if any(commit.operation == GAP for commit in self.commits) else 0
@@ -53,8 +53,8 @@ class MovedStates:
     def frame(self, store: IcebergStore) -> "DataFrame":
         """The moved rows: the table's columns, and the commit's number, version, time and sign.
 
-        Raises UsageError if a nested column's type has changed since then, because only Java can read such a
-        column.
+        Raises UsageError if the type of a nested column has changed since these commits, because only Java
+        can read such a column.
         """
         name = replace(store, branch=None).sql_name(self.table.shape.table)
         before, moves = self.since, list[str]()

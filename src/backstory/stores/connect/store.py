@@ -1,7 +1,7 @@
 """An Iceberg catalog in a Spark Connect session, its tables, and the sessions of their commits.
 
-Tables are used by SQL, and read from the JSON of their metadata. Readers call the same methods on a
-table's Java objects and on the objects of this module. An error names any method that only Java has.
+Tables are queried and changed by SQL, and described by the JSON of their metadata. The objects of this module
+have the same methods as a table's Java objects. A method that only the Java object has raises UsageError.
 """
 
 import json
@@ -55,7 +55,7 @@ class _Described:
 
 
 class DescribedField(_Described):
-    """A column of a schema, or a field of a table's partitions."""
+    """A column of a schema, or a field of a partition spec."""
 
     members: ClassVar = {"fieldId": "id", "name": "name", "sourceId": "source-id"}
 
@@ -116,16 +116,16 @@ class DescribedReference(_Described):
 
 
 class DescribedSpec(_Described):
-    """The partitions of a table."""
+    """A partition spec of a table."""
 
     def fields(self) -> list[DescribedField]:
-        """The fields of the partitions."""
+        """The fields of the partition spec."""
         return [DescribedField(field) for field in self.json["fields"]]
 
 
 @dataclass(frozen=True)
 class DescribedTable(_Described):
-    """A table in one of its states, with its metadata and the file of that metadata."""
+    """A table in one of its states, with its metadata and the location of its metadata file."""
 
     file: str
     members: ClassVar = {
@@ -136,13 +136,13 @@ class DescribedTable(_Described):
     }
 
     def operations(self) -> "DescribedTable":
-        """The table, which is its metadata as well."""
+        """This object, which also replaces Java's objects for the table's operations and metadata."""
         return self
 
     current = operations
 
     def metadataFileLocation(self) -> str:  # noqa: N802 - Java's name
-        """The file of the metadata."""
+        """The location of the metadata file."""
         return self.file
 
     def properties(self) -> dict[str, str]:
@@ -158,7 +158,7 @@ class DescribedTable(_Described):
         return self.schemas()[self.json["current-schema-id"]]
 
     def spec(self) -> DescribedSpec:
-        """The current partitions."""
+        """The current partition spec."""
         number = self.json["default-spec-id"]
         return DescribedSpec(next(spec for spec in self.json["partition-specs"] if spec["spec-id"] == number))
 
@@ -190,11 +190,11 @@ class ConnectStore(IcebergStore):
     """An Iceberg catalog in a Spark Connect session. Calls that need Java are refused."""
 
     def __post_init__(self) -> None:
-        """Announce nothing to the session, because each delivery refreshes the tables that it reads."""
+        """Do not announce commits to the session, because each delivery refreshes the tables it reads."""
 
     @property
     def jvm(self) -> Any:
-        """An object that refuses any use."""
+        """A placeholder for Java. Any use of it raises UsageError."""
         return NoJava()
 
     @property
@@ -222,7 +222,7 @@ class ConnectStore(IcebergStore):
         return name in OF_ICEBERG
 
     def find(self, table: TableName) -> Any:
-        """The table as its newest metadata file describes it, or None if it or its schema does not exist."""
+        """The table, from its newest metadata file, or None if the table or schema does not exist."""
         if not self.has(table):
             return None
         location = self.metadata_location(table, self.spark)
@@ -284,7 +284,7 @@ class ConnectStore(IcebergStore):
 
 def open_connect(spark: "SparkSession", catalog: str, format_version: int, memory: Memory) -> ConnectStore:
     """The store of a Spark Connect session. Raises UsageError if the session cannot be used."""
-    import backstory.stores.connect.commit  # noqa: F401 - registers the way of its commits
+    import backstory.stores.connect.commit  # noqa: F401 - registers its commit
 
     require_usable(spark, catalog)
     return ConnectStore(spark, catalog, format_version, memory)
@@ -293,8 +293,8 @@ def open_connect(spark: "SparkSession", catalog: str, format_version: int, memor
 def require_usable(spark: "SparkSession", catalog: str) -> None:
     """Raise UsageError for an older Spark or Iceberg, another catalog, or a server without extensions.
 
-    Also raises UsageError if pyspark uses the functions of classic sessions instead of Spark Connect's. The
-    way in which the session was created decides which functions pyspark uses.
+    Also raises UsageError if pyspark uses the functions of classic sessions instead of Spark Connect's.
+    This depends on how the session was created.
     """
     assert is_connect(spark)
     older = next((one for one in (str(spark.version), __version__) if is_older(one, OLDEST)), None)

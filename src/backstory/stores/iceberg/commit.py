@@ -1,6 +1,6 @@
 """The only way to change a table: a Change of rows, shape, properties and tags becomes one commit.
 
-Only the engine may use it.
+Only the engine may use this module.
 """
 
 import json
@@ -48,7 +48,7 @@ _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
     """Commit a change to a table of any store once. Without a table, the change creates it.
 
-    Succeeds only if nothing was written to the table since it was loaded, so that the plan still holds.
+    Succeeds only if the table has not changed since it was loaded, so that the plan still holds.
     Raises TryAgain if another writer committed first, or if the number of added rows differs from the
     expected one. Raises Refused for a name that no table can have. The files of a failed commit are deleted.
     """
@@ -146,7 +146,7 @@ def _touches_rows(table: IcebergTable, change: Change) -> bool:
 def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
     """Create a table of the change's shape with its added rows. `change.recreate` replaces an existing table.
 
-    Otherwise an existing table means that another writer committed first.
+    Without `change.recreate`, an existing table means that another writer committed first.
     """
     shape = change.into
     assert shape is not None
@@ -245,7 +245,7 @@ def _add_files(
 
 @contextmanager
 def discarding(iceberg: Any) -> Iterator[list[Any]]:
-    """A list of files written for a commit. They are deleted if the block raises."""
+    """A list of files written for a commit. The files are deleted if the block raises an exception."""
     files: list[Any] = []
     with ExitStack() as undo:
         undo.callback(lambda: _discard(iceberg, files))
@@ -254,7 +254,7 @@ def discarding(iceberg: Any) -> Iterator[list[Any]]:
 
 
 def settle(transaction: Any) -> None:
-    """Commit a transaction if the table has not changed since it began, or if the table still does not exist.
+    """Commit a transaction unless the table has been changed or created since the transaction began.
 
     Iceberg's `commitTransaction` would retry on a newer table, for which nothing was planned.
     `commitTransaction` would also delete manifests if the catalog's response was lost.
@@ -276,7 +276,7 @@ def finish(
     *,
     branch: str = MAIN,
 ) -> int:
-    """Commit a transaction with its last operation on rows, to a branch. Returns the snapshot's id.
+    """Add the operation on rows to a transaction, and commit it to a branch. Returns the snapshot's id.
 
     `then` adds operations to the transaction that need the snapshot. After a failure the written files are
     deleted, once the catalog has confirmed that it does not have the snapshot.

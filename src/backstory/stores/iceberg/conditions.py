@@ -54,7 +54,7 @@ def versions_overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> 
 def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
     """Whether no row of the table, including old versions, has a value in a column.
 
-    Reads rows only if the statistics of files do not decide it.
+    Reads rows only if the statistics of files are not sufficient.
     """
     if not table.rows:
         return True
@@ -74,7 +74,7 @@ def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
 
 
 def is_withdrawn(store: IcebergStore, table: IcebergTable, name: str) -> bool:
-    """Whether a column only has values in rows with an empty validity, which are withdrawn statements."""
+    """Whether a column has values only in rows with an empty validity, which are withdrawn statements."""
     start, end = column(VALID_FROM), column(VALID_TO)
     rows = store.spark.table(store.sql_name(table.shape.table))
     return rows.where(column(name).isNotNull() & ~end.eqNullSafe(start)).isEmpty()

@@ -1,4 +1,4 @@
-"""Tables: creation, renaming and dropping. Views: creation."""
+"""The creation, renaming and dropping of tables, and the creation of views."""
 
 import json
 import re
@@ -45,8 +45,7 @@ PROPERTIES = {
     "commit.retry.num-retries": "10",
     # Small splits use all cores on tables of a few files.
     "read.split.target-size": str(32 << 20),
-    # A row group counts by its size. Iceberg's default of 4 MiB for each would lead to many times as many
-    # tasks.
+    # A row group counts by its size. Iceberg's default of 4 MiB for each would make many times as many tasks.
     "read.split.open-file-cost": str(1 << 18),
 }
 # Rows are sorted by key, so a delivery of a few keys reads few row groups if they are small. In a small group
@@ -112,9 +111,9 @@ def builder(store: IcebergStore, shape: Shape) -> Any:
 
 
 def drop(store: IcebergStore, table: TableName) -> bool:
-    """Drop the table and those of its files that are in its own folder. Returns whether it existed.
+    """Drop the table and the files in its own folder. Returns whether the table existed.
 
-    Files elsewhere remain, and a warning in the log counts them.
+    Its files outside of the folder remain, and a warning in the log counts them.
     """
     require_here(store, table)
     catalog, identifier = store.iceberg(), store.identifier(table)
@@ -226,10 +225,10 @@ def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
 
 
 def location_of(store: IcebergStore, table: TableName) -> str | None:
-    """A new folder below an embedded warehouse, or None if the catalog chooses it.
+    """A new folder below an embedded warehouse, or None if the catalog chooses the location.
 
-    A name is never used unchanged as a path, because the path could lead out of the warehouse. In a Hadoop
-    catalog, which uses names as paths, Refused is raised for a name that leads to another path.
+    A name is never used unchanged as a path, because the path could lead out of the warehouse. A Hadoop
+    catalog uses names as folders, so Refused is raised for a name that cannot be a folder's name.
     """
     if str(store.iceberg().getClass().getSimpleName()) == "HadoopCatalog":
         refuse_paths(table)
@@ -245,7 +244,7 @@ def location_of(store: IcebergStore, table: TableName) -> str | None:
 
 
 def refuse_paths(table: TableName) -> None:
-    """Raise Refused for a name that a Hadoop catalog would use as another path."""
+    """Raise Refused for a name that cannot be a folder's name, which a Hadoop catalog requires."""
     for name in (table.schema, table.name):
         if "/" in name or name in {".", ".."}:
             raise Refused(

@@ -1,4 +1,4 @@
-"""Data files and delete files, which are written, or deleted, while no snapshot names them.
+"""The writing and deletion of data files and delete files that no snapshot names.
 
 The driver writes rows into Parquet files by partition, as Iceberg's writer would. Deleted rows are hidden by
 deletion vectors, or before format version 3 by position delete files.
@@ -57,7 +57,8 @@ class Partition:
 def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
     """The rows by partition of an Iceberg table, or None if the driver cannot compute the partitions.
 
-    It computes years of instants, booleans, and strings of plain letters.
+    The driver computes partitions by the year of an instant, by booleans, and by strings that a path need not
+    escape.
     """
     if table.spec().isUnpartitioned():
         return [(Partition(), rows)]
@@ -85,7 +86,7 @@ def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Ta
 
 
 def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.ChunkedArray | None:
-    """The value of a partition field for each row, as Iceberg parses it, or None if it is not computed."""
+    """The value of a partition field for each row, as Iceberg parses it, or None if it is not supported."""
     if source not in rows.column_names:
         return None
     values = rows[source]
@@ -188,7 +189,7 @@ def write_frame(store: IcebergStore, table: IcebergTable, frame: Any) -> list[An
     """Iceberg's objects for new data files with a frame's rows, written by Spark's tasks without a commit.
 
     Writes the table's columns. Also writes `_row_id` and the sequence number of the last update, if the frame
-    has these columns. The writer is the one that Iceberg itself uses for rewritten rows.
+    has these columns. Iceberg uses the same writer for rewritten rows.
     """
     lineage_columns = FIELD_IDS if keeps_row_ids(table) else ()
     lineage = [name for name in lineage_columns if name in frame.columns]
@@ -217,7 +218,7 @@ def _sort_columns(table: IcebergTable, names: Collection[str]) -> list[str]:
 def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
     """Whether all rows of a frame are in one partition, so that tasks only need to sort them by key.
 
-    Iceberg's writer sorts by partition first, which takes Spark far longer than sorting by a number.
+    Otherwise, Iceberg's writer sorts by partition first. This takes Spark far longer than a sort by number.
     """
     if not table.shape.layout.is_sorted or table.properties.get(DISTRIBUTION) != "none":
         return False
@@ -227,7 +228,7 @@ def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
 
 
 def _sort_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """The rows, sorted. In an ordered delivery, each key is greater than the previous one."""
+    """The rows, sorted by these columns. They are unchanged if the first column's values strictly ascend."""
     values = rows[by[0]] if by else None
     if values is None or (values.null_count == 0 and pc.all(pc.less(values[:-1], values[1:])).as_py()):
         return rows
@@ -292,7 +293,7 @@ def _write_file(table: IcebergTable, location: str, local: Path | None, rows: pa
 
 
 def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
-    """Parquet's names for the leaves of a column whose values repeat."""
+    """Parquet's names for the leaves of a column whose values occur at least twice on average."""
     if pa.types.is_struct(values.type):
         parts = [(part.name, inner) for part, inner in zip(values.type, values.flatten(), strict=True)]
     elif pa.types.is_map(values.type):

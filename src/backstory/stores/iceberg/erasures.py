@@ -342,7 +342,8 @@ class Expired:
 def refuse_unfinished(table: IcebergTable, files: FoundFiles) -> None:
     """Raise TryAgain if another writer may still be writing a file that is to be deleted.
 
-    A catalog may be about to name metadata that follows the table's current metadata, but no other metadata.
+    Stray metadata counts only if it follows the table's current metadata, because only then may a catalog be
+    about to name it.
     """
     own, following = {bare_location(location) for location in own_strays(files).all}, files.strays.following
     risky = (location for location in own if location in following or not is_metadata(location))

@@ -1,6 +1,6 @@
 """Errors of Java, Iceberg and Spark, translated into backstory's own errors.
 
-An error contains the first line of its cause, without parts that may be values of rows, paths or logins.
+An error contains the first line of its cause, without parts that may be row values, paths or logins.
 """
 
 import re
@@ -237,7 +237,7 @@ def _sql_state_kind(fault: Any) -> str:
 
 
 def _error_by_names(table: TableName | str, names: list[str], cause: str) -> BackstoryError:
-    """The error for the class names of Java's exceptions, chosen by the first name with a remedy."""
+    """The error for the class names of Java's exceptions and the words from their messages."""
     if TOO_MUCH in names:
         return TooLarge()
     if {*CLOCK_BACK} & set(names):

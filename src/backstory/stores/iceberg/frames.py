@@ -40,7 +40,7 @@ def keeps_row_ids(table: IcebergTable) -> bool:
 
 
 def with_row_ids(table: IcebergTable, rows: "DataFrame") -> "DataFrame":
-    """Rows of the table with their ids, if it has any, to write them back."""
+    """The rows of a table with their ids, if they have ids, so that rewritten rows keep their ids."""
     return rows.withColumn(ROW_ID, column(ROW_ID)) if keeps_row_ids(table) else rows
 
 
@@ -77,7 +77,7 @@ def _rebase_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def spark_fields(schema: pa.Schema) -> "StructType":
-    """The columns of the frame that `frame_of` makes of rows with this Arrow schema."""
+    """The columns of the frame that `frame_of` makes from rows with this Arrow schema."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 
@@ -85,7 +85,7 @@ def spark_fields(schema: pa.Schema) -> "StructType":
 
 
 def tag_sides(sides: "Mapping[str, DataFrame]") -> "tuple[DataFrame, dict[str, list[str]]]":
-    """The frames as one frame with the number of their side in the column `SIDE`, and each side's columns.
+    """The union of the frames, with each row's side number in the column `SIDE`, and each side's columns.
 
     The n-th column of a type is the same column for every side.
     """
@@ -129,7 +129,7 @@ def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
 
 
 def _shared_names(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
-    """A name for each column, distinct in any case, from the number of its type and its own number."""
+    """A name for each column, made of two numbers: its type's, and its own among the columns of that type."""
     seen: Counter[int] = Counter()
     for field in fields:
         number = types.setdefault(field.dataType.simpleString(), len(types))
@@ -144,7 +144,7 @@ def rows_of(store: IcebergStore, table: IcebergTable) -> "DataFrame":
 
 
 def rows_at(store: IcebergStore, table: TableName, snapshot: int) -> "DataFrame":
-    """Every row of a snapshot, in its columns. Uses SQL, because Spark 3.5 ignores a reader's options."""
+    """Every row of a snapshot, in its own columns. Uses SQL, because Spark 3.5 ignores a reader's options."""
     name = replace(store, branch=None).sql_name(table)
     return store.spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")  # noqa: S608
 
@@ -158,15 +158,15 @@ def metadata_rows(store: IcebergStore, table: TableName, name: str) -> "DataFram
 
 
 def rows_with_ids(store: IcebergStore, table: IcebergTable) -> "DataFrame":
-    """Every row of the table, with its `_row_id` if it has one, to write it back."""
+    """Every row of the table, with its `_row_id` if it has one, so that rewritten rows keep their ids."""
     return with_row_ids(table, rows_of(store, table))
 
 
 def rows_of_tasks(store: IcebergStore, group: str, tables: tuple[Any, Any]) -> "DataFrame":
     """The rows of scan tasks staged under a name, with file and position. `tables` are from `stage_tasks`.
 
-    Iceberg's table for staged tasks lacks these columns if rows have ids. They are taken from its ordinary
-    table.
+    Iceberg's table for staged tasks lacks these columns if rows have ids. They are then taken from its
+    ordinary table.
     """
     (ordinary, staged), none, sql = tables, store.jvm.scala.Option.empty(), store.jvm.org.apache.spark.sql
     relations = sql.execution.datasources.v2.DataSourceV2Relation

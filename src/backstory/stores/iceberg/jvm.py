@@ -82,7 +82,7 @@ def catalog(spark: "SparkSession", name: str) -> Any:
 
 
 def loaded_catalog(spark: "SparkSession", name: str) -> Any:
-    """The catalog, if the session has already loaded it, or else None. Nothing is loaded."""
+    """The catalog, or None if the session has not loaded it yet. Nothing is loaded."""
     manager = spark._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
     if not manager.listCatalogs(gateway(spark).scala.Option.empty()).contains(name):
         return None
@@ -160,7 +160,7 @@ def metadata_json(jvm: Any, table: Any) -> str:
 
 
 def has_branch(table: Any, beginning: str) -> bool:
-    """Whether a branch or tag of the table has a name with this beginning."""
+    """Whether a branch or tag of the table has a name that contains this text."""
     refs = table.refs()
     names = " ".join(refs) if isinstance(refs, dict) else str(refs.keySet().toString())
     return beginning in names
@@ -188,12 +188,12 @@ def spark_type_json(jvm: Any, schema: Any) -> str:
 
 
 def partition_spec(jvm: Any, schema: Any) -> Any:
-    """A builder of a table's partitions."""
+    """A builder of a table's partition spec."""
     return iceberg(jvm, "PartitionSpec").builderFor(schema)
 
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
-    """An unfinished sort order, with one more column at its end."""
+    """A builder of a sort order, with one more ascending column at the end."""
     first = iceberg(jvm, "NullOrder").NULLS_FIRST
     return order.asc(iceberg(jvm, "expressions.Expressions").ref(name), first)
 
@@ -204,9 +204,9 @@ def every_row(jvm: Any) -> Any:
 
 
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
-    """Whether a data file may have rows with a string in a column, according to the files' bounds.
+    """Whether a data file may contain this string in a column, according to the files' bounds.
 
-    Without Java, the bounds are unknown.
+    The result is True without Java, because the bounds are then unknown.
     """
     if isinstance(jvm, NoJava):
         return True
@@ -221,14 +221,14 @@ def scan_of_values(jvm: Any, table: Any, column: str) -> Any:
 
 
 def partition_specs(jvm: Any, table: Any) -> list[dict[str, Any]]:
-    """The current and former partitions of a table, in their JSON form."""
+    """The current and former partition specs of a table, as JSON."""
     parser = iceberg(jvm, "PartitionSpecParser")
     return [json.loads(parser.toJson(spec)) for spec in table.specs().values()]
 
 
 @lru_cache
 def scanned_bytes(relation: Any) -> int | None:
-    """The size of the Iceberg table's files that a relation scans, or None for any other relation."""
+    """The size of all files in the Iceberg snapshot that a relation scans, or None if it is unknown."""
     table = relation.relation().table()
     if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
         return None
@@ -311,7 +311,7 @@ def _table_cache(jvm: Any) -> Any:
 
 
 def iceberg(jvm: Any, name: str) -> Any:
-    """A class of `NEEDED`, to call it."""
+    """The Iceberg class with this name, which must be in `NEEDED`."""
     assert name in NEEDED, name
     return _java(jvm, f"{ICEBERG}.{name}")
 
@@ -328,7 +328,7 @@ def set_properties(transaction: Any, properties: Mapping[str, str | None]) -> No
 
 
 def texts_of(texts: Any) -> dict[str, str]:
-    """A map of strings, in one call. py4j's own conversion needs three calls for each name."""
+    """A Java map of strings, read in one call. py4j's own conversion needs three calls for each name."""
     if isinstance(texts, dict):
         return texts
     mapper = _java(texts, "com.fasterxml.jackson.databind.ObjectMapper")()
@@ -336,7 +336,7 @@ def texts_of(texts: Any) -> dict[str, str]:
 
 
 def _java(jvm: Any, name: str) -> Any:
-    """A class to call, without a request for each part of its name."""
+    """The Java class with this full name, found without a request for each part of its name."""
     from backstory.spark.java_names import java_class
 
     return java_class(jvm, name)

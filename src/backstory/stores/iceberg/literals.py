@@ -136,7 +136,7 @@ Changes = Sequence[tuple[SourceColumn, ColumnType]]
 def cast_batch(changes: Changes, batch: pa.RecordBatch, *, exactly: bool = False) -> pa.RecordBatch:
     """The rows with these columns cast.
 
-    Raises Refused, naming the column, if a value does not fit, or would change although `exactly` is true.
+    Raises Refused, naming the column, if a value does not fit. With `exactly`, no value may change either.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:

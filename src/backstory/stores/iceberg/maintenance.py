@@ -76,7 +76,7 @@ def rewrite(
     locations: Iterable[str],
     keeping: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
 ) -> Rewritten:
-    """Write the rows of these files that `keeping` returns to new files, in the table's order, uncommitted.
+    """Write the rows of these files that `keeping` returns to new files, sorted, without a commit.
 
     Rows keep their ids and the sequence numbers of their last update. Raises TryAgain if a file is missing.
     """
@@ -95,7 +95,7 @@ def rewrite(
 
 
 def target_size(table: IcebergTable) -> int:
-    """The size of a rewritten file."""
+    """The target size of a rewritten file, in bytes."""
     return min(TARGET, table.number(TARGET_PROPERTY, TARGET))
 
 
@@ -237,7 +237,7 @@ LATEST = (1 << 63) - 1
 def erase(
     store: IcebergStore, table: IcebergTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> Erased:
-    """Rewrite the files that contain rows without these rows, and delete every earlier file.
+    """Rewrite the files that contain the rows to erase, without these rows, and delete every earlier file.
 
     One validated commit is followed by the deletion of files: first data files, then files that name them. So
     the remaining files always name all files that are still to be deleted. After an interruption the mark
@@ -262,8 +262,8 @@ def erase(
         data = file_digests(store, table, unnamed.data | unnamed.deletes)
         rows, naming = _deletion_order(unnamed, holding)
         failed = delete_files(table.iceberg, rows)
-        # This includes folders of files that an interrupted call deleted. Files that name them exist until
-        # now.
+        # This includes folders of files that an interrupted call deleted. The files that
+        # name them are deleted after this.
         _remove_folders([*rows, *files.named.past.data], places)
         failed += delete_files(table.iceberg, naming)
         if not failed:
@@ -287,7 +287,7 @@ def _clear_mark(table: IcebergTable, foreign: Collection[str]) -> None:
 def _files_to_delete(
     parts: Iterable[frozenset[str]], after: Collection[str], places: Places
 ) -> frozenset[str]:
-    """The files that the table no longer names and may delete, each once."""
+    """The files that the table no longer names and may delete, without duplicates."""
     named = {bare_location(location): location for part in parts for location in part}
     return frozenset(
         location for name, location in named.items() if name not in after and places.owns(location)
@@ -297,7 +297,7 @@ def _files_to_delete(
 def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """Files elsewhere that the table no longer names, and that contain the rows or their values."""
+    """The files with the rows or their values that the table no longer names and may not delete."""
     return {
         location
         for part in parts
@@ -383,8 +383,8 @@ def _files_to_rewrite(
 ) -> tuple[set[str], bool]:
     """The files to rewrite, and whether they include every file with hidden rows.
 
-    A delete file contains the paths and partitions of one or, often, several data files. If these may contain
-    values of the record, no delete file may remain.
+    A delete file contains the paths and partitions of one data file or, often, of several. If the partitions
+    may contain values of the record, no delete file may remain.
     """
     scanned = files_of_scan(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap())
     with_record = {line.location for line, _ in scanned} & set(holding)

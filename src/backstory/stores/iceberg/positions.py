@@ -148,8 +148,8 @@ MoveCommit = tuple[int, int | None, int | None, int]
 class MovedRows:
     """The positions of moved rows, and the staged scan of their files.
 
-    `moves` are by file. `tables` read the files under the name `group`. `tasks` are Iceberg's scan tasks for
-    these files, or for some of their row groups.
+    `moves` are by file. `tasks` are Iceberg's scan tasks for the files, or for some of their row groups. The
+    tasks are staged under the name `group`, and read by `tables`.
     """
 
     table: IcebergTable
@@ -167,7 +167,7 @@ class MovedRows:
 
     @property
     def rows(self) -> int:
-        """The number of moves of rows. A row that moved twice counts twice."""
+        """The number of row moves. A row that moved twice counts twice."""
         return sum(len(move.positions) for moves in self.moves.values() for move in moves)
 
     @property

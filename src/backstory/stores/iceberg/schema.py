@@ -104,13 +104,13 @@ def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
 
 
 def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
-    """The fields of an Iceberg schema in its JSON form, read in one call of Java."""
+    """The fields of an Iceberg schema in its JSON form, read in one call to Java."""
     fields: list[dict[str, Any]] = json.loads(schema_json(jvm, schema))["fields"]
     return fields
 
 
 def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns of an Iceberg schema, in order. `called` has the source's names that differ."""
+    """The columns of an Iceberg schema, in order. `called` maps stored names to other source names."""
     return columns_of_fields(fields_of(jvm, schema), called)
 
 

@@ -130,7 +130,7 @@ def files_of_scan(jvm: Any, scan: Any, files: Any) -> list[ScannedFile]:
 
 
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
-    """The files added and removed between two snapshots, whatever commits were made in between."""
+    """The files added and removed between two snapshots, with any commits in between."""
     scans = (table.newScan().useSnapshot(snapshot) for snapshot in (before, after))
     old, new = ({file[0].location: file for file in files_of_scan(jvm, scan, files)} for scan in scans)
     lines = [replace(line, sign="-") for location, (line, _) in old.items() if location not in new]
@@ -143,7 +143,7 @@ def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> 
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
-    """Scan tasks for files, including deleted rows, for all row groups or for those at these offsets."""
+    """Scan tasks for all row groups of files, or for the groups at these offsets, including deleted rows."""
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():

@@ -114,7 +114,7 @@ _LATER: "Final[ContextVar[list[tuple[IcebergStore, TableName]] | None]]" = Conte
 
 
 def watch(session: "SparkSession | LateSpark") -> None:
-    """From now on, announce every commit to this session too, whichever session makes it."""
+    """Announce every later commit, by any session, to this session too."""
     if not isinstance(session, LateSpark):
         _SESSIONS.add(session)
 
@@ -122,7 +122,8 @@ def watch(session: "SparkSession | LateSpark") -> None:
 def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = None) -> None:
     """Make the session read the current state of the named table.
 
-    If `metadata` is the location of the table's metadata, cached rows are dropped only if it has changed.
+    If `metadata`, the location of the table's metadata, is given, cached rows are dropped only if it has
+    changed.
     """
     if not store.has_java or (isinstance(store.session, LateSpark) and store.session.started is None):
         return
@@ -134,7 +135,7 @@ def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = No
 
 
 def announce(store: "IcebergStore", *tables: "TableName") -> None:
-    """Make all sessions read these tables as a commit left them. Java's errors are ignored."""
+    """Make all sessions read the state of these tables after a commit. Java's errors are ignored."""
     waiting = _LATER.get()
     with suppress(Py4JError, OSError):
         for table in tables:
@@ -150,7 +151,8 @@ def announce(store: "IcebergStore", *tables: "TableName") -> None:
 def announce_later() -> Iterator[None]:
     """Announce the block's commits at its end, when the frames of their plans are no longer cached.
 
-    Spark would plan a cached frame again on the newer table, and cache that result.
+    If they were announced earlier, Spark would plan a cached frame again on the newer table, and cache that
+    result.
     """
     waiting: list[tuple[IcebergStore, TableName]] = []
     before = _LATER.set(waiting)

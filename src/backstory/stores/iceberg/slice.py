@@ -78,7 +78,7 @@ PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())),
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """A table as it was loaded. Its rows are read here as long as the lease can hold them."""
+    """A table as it was loaded, whose rows this process reads if the lease can hold them."""
 
     store: IcebergStore
     table: IcebergTable
@@ -93,10 +93,10 @@ class LocalRows:
     ) -> pa.Table:
         """These columns of the chosen rows, or of all rows. They may include `_file`, `_pos` and `_row_id`.
 
-        Rows match all `searches`, which also skip files and row groups. `choose` returns a mask of the chosen
-        rows among them, from the `filter_columns`. A tuple there is a struct with some of its parts, which
-        searches may name. Raises Unreadable for rows that cannot be read exactly here, and TooLarge if the
-        lease cannot hold them.
+        Rows match all `searches`, which also skip files and row groups. `choose` computes a mask of the
+        chosen rows from the `filter_columns`. A tuple in `filter_columns` has the name of a struct and then
+        the names of the parts to read. Raises Unreadable for rows that cannot be read exactly here, and
+        TooLarge if the lease cannot hold them.
         """
         selection, schema, row_searches = self._selection(names, filter_columns, choose, searches)
         number = next(_READS)
@@ -155,8 +155,8 @@ class LocalRows:
     def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows at places that `read` returned, in the order of the places.
 
-        It reads columns that only few rows need. The lease holds the last result for these columns. Raises
-        the errors of `read`.
+        Use it for columns that only a few rows need. The lease holds the last result for these columns.
+        Raises the errors of `read`.
         """
         by_name = self._fields()
         fields = [by_name[name] for name in names]
@@ -244,7 +244,7 @@ def _choose_rows(searches: Collection[RowSearch], choose: ChooseRows | None, row
 
 @contextmanager
 def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
-    """An open data file. Raises Unreadable if it cannot be opened here, so that Spark reports it."""
+    """An open data file. Raises Unreadable if it cannot be opened here, so that Spark reports the error."""
     try:
         with files.parquet(location) as file:
             yield file
@@ -295,7 +295,7 @@ def _match_pairs(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _places_in(values: pa.ChunkedArray, keys: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The indices of `values`, and of `keys` themselves, in the distinct keys. NULL counts as a value."""
+    """Two columns of indices in the distinct keys: for `values`, and for `keys`. NULL counts as a value."""
     distinct = pc.unique(keys)
     return (pc.index_in(column, value_set=distinct).cast(pa.int64()) for column in (values, keys))
 
@@ -365,7 +365,10 @@ def rows_of_keys(store: IcebergStore, frame: "DataFrame", keys: pa.Table) -> "Da
 
 
 def _with_keys(store: IcebergStore, frame: "DataFrame", distinct: pa.Table, since: int | None) -> "DataFrame":
-    """The rows with one of these keys, found by a list, so that Iceberg skips files, or by range and join."""
+    """The rows with one of these keys.
+
+    A list of up to `LISTED_KEYS` keys lets Iceberg skip files. More keys, or keys with NULL, need a join.
+    """
     conditions = [] if since is None else [may_be_touched(since)]
     has_null = any(values.null_count for values in distinct.columns)
     listed = distinct.num_rows <= LISTED_KEYS and not has_null

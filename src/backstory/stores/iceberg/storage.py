@@ -163,7 +163,7 @@ class ReachableFiles(NamedTuple):
         return frozenset().union(*self)
 
     def only(self, locations: Collection[str]) -> "ReachableFiles":
-        """The files at these locations."""
+        """The reachable files, restricted to these locations."""
         return ReachableFiles(*(part & frozenset(locations) for part in self))
 
 

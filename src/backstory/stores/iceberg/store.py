@@ -1,6 +1,6 @@
 """An Iceberg catalog in a Spark session, and the tables loaded from it.
 
-In an embedded warehouse, Java starts with the first call, and Spark starts when something needs it.
+In an embedded warehouse, Java starts with the first call, and Spark starts when it is first needed.
 """
 
 import json
@@ -67,12 +67,12 @@ _READABLE_IO: Final = frozenset({"S3FileIO", "ResolvingFileIO"})
 
 
 def files_of(iceberg: Any) -> TableFiles:
-    """The files of an Iceberg table, opened here with the properties of its FileIO."""
+    """The files of an Iceberg table, opened by this process with the properties of its FileIO."""
     return TableFiles(partial(_io_properties, iceberg))
 
 
 def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
-    """The properties of a table's FileIO, with vended credentials, or None for a FileIO of another class."""
+    """The properties of a table's FileIO, with vended credentials, or None if only Java can use it."""
     io = iceberg.io()
     if str(io.getClass().getSimpleName()) not in _READABLE_IO:
         return None
@@ -80,7 +80,7 @@ def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
 
 
 def _vended_credentials(io: Any, location: str) -> dict[str, str]:
-    """The catalog's credentials for the longest prefix that the table's location has."""
+    """The credentials from the catalog for the longest prefix that matches the table's location."""
     try:
         credentials = {str(credential.prefix()): credential.config() for credential in io.credentials()}
     except Py4JError:  # an older Iceberg's FileIO has none
@@ -118,7 +118,7 @@ class IcebergStore:
 
     @property
     def jvm(self) -> Any:
-        """The session's Java, for the functions of `jvm`."""
+        """The session's Java, for the functions of the module `jvm`."""
         return gateway(self.session)
 
     @property
@@ -141,7 +141,7 @@ class IcebergStore:
         return True
 
     def find(self, table: TableName) -> Any:
-        """Iceberg's object for the current state of a table, or None if table or schema does not exist."""
+        """Iceberg's object for a table's current state, or None if the table or schema does not exist."""
         try:  # Iceberg checks whether a table exists by loading it, so a separate check would load it twice
             return self.iceberg().loadTable(self.identifier(table))
         except Py4JJavaError as fault:
@@ -182,7 +182,7 @@ class IcebergStore:
 
     @property
     def home(self) -> Path | None:
-        """The folder of a warehouse whose catalog is a file in it, or None for any other catalog."""
+        """The folder of a warehouse whose catalog is a file in that folder, or None for any other catalog."""
         uri = self.setting(f"spark.sql.catalog.{self.catalog}.uri")
         return embedded_catalog.home_of(self.folder, uri or "")
 
@@ -219,7 +219,7 @@ class IcebergTable:
     """A table in the state in which it was loaded: its shape, and Iceberg's object for it.
 
     `metadata` is the location of the table's metadata at that time. Iceberg's object may have been refreshed
-    since then. With pending properties, and on a branch, `iceberg` is the table as every reader reads it, and
+    since then. With pending properties or on a branch, `iceberg` is the table as every reader sees it, and
     `base` is the table itself. The next commit sets the properties and drops the `finished` branches of
     deliveries.
     """
@@ -246,7 +246,7 @@ class IcebergTable:
         return transaction
 
     def read_file(self, location: str, offset: int, length: int) -> bytes:
-        """Bytes of one of the table's files, read here if it opens here, or else by the table's FileIO."""
+        """Bytes of one of the table's files, read by this process or, if that fails, by its FileIO."""
         with suppress(OSError):  # Java reports an error of its own for a file that cannot be read
             return self.files.read(location, offset, length)
         with closing(self.iceberg.io().newInputFile(location).newStream()) as stream:
@@ -255,7 +255,7 @@ class IcebergTable:
 
     @cached_property
     def manifests(self) -> TableFiles:
-        """The table's manifests, opened here or by the table's FileIO, which needs one request for each."""
+        """The table's manifests, opened by this process or, with one request each, by the table's FileIO."""
         return TableFiles(others=self._open)
 
     def _open(self, location: str) -> pa.NativeFile:
@@ -333,7 +333,7 @@ class IcebergTable:
     def guards_properties(self) -> bool:
         """Whether the catalog refuses a commit after another commit that only changed properties.
 
-        A commit to a REST catalog contains only its snapshot, and the schema at its beginning.
+        A REST catalog does not, because a commit to it contains only a snapshot, and the schema at its start.
         """
         operations = (self.base or self.iceberg).operations()
         return str(operations.getClass().getSimpleName()) != "RESTTableOperations"
@@ -398,7 +398,7 @@ def existing(store: IcebergStore, table: TableName) -> IcebergTable:
 
 
 def existing_as_is(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The current state of the table, even without its columns. Raises UsageError if it does not exist."""
+    """The current state of the table, even if it lacks columns. Raises UsageError if it does not exist."""
     loaded = load(store, table)
     if loaded is None:
         raise no_table(table, searched=store.description)
@@ -431,7 +431,7 @@ def shape_of_properties(
 
 
 def shape_at(store: IcebergStore, table: IcebergTable, schema_id: int | None) -> Shape:
-    """The table's shape in an earlier state of its columns, with the names of that state in its key."""
+    """The table's shape in an earlier state of its columns. Key columns have their names from that state."""
     if schema_id is None or schema_id == table.schema_id:
         return table.shape
     now, earlier = table.iceberg.schema(), table.iceberg.schemas().get(schema_id)
@@ -457,7 +457,7 @@ def tables(store: IcebergStore, schema: str | None = None) -> list[TableName]:
 
 
 def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> IcebergStore:
-    """A catalog in the settings. An embedded catalog records its folder.
+    """The store of a catalog in the settings. An embedded catalog records its folder.
 
     Raises UsageError, before Java starts, for a catalog that the settings lack, and the errors of
     `LateSpark`.
@@ -483,7 +483,7 @@ def _require_configured(settings: Settings, catalog: str) -> None:
 
 @dataclass(frozen=True)
 class IcebergSnapshot:
-    """A commit. Each property is read when it is used, because reading it costs a call of Java."""
+    """A commit. Each property is read when it is used, because reading it costs a call to Java."""
 
     java: Any
 
@@ -573,7 +573,7 @@ class CommitNote:
 
 
 def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
-    """Every commit that has not expired, in order, read in one call of Java."""
+    """Every commit that has not expired, in order, read in one call to Java."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
     known = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
     past = {one["snapshot-id"] for one in ancestors(metadata, metadata.get("current-snapshot-id"))}

@@ -36,7 +36,7 @@ def _run_on_batches(act: Callable[[Batches], Batches], names: Sequence[str], bat
 
 @cache
 def freeze_imports() -> None:
-    """Freeze imported modules, once in a worker. Spark collects garbage after each task."""
+    """Exclude imported modules from garbage collection, which Spark runs after each task."""
     gc.freeze()
 
 
@@ -55,7 +55,10 @@ def error_text(error: BackstoryError) -> str:
 
 
 def error_of_worker(fault: str) -> BackstoryError | None:
-    """On the driver, the error of one worker, or of all workers, from Spark's message for a failed job."""
+    """The error in Spark's message for a failed job: one worker's error, or the reason why none started.
+
+    Called on the driver. Returns None for any other message.
+    """
     _, mark, rest = fault.partition(MARK)
     if not mark:
         return _worker_start_error(fault)

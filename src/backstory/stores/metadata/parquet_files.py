@@ -30,7 +30,7 @@ OF_INSTANTS: Final = ("timestamp", "timestamptz")
 
 
 def field_id(field: pa.Field) -> int | None:
-    """The id of a file's field, or None."""
+    """The id of a field in a file's schema, or None if it has no id."""
     number = (field.metadata or {}).get(FIELD_ID)
     return None if number is None else int(number)
 
@@ -52,7 +52,7 @@ def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: May
 
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
-    """The least and the greatest value in a column of a file, with the field names of statistics."""
+    """The least and the greatest value of a file's column, in fields named as in Parquet's statistics."""
 
     min: Any
     max: Any
@@ -60,7 +60,7 @@ class ValueBounds:
 
 
 def bounds_of_instants(statistics: Any, type_: str) -> ValueBounds | None:
-    """The bounds of an instant's column without pandas.
+    """The bounds of a column of instants, computed without pandas.
 
     Returns None for a unit other than Iceberg's, and for instants that Python cannot represent.
     """
@@ -77,7 +77,10 @@ def bounds_of_instants(statistics: Any, type_: str) -> ValueBounds | None:
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:
-    """For each row group, the greatest value of a field (by default, the file's) and the number of rows."""
+    """For each row group, the greatest value of a field and the number of rows.
+
+    `greatest` is the value if the row group's statistics lack it.
+    """
     values: list[Any] = []
 
     def note(statistics: Statistics) -> bool:
@@ -90,7 +93,7 @@ def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> lis
 
 
 def positions_in(metadata: pq.FileMetaData, groups: Sequence[int]) -> np.ndarray:
-    """The positions of the rows of these row groups in the file."""
+    """The positions in the file of the rows in these row groups."""
     ends = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))])
     parts = [np.arange(ends[number], ends[number + 1], dtype=np.int64) for number in groups]
     return np.concatenate([np.zeros(0, np.int64), *parts])
@@ -225,7 +228,7 @@ def _scalar(value: Any, stored_type: str | None, type_: pa.DataType) -> pa.Scala
 
 
 def _keep_certain(repeated: ByPath, leaves: Collection[str], path: str, type_: pa.DataType) -> None:
-    """Decode one part of each struct whose parts are all NULL, because it shows which structs are NULL."""
+    """Choose one part of each all-NULL struct to be decoded, because it shows which structs are NULL."""
     if not pa.types.is_struct(type_):
         return
     for part in type_:
@@ -301,7 +304,7 @@ def read_fields(
     """The rows of some row groups of an open file, with these fields of its table.
 
     `mask` selects the rows to return. `partition_fields` are the ids of partition source fields. `hold` is
-    called with the size of all rows, first a lower bound, then the exact size. It may raise TooLarge. Raises
+    called with the size of all rows, first a lower bound, then the exact size, and may raise TooLarge. Raises
     Unreadable if the rows would not be exact.
     """
     fields = {field_id(field): field for field in file.schema_arrow}
@@ -341,7 +344,7 @@ def packed_size(metadata: pq.FileMetaData, names: Collection[str], groups: Itera
 
 
 def partition_ids(specs: Iterable[Mapping[str, Any]]) -> set[int]:
-    """The ids of the source fields of a table's current and former partitions."""
+    """The ids of the source fields of a table's current and former partition specs."""
     return {field["source-id"] for spec in specs for field in spec["fields"]}
 
 
@@ -383,7 +386,7 @@ def _struct(type_: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _is_same_type(wanted: Any, stored: pa.DataType) -> bool:
-    """Whether a file's nested type equals the table's, field for field."""
+    """Whether a file's nested type has the table's fields, with types that widen to the table's."""
     if isinstance(wanted, str):
         return widens(stored, arrow_type_of(wanted))
     if wanted["type"] == "list":
@@ -444,7 +447,7 @@ class RowSelection:
         """The rows of a file and their positions, for some row groups at a time.
 
         `live_mask` returns the mask of the file's rows that are not deleted, or None if all are live. `hold`
-        is called with the size of a part, first a lower bound, then the exact size. It may raise TooLarge.
+        is called with the size of a part, first a lower bound, then the exact size, and may raise TooLarge.
         """
         for groups in combine_groups(
             file.metadata, matching_groups(file, self.filter_fields, self.may_have), AT_ONCE
@@ -513,7 +516,7 @@ class HeldParts:
 
 
 def combine_groups(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
-    """Row groups that are read together. Rows that are not selected are released before the next batch."""
+    """Batches of row groups to read together. Rows that are not selected are released after each batch."""
     batch, rows, size = list[int](), 0, 0
     for number in groups:
         group = metadata.row_group(number)

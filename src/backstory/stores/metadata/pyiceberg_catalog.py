@@ -97,7 +97,7 @@ def open_table(location: str) -> Table:
 
 
 def read_counts(table: TableMetadata, opened: Table) -> Counts:
-    """The numbers of rows. The columns that mark open versions and memory are counted batch by batch.
+    """The numbers of rows, counted in batches from the columns that mark open versions and memory.
 
     Counts are None for a table with rows deleted by value, which pyiceberg does not read.
     """
@@ -161,7 +161,7 @@ _LOGIN: Final = ("user", "password")
 
 @dataclass(frozen=True, slots=True)
 class PyicebergCatalog:
-    """The tables of a catalog that pyiceberg opened. `home` is its folder if the catalog is a file in it."""
+    """The tables of a catalog that pyiceberg opened. `home` is its folder if it is a SQLite file."""
 
     catalog: Catalog
     opened: dict[TableName, Table] = field(default_factory=dict)

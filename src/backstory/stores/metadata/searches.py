@@ -64,12 +64,12 @@ def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
 
 
 def _whole(bound: bytes) -> int:
-    """An integer. If it was written as int before the column became long, it has four bytes."""
+    """The integer in a bound. A long has four bytes if it was written when the column was an int."""
     return int.from_bytes(bound, "little", signed=True)
 
 
 def _micros(bound: bytes) -> timedelta:
-    """The time since 1970. Raises ValueError for days, which were written before a date became an instant."""
+    """The time since 1970 in a bound. Raises ValueError for days, written before a date became an instant."""
     if len(bound) != INSTANT_BYTES:
         raise ValueError(f"{len(bound)} bytes are no instant")
     return timedelta(microseconds=_whole(bound))
@@ -103,7 +103,7 @@ Partitions = Mapping[int, Sequence[tuple[int, Collection[Any]]]]
 def partitions_of(
     specs: Iterable[Mapping[str, Any]], fields: Iterable[Field], values: Mapping[str, Collection[Any]]
 ) -> Partitions:
-    """The partitions of rows with one of these values in each column, according to the table's specs."""
+    """The partitions that may have rows with one of these values in each column, by the table's specs."""
     from pyiceberg.transforms import parse_transform
     from pyiceberg.types import LongType, StringType
 
@@ -149,7 +149,7 @@ def _is_bounded(bounds: Any, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EqualTo:
-    """One value. NaN equals NaN, and 0.0 equals -0.0. NULL does not match."""
+    """A search for one value. NaN equals NaN, and 0.0 equals -0.0. NULL does not match."""
 
     value: Any
 
@@ -168,7 +168,7 @@ class EqualTo:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The values from `least` to `greatest`, inclusive. None means no limit. `null` includes NULL."""
+    """A search for values from `least` to `greatest`, inclusive. None is no limit. `null` includes NULL."""
 
     least: Any = None
     greatest: Any = None
@@ -198,7 +198,7 @@ class Between:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Any of several values, which may include NULL."""
+    """A search for any of several values, which may include NULL."""
 
     values: pa.Array | pa.ChunkedArray
 
@@ -233,20 +233,20 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """NULL."""
+    """A search for NULL."""
 
     def may_match(self, bounds: Any) -> bool:
-        """Whether there may be NULL."""
+        """Whether the column may contain NULL."""
         return bounds is None or bounds.null_count != 0
 
     def rows(self, values: Values) -> Values:
-        """A mask of NULL."""
+        """A mask of the NULL values."""
         return pc.is_null(values)
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that match in at least one of these columns."""
+    """A search for rows that match in at least one of these columns."""
 
     columns: Mapping[str, Search]
 

@@ -151,7 +151,7 @@ class TableMetadata:
 
     @property
     def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
-        """For each commit of the ancestry, newest first, a function that returns the property with a name."""
+        """For each commit of the ancestry, newest first, a function that returns a property by its name."""
         return map(summary_of, self.ancestry)
 
     def newest_property(self, name: str) -> str | None:
@@ -243,7 +243,7 @@ VECTOR: Final = "PUFFIN"
 
 @dataclass(slots=True)
 class _Group:
-    """The rows of the files of one partition. If the statistics lack `open` or `memory`, it is None."""
+    """The row counts of one partition. `open` and `memory` are None if its files' statistics lack them."""
 
     rows: int = 0
     deleted: int = 0
@@ -256,7 +256,7 @@ class _Group:
         self.memory = None if self.memory is None or memory is None else self.memory + memory
 
     def left(self, of: int | None) -> int | None:
-        """The number of rows, among these `of` rows, that are not deleted, or None if it is unknown."""
+        """The number of undeleted rows among these `of` rows, or None if it is unknown."""
         if of is None or not self.deleted or not of:
             return of
         return self.rows - self.deleted if of == self.rows else None
@@ -337,8 +337,8 @@ def live_files(
 ) -> "Iterator[tuple[object, DataFile]]":
     """Each live file of a snapshot, with its partition. Entries are released one by one, which is fast.
 
-    `summary` returns a property in the snapshot's summary. Raises Failed for a manifest or list that was cut
-    after a whole block, because every other reader, including Spark, would take it for a shorter one.
+    `summary` returns a property in the snapshot's summary. Raises Failed for a manifest or list that was
+    truncated after a whole block. Other readers, including Spark, would mistake it for a shorter one.
     """
     manifests = _manifests(manifest_list, summary, opener)
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
@@ -435,7 +435,7 @@ def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[in
 
 
 def _recorded_entries(manifest: "ManifestFile") -> int:
-    """The number of files in a manifest, which its list records. Format version 1 may leave it out."""
+    """The number of files in a manifest, which its list records. Format version 1 may omit it."""
     counts = (manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count)
     return sum(number or 0 for number in counts)
 
@@ -455,7 +455,7 @@ class PyicebergFile:
     location: str
 
     def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's
-        """The content. Raises IncompleteFile, because pyiceberg would end the process with such a file."""
+        """The content. Raises IncompleteFile for a truncated file, as pyiceberg would end the process."""
         from pyiceberg.avro.decoder import StreamingBinaryDecoder
         from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
         from pyiceberg.avro.resolver import construct_reader
@@ -500,7 +500,7 @@ def deleted_positions(deletes: "Iterable[DataFile]", opener: TableFiles) -> dict
 
 
 def may_delete_from(file: "DataFile", paths: Sequence[bytes]) -> bool:
-    """Whether a delete file may apply to one of these data files, in ascending order of their paths."""
+    """Whether a delete file may apply to one of the data files at these paths, which must be sorted."""
     least, greatest = ((bounds or {}).get(PATH_FIELD) for bounds in (file.lower_bounds, file.upper_bounds))
     if (path := file_fields(file)["referenced_data_file"]) is not None:
         least = greatest = path.encode()
@@ -530,7 +530,7 @@ def vector_of(file: "DataFile") -> tuple[str, Vector]:
 
 
 def read_vector(vector: Vector, opener: TableFiles) -> BitMap64:
-    """The positions in a vector."""
+    """The positions in a vector. Raises Unreadable if the vector is damaged."""
     path, offset, length = vector
     positions = vector_positions(opener.read(path, offset, length))
     if positions is None:

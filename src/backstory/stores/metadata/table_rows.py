@@ -164,7 +164,7 @@ def files_to_read(
 ) -> list[FileToRead]:
     """The data files that may have rows of all searches, with the positions of deleted rows.
 
-    `live` are the files of a snapshot. Files without live rows are left out. The files are opened ahead.
+    `live` are the files of a snapshot. Files without live rows are left out. The files are opened in advance.
     Raises Unreadable for more files than `most`, and for files that only Spark can read.
     """
     data: dict[str, DataFile] = {}
@@ -190,7 +190,7 @@ def files_to_read(
 
 
 def require_plain(file: "DataFile") -> None:
-    """Raise Unreadable for a data file in another format than Parquet, and for an encrypted one."""
+    """Raise Unreadable for a data file that is encrypted, or in a format other than Parquet."""
     if file.file_format.value != "PARQUET" or file.key_metadata is not None:
         raise Unreadable(f"rows in {file.file_format.value}")
 

@@ -168,7 +168,7 @@ def _plan_widening(table: str, column: ColumnT, stored: str, dialect: Dialect) -
 
 
 def _drift(old: SqlColumn, new: SqlColumn) -> str:
-    """The `drift`. A string type without a length holds every length, because DuckDB forgets lengths."""
+    """The `drift` between two types. A string type without a length fits any length: DuckDB stores none."""
     if old.datatype is new.datatype is Datatype.STRING and old.max_length is None:
         return EQUAL
     return drift(old, new)
@@ -194,7 +194,7 @@ def logical_type(type_: str, dialect: Dialect) -> TableColumn | None:
 
 
 def fits(stage: str, column: SqlColumn, dialect: Dialect) -> bool:
-    """Whether a base column can hold every value of a stage column's type, so that no cast loses a value."""
+    """Whether a base column can hold all values of a stage column's type, or the database refuses others."""
     old, new = logical_type(stage, dialect), logical_type(dialect.type_of(column), dialect)
     if old is None or new is None:
         return stage.lower() == dialect.type_of(column).lower()

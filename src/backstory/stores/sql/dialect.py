@@ -63,7 +63,7 @@ class Dialect(ABC):
         return self.quote_ident(name) if self.should_quote(name) else name
 
     def render_table_identifier(self, schema: str | None, name: str) -> str:
-        """`schema.name`."""
+        """The SQL name of a table: `schema.name`, or only the name if there is no schema."""
         parts = [schema, name] if schema else [name]
         return ".".join(self.render_identifier(part) for part in parts)
 
@@ -125,7 +125,7 @@ class Dialect(ABC):
         )
 
     def cast_expression(self, sql: str, type_: str) -> str:
-        """The value as another type. The database reports values that do not fit."""
+        """The value as another type. The database reports an error for a value that does not fit."""
         return f"CAST({sql} AS {type_})"
 
     @abstractmethod

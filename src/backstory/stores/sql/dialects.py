@@ -97,7 +97,7 @@ _POSTGRES_TEXTS = {
 
 
 class Postgres(TemplateDialect):
-    """PostgreSQL 11 and later, which the tests run."""
+    """PostgreSQL 11 and later. The tests run its SQL."""
 
     DIALECT_NAME: ClassVar[str] = "postgres"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("postgres")
@@ -309,8 +309,8 @@ def register_dialect(dialect: None = None, *, replace: bool = False) -> Callable
 def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> Kind | Callable[[Kind], Kind]:
     """Register a dialect by its DIALECT_NAME. It can be used as a decorator.
 
-    Raises UsageError for a name that is taken, unless `replace` is true, and for a dialect that lacks
-    keywords or a method of the contract, or whose methods take other arguments.
+    Raises UsageError for a name that is taken, unless `replace` is true. Also raises UsageError for a dialect
+    that lacks keywords or a method of the contract, or whose methods take other arguments.
     """
     if dialect is None:
         return lambda kind: register_dialect(kind, replace=replace)
@@ -324,7 +324,7 @@ def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> K
 
 
 def contract_fault(dialect: type[Dialect]) -> str | None:
-    """The first fault of a dialect against the contract, or None if it is complete."""
+    """The dialect's first violation of the contract, as a sentence, or None if there is no violation."""
     if not dialect.DIALECT_NAME or not dialect.RESERVED_KEYWORDS:
         return "it needs a DIALECT_NAME and RESERVED_KEYWORDS"
     if any(word != word.upper() for word in dialect.RESERVED_KEYWORDS):

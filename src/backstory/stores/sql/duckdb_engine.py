@@ -55,7 +55,7 @@ class DuckDBEngine(Engine):
             return self._connection.execute(sql).fetchall()
 
     def rows(self, sql: str) -> pa.Table:
-        """The rows of a query as an Arrow table, in the order of its relation."""
+        """The rows of a query as an Arrow table, in the order in which DuckDB returns them."""
         with _translate_errors():
             return self._connection.sql(sql).to_arrow_table()
 

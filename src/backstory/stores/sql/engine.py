@@ -65,7 +65,7 @@ class Engine(ABC):
 
     @abstractmethod
     def execute(self, sql: str) -> int:
-        """Run a statement. Returns the number of rows that it changed, or 0 if it does not change rows."""
+        """Run a statement. Returns the number of changed rows, or 0 if the statement changes none."""
 
     @abstractmethod
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:

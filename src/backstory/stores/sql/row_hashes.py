@@ -91,7 +91,7 @@ _PARTS = ("precision", "scale", "prefix")
 
 
 def hashes_to_keep(hashes: Iterable[RowHash], ids: Mapping[str, int]) -> str:
-    """The value of the property."""
+    """The value of the table property for these hash definitions."""
     return json.dumps([_hash_as_json(hashed, ids) for hashed in dict.fromkeys(hashes)], ensure_ascii=False)
 
 
