@@ -21,7 +21,7 @@ try:
 except ImportError:
 
     class Py4JError(Exception):  # type: ignore[no-redef]
-        """The error of a call of Java."""
+        """The error of a call to Java."""
 
     class Py4JJavaError(Py4JError):  # type: ignore[no-redef, misc]
         """The error of a call in which Java raised an exception."""
@@ -68,7 +68,7 @@ def needs_java(work: str = "This", command: str = "") -> UsageError:
 
 @contextmanager
 def refuse_java(spark: "SparkSession") -> Iterator[None]:
-    """Replace pyspark's error for a use of Java in a session without Java with a UsageError."""
+    """Raise UsageError, instead of pyspark's own error, if the block uses Java in a session without Java."""
     if not is_connect(spark):
         yield
         return

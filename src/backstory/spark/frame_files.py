@@ -1,4 +1,4 @@
-"""The files that a frame reads, and the columns with one value, as the frame's plan shows before it runs.
+"""The files that a frame reads, and its columns with only one value, found in its plan before it runs.
 
 A frame that reads files has the same rows each time, as long as the files do not change.
 """

@@ -262,7 +262,7 @@ def _is_sound(jar: Path) -> bool:
 
 
 def _is_open(package: str) -> bool:
-    """Whether a package's version means the newest version."""
+    """Whether a package's version is open: a range, a snapshot, or the newest version."""
     version = package.rpartition(":")[2]
     return version.endswith(("+", "-SNAPSHOT")) or version.startswith(("latest.", "[", "(", "]"))
 

@@ -15,7 +15,7 @@ from py4j.protocol import ITERATOR_TYPE, register_output_converter
 
 
 class _NameCache:
-    """A mixin that looks up names as its class does, and caches each class, package or method."""
+    """A mixin that caches each class, package or method when it is first looked up."""
 
     def __getattr__(self, name: str) -> Any:
         # The value of a field may change: it is not cached.

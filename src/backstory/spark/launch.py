@@ -43,7 +43,7 @@ _LINES: Final = (
 
 
 def failure_reason(text: str) -> str:
-    """The cause of Java's failure in its output, or the last line if no pattern matches."""
+    """The cause of Java's failure, from its output, or the output's last line if no pattern matches."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     for pattern in _LINES:
         for line in lines:
@@ -218,7 +218,7 @@ _ABANDONED, _UNUSED = 3600, 60 * 86_400  # seconds
 
 @contextmanager
 def use_class_archive(java: Path, classes: Path, *, keeps: bool) -> Iterator[Path | None]:
-    """Let a starting Java use the archive for this Java and folder of jars. Yields the archive or None.
+    """Let a starting Java use the archive for this Java and these jars. Yields the archive in use, or None.
 
     A missing archive is written when Java ends, if `keeps` is true. If the user's own options configure an
     archive, these options take precedence.
@@ -246,7 +246,7 @@ def discard_archive(archive: Path) -> None:
 
 
 def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | None]:
-    """The options for Java, and the archive in use. Both are empty if no archive can be used or written."""
+    """The options for Java, empty if no archive can be used or written, and the archive in use, if any."""
     if any(os.environ.get(name) for name in _FOLDERS) or (classes.parent / "conf").exists():
         return "", None
     try:
@@ -287,7 +287,7 @@ def _is_whole(archive: Path) -> bool:
 
 
 def _reports() -> str:
-    """Options that make a crashing Java write its report to the temporary folder, and no core dump."""
+    """Options by which Java writes crash reports to the temporary folder, and no core dumps."""
     folder = tempfile.gettempdir()
     named = "" if " " in folder else f" -XX:ErrorFile={folder}/backstory-java-%p.log"
     return f"-XX:-CreateCoredumpOnCrash{named}"

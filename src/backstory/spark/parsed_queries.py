@@ -95,8 +95,8 @@ _OF_THE_SESSION: Final = re.compile(r'"class":"[\w.]*\.(CurrentUser|VariableRefe
 def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozenset()) -> set[Name]:
     """The names of the tables that a query reads, except the names of its own WITH and the `given` names.
 
-    Nothing is looked up. Raises UsageError if the text is not a query, or is one that does more than compute
-    on rows.
+    Nothing is looked up. Raises UsageError if the text is not a query, or if it does more than compute on
+    rows.
     """
     if "${" in text:  # Spark replaces them with settings and environment variables
         raise _refusal("a variable (${…})")
@@ -219,7 +219,7 @@ def _refusal(what: str) -> UsageError:
 
 
 def is_of_each_row(rows: "DataFrame", alone: "DataFrame") -> bool:
-    """Whether the one column that `alone` selects from `rows` depends only on its row, at any time.
+    """Whether the only column of `alone`, selected from `rows`, depends only on its row and not on the time.
 
     Windows, aggregates and generators become separate plan nodes, and subqueries remain in the plan. Spark
     marks expressions that use the current time.

@@ -35,7 +35,7 @@ _came = [float("-inf")]
 def was_interrupted() -> bool:
     """Whether an interrupt occurred a moment ago.
 
-    A call during which it occurred may fail as if Java had ended.
+    A call that was running at that time may fail as if Java had ended.
     """
     return time.monotonic() - _came[0] < AFTER
 
@@ -89,13 +89,13 @@ def _collects(frame: "FrameType | None") -> bool:
 
 
 def _cancel(context: "SparkContext") -> None:
-    """Cancel all jobs, on this thread's own connection. A stopping context ends them itself."""
+    """Cancel all jobs, on this thread's own connection. A context that is stopping ends its jobs itself."""
     with suppress(Exception):
         context.cancelAllJobs()
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """Whether a log record is worth logging. py4j's traces of an interrupted call or its cleanup are not."""
+    """Whether to log a record: False for py4j's traces of an interrupted call or its cleanup."""
     of_java = record.name.startswith("py4j") or "while sending command" in record.getMessage()
     return not (of_java and (was_interrupted() or "KeyboardInterrupt" in record.getMessage()))
 

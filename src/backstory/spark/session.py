@@ -1,4 +1,4 @@
-"""Spark sessions: the start of an embedded one, and the settings that statements need in any (E1 to E4).
+"""Spark sessions: the start of an embedded one, and the settings that every session needs (E1 to E4).
 
 An embedded session has its own Java and Iceberg catalogs. Its Spark starts on first use, because plans on the
 driver need only Java.
@@ -180,7 +180,7 @@ def _require_names(jvm: Any, settings: Settings) -> None:
 
 @contextmanager
 def _report_start(*, verbose: bool) -> Iterator[None]:
-    """Raise Failed if the block does not start Java. Otherwise, delete Java's log when this process ends."""
+    """Raise Failed if Java or Spark does not start. Otherwise, delete the log when this process ends."""
     from pyspark.errors import PySparkException
 
     with redirect_output(verbose=verbose) as output:
@@ -221,7 +221,7 @@ def _make_warehouse(settings: Settings) -> None:
 
 
 def _require_database(catalog: Path) -> None:
-    """Raise Failed early if the catalog's file is not a database. Spark reports damage inside it."""
+    """Raise Failed early if the catalog's file is not a database. Spark reports other damage later."""
     try:
         with catalog.open("rb") as file:
             if file.read(len(DATABASE)) in {b"", DATABASE}:
@@ -290,7 +290,7 @@ def _pyspark() -> "type[SparkSession]":
 
 
 def _require_java() -> Path:
-    """Java's program. Raises UsageError if it is missing or its version is unsupported."""
+    """The path of Java's program. Raises UsageError if it is missing or its version is unsupported."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     number = _java_version(Path(java)) if java else 0
@@ -308,7 +308,7 @@ def _require_java() -> Path:
 
 
 def _java_version(java: Path) -> int:
-    """Java's version from the release file in its folder, or else from Java itself. 0 if it is unknown."""
+    """Java's version from the release file in its folder, or else from Java itself, or 0 if it is unknown."""
     release = java.resolve().parent.parent / "release"
     try:
         text = release.read_text("utf-8") if os.access(java, os.X_OK) else ""
@@ -358,7 +358,7 @@ class LazyContext:
         return getattr(self._late.session.sparkContext, name)
 
     def install(self) -> None:
-        """Become the active context, unless a context runs or another placeholder is installed."""
+        """Become the active context, unless a context is running or another placeholder is installed."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - pyspark has no name for it

@@ -40,7 +40,7 @@ _CORE: Final = re.compile(r"spark-core_([0-9.]+)-([0-9]+(?:\.[0-9]+)*).*\.jar")
 
 
 def installed_build() -> tuple[str, str] | None:
-    """The versions of the installed Spark and its Scala, from the name of its jar, or None."""
+    """The versions of the installed Spark and its Scala, from the name of a jar, or None if it is missing."""
     names = (_CORE.fullmatch(jar.name) for jar in (spark_home() / "jars").glob("spark-core_*.jar"))
     return next(((name[2], name[1]) for name in names if name), None)
 
