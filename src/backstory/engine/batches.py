@@ -1,8 +1,8 @@
 """A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks.
 
-The files of all kinds form one side of the plan. Its rows carry their kind, file, place, and a bit for each
-known column. The table's columns are numbered on both sides, so that their names never collide with the added
-columns.
+The files of all kinds form one side of the plan. Each row has its kind, file and place, and a bit for each
+column, which is set if the value is known. The table's columns are numbered on both sides, so that their
+names never collide with the added columns.
 """
 
 import json
@@ -103,8 +103,8 @@ class Shipment(Protocol):
 class BatchSides:
     """A batch and its table as sides of a plan.
 
-    Rows that Spark keeps are released with `kept`. `mended` are the repairs that readers made to values. The
-    field is set once the rows are read.
+    Rows that Spark keeps are released with `kept`. `mended` has the repairs that readers made to values, once
+    the rows are read.
     """
 
     store: Store
@@ -168,7 +168,7 @@ class BatchSides:
         return LocalSide(SideRows(rows.schema, lambda: [rows]))
 
     def _rows_frame(self) -> DataFrame:
-        """Every row of every file, as a frame in which each file is one task.
+        """A frame with every row of every file. One task reads each file.
 
         The first row of a part lists the repairs of the part.
         """

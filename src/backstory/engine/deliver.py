@@ -61,7 +61,7 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
 def _may_pass(error: BaseException) -> bool:
     """Whether another attempt may succeed.
 
-    No attempt can while the disk is full, because a person must free space.
+    The result is False if the disk is full, because a person must first free space.
     """
     return isinstance(error, TryAgain) and error.code != DISK_FULL
 
@@ -75,12 +75,12 @@ def _is_over(state: RetryCallState) -> bool:
 
 
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
-    """Return the result of `act`.
+    """Return the result of `act`, which is called again after a conflict, or if a catalog is busy.
 
-    Retry after a conflict, or if a catalog is busy. In the end, raise TryAgain. Pauses grow and have a random
-    part, so that two writers do not collide again. Conflicts are retried for two minutes, because a stream
-    commits all the time. Other errors are retried `ATTEMPTS` times. Each pause is logged. `failed` is called
-    with the error of each attempt that is followed by another attempt.
+    Pauses grow and have a random part, so that two writers do not collide again. Conflicts are retried for
+    two minutes, because a stream commits all the time. After other errors, `act` is called at most `ATTEMPTS`
+    times. Each pause is logged. `failed` is called with the error of each attempt that is followed by another
+    attempt. In the end, the last TryAgain is raised.
     """
 
     def log_retry(state: RetryCallState) -> None:

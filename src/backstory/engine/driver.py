@@ -61,11 +61,11 @@ class DriverPlan:
     removed: Mapping[str, pa.Table | None]
 
     def rows(self, kind: str) -> pa.Table | RowBatches | None:
-        """The rows of one kind, or None if the answers have no such rows."""
+        """The rows of one kind, or None if the plan has no such rows."""
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The positions of the stored rows of one kind, or None if no row is stored."""
+        """The positions of the stored rows of one kind, or None if there are none."""
         return self.removed[kind]
 
 
@@ -84,8 +84,8 @@ def _are_places(schema: pa.Schema) -> bool:
 def plan_on_driver(terms: PlanTerms, stack: ExitStack) -> PlanResult | None:
     """Plan a delivery on the driver.
 
-    Returns None if Spark must read its rows. Rows in memory and spilled rows are released with `stack`.
-    Raises TooLarge if there are too many rows.
+    Returns None if only Spark can read the rows, or if `only_tasks` is set. Rows in memory and spilled rows
+    are released with `stack`. Raises TooLarge if there are too many rows.
     """
     if terms.only_tasks:
         return None
@@ -130,7 +130,7 @@ def _plan_sifted(
     """Plan the records that may differ, and count all others."""
     count = max(side.count or 0 for side in terms.sides.values())
     try:
-        # No variable has the buckets, so that their memory is free when the rows are planned.
+        # No variable refers to the buckets, so that their memory is free when the rows are planned.
         totals, left = sift_sides(by, terms.key, sides, Buckets.for_rows(count, terms.store.memory), lease)
     except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
@@ -152,8 +152,8 @@ def _plan_by_key(
     with suppress(*([TooLarge] if local else [])):
         parts = parts_by_key(_rows_of(sides), terms.key, lease, spills=local and not wide)
         return _plan_parts(terms, sides, parts, lease, stack)
-    # Either the rows do not fit into memory, or their plan does not. To add columns to the rows of each part
-    # would read the table once for each part.
+    # Either the rows do not fit into memory, or their plan does not. Adding columns to the rows of each
+    # part would read the table once for each part.
     sides = {**sides, **wide}
     parts = parts_by_key(_rows_of(sides), terms.key, lease, spread=True)
     return _plan_parts(terms, sides, parts, lease, stack)
@@ -313,7 +313,7 @@ def _as_side(rows: pa.Table, schema: pa.Schema) -> LocalSide:
 
 
 def few_rows(store: IcebergStore, columns: int) -> int:
-    """The number of rows with this many columns that may be collected without knowing their size."""
+    """The number of rows with this many columns that may be collected although their size is unknown."""
     return min(FEW, store.memory.most // (CELL * max(1, columns)))
 
 

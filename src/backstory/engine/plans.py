@@ -1,4 +1,4 @@
-"""The input of a plan, which a door passes to the runner: sides, and their parts. The result of a plan.
+"""The sides of a plan, which a door passes to the runner, their parts, and the result of the plan.
 
 If the driver can hold all rows, they are one part; otherwise parts by key are spilled. A large delivery into
 an empty table is divided in the order of its rows.

@@ -36,7 +36,7 @@ class RemarkOptions(TypedDict, total=False):
 class Remark:
     """The options that describe a commit. `log` and the explorer show them.
 
-    Raises UsageError if one has more than `LONGEST` characters.
+    Raises UsageError if an option has more than `LONGEST` characters.
 
     Attributes:
         note: Reason for the commit.

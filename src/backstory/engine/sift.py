@@ -89,7 +89,7 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class SiftTerms:
-    """Pairs of sides, in order.
+    """The terms of a sift: pairs of sides to compare, and the values to count.
 
     Two rows are the same if the compared columns of both are equal. `count_unchanged` returns the counts that
     a plan of the unchanged rows would have, from the row counts by side. `counted_columns` are columns by
@@ -102,7 +102,7 @@ class SiftTerms:
     columns_to_count: "Callable[[Mapping[str, int]], Mapping[str, Sequence[str]]]" = lambda _: {}
 
     def of_side(self, name: str) -> list[tuple[int, int, ComparedSide]]:
-        """The comparisons that include a side: number of the pair, position in the pair, and columns."""
+        """The comparisons that include a side: number of the pair, position in it, and columns."""
         return [
             (number, place, compared)
             for number, pair in enumerate(self.pairs)
@@ -213,7 +213,7 @@ def _row_mask(differing: np.ndarray, numbers: RowBuffer) -> pa.ChunkedArray:
 
 
 def _side_left(side: LocalSide, keep: KeepRows) -> LocalSide:
-    """A side with only the rows that may differ."""
+    """The side without the rows that are the same on all sides."""
     if side.select is not None:
         return LocalSide(side.select(keep))
 
@@ -316,9 +316,7 @@ MOST_SENT: Final = 1_000_000
 class FrameSift:
     """The frames of sides, without the rows that are the same on all sides.
 
-    About `share` of all rows remains.
-
-    `rows_left` is the number of remaining rows by side.
+    About `share` of all rows remains. `rows_left` is the number of remaining rows by side.
     """
 
     frames: "Mapping[str, DataFrame]"
@@ -387,7 +385,7 @@ def sift_frames(
 def _find_differing_here(
     store: IcebergStore, frames: "Mapping[str, DataFrame]", rows: "DataFrame"
 ) -> "tuple[DataFrame, _Sums]":
-    """The hashes of keys whose rows may differ, found by the driver, and their sums.
+    """The hashes of keys whose rows may differ, found by the driver, and their `_Sums`.
 
     Raises TooLarge if the driver cannot hold the hashed rows.
     """
@@ -401,7 +399,7 @@ def _find_differing_here(
 
 
 def _find_differing_in_tasks(sides: int, rows: "DataFrame", stack: ExitStack) -> "tuple[DataFrame, _Sums]":
-    """The hashes of keys whose rows may differ, found by Spark's tasks, and their sums.
+    """The hashes of keys whose rows may differ, found by Spark's tasks, and their `_Sums`.
 
     Each task finds them in its own part of the keys.
     """
@@ -418,7 +416,7 @@ def _find_differing_in_tasks(sides: int, rows: "DataFrame", stack: ExitStack) ->
 
 
 def _differing_keys_of_part(sides: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task, the hashes of keys whose rows may differ, and a last row with their sums as JSON."""
+    """In a task, the hashes of keys whose rows may differ, and a last row with their `_Sums` as JSON."""
     freeze_imports()
     if rows := list(batches):
         numbers, sums = _differing_keys(sides, pa.Table.from_batches(rows), threads=1)
@@ -428,7 +426,7 @@ def _differing_keys_of_part(sides: int, batches: Iterator[pa.RecordBatch]) -> It
 
 
 def _differing_keys(sides: int, hashed: pa.Table, threads: int | None = None) -> tuple[pa.Array, _Sums]:
-    """The hashes of keys whose fingerprints do not add up to 0, and their sums."""
+    """The hashes of keys whose fingerprints do not add up to 0, and their `_Sums`."""
     own = [f"count(*) FILTER (WHERE {SIDE} = {place} AND {COUNTED})" for place in range(sides)]
     sums = [f"sum(CASE WHEN {MINUS} THEN -({half}::HUGEINT) ELSE {half} END)" for half in HALVES]
     differ = " OR ".join(f"{sum_of_half} <> 0" for sum_of_half in sums)
@@ -443,7 +441,7 @@ def _differing_keys(sides: int, hashed: pa.Table, threads: int | None = None) ->
 
 
 def _count_hashed_rows(rows: pa.Table) -> tuple[int, int]:
-    """The number of a side's rows, and their content: the sum of the first halves."""
+    """The number of a side's rows, and their content: the sum of the first halves of fingerprints."""
     counted = rows.filter(rows[COUNTED])
     prints, minus = np.asarray(counted[HALVES[0]]).view(np.uint64), np.asarray(counted[MINUS])
     return len(counted), int(prints[~minus].sum()) - int(prints[minus].sum())

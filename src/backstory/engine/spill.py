@@ -157,7 +157,7 @@ def rows_of_buffers(
 
 
 def drain(first: list[Rows], more: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the tables in a list, removing each from the list, and then the further tables."""
+    """Yield the tables of a list, removing each from the list, and then yield the tables of `more`."""
     first.reverse()
     while first:
         yield first.pop()

@@ -123,7 +123,7 @@ def _sends(store: IcebergStore) -> bool:
 
 
 def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
-    """Copy a file, so that nobody writes to it while Spark reads it.
+    """Copy a file, so that no other program can change it while Spark reads it.
 
     Raises Failed if the file has changed. The copy has a new name, because Spark ignores files named `_a` or
     `.a`.
@@ -205,7 +205,7 @@ def stage_or_hold(
 
 
 def rows_of_staged_file(frame: "DataFrame", path: Path) -> StagedRows:
-    """A frame that reads a Parquet file on this machine, and the file's size."""
+    """A frame that reads a Parquet file on this machine, with the memory that its rows may need."""
     metadata = pq.read_metadata(path)
     size = unpacked_size(metadata.num_rows, metadata.num_columns, path.stat().st_size)
     return StagedRows(frame, size, partial(parquet_tables, path))
@@ -287,8 +287,8 @@ def _storable(field: pa.Field) -> pa.Field:
 def _storable_type(type_: pa.DataType) -> pa.DataType:
     """The type with text in place of NULL types, and with all nested fields optional.
 
-    Neither Parquet nor a table has a NULL type. Arrow requires the required fields even in a NULL struct;
-    readers have already checked that they exist.
+    Neither Parquet nor a table has a NULL type. Arrow requires values in required fields even in a NULL
+    struct. Readers have already checked that these values exist.
     """
     if pa.types.is_null(type_):
         return pa.string()

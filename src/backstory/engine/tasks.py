@@ -73,7 +73,7 @@ def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
 
 @dataclass(frozen=True)
 class Wire:
-    """The form of answers that contain rows of these kinds. Each kind has its own columns.
+    """The form of answers that contain rows of these kinds. Each kind has its own schema.
 
     Files are `numbered` if Spark keeps the answers, because a path may be the largest part of a row.
     """
@@ -86,7 +86,7 @@ class Wire:
         return {kind: self.in_tasks(schema) for kind, schema in self.kinds.items()}
 
     def in_tasks(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of rows in tasks."""
+        """The schema of rows in tasks, where a number may represent a file."""
         if not self.numbered or FILE not in schema.names:
             return schema
         return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
@@ -180,7 +180,7 @@ LOG = structlog.get_logger()
 class TaskPlan:
     """The result of a plan in tasks.
 
-    Files are numbers in its frames. `unplanned` are rows by kind that need no plan.
+    Its frames contain numbers instead of the files' paths. `unplanned` are rows by kind that need no plan.
     """
 
     terms: PlanTerms
@@ -198,7 +198,7 @@ class TaskPlan:
         return reduce(lambda one, other: one.union(other), frames)
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows by the path of their file, or None without such rows."""
+        """The positions of stored rows by the path of their file, or None if there are none."""
         rows = self.rows(kind)
         if rows is None:
             return None
@@ -238,7 +238,7 @@ def _are_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> bool:
 
 
 def _size_of_side(side: Side, frame: "DataFrame") -> int | None:
-    """An upper bound of the bytes of a side's rows in memory, or None. Rows that Spark keeps are counted."""
+    """An upper bound of the memory for a side's rows, or None if unknown. Rows kept by Spark are counted."""
     if side.size is not None or not is_kept(frame):
         return side.size
     count = frame.count()  # Spark has the bytes of rows that it keeps once it has computed them
@@ -272,7 +272,7 @@ def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResul
     if not terms.only_tasks:
         sizes = sizes_of_rows(terms, sift.frames, sift.rows_left)
         if sum(sizes.values()) <= FEW:
-            # A coalesce alone would also read all rows of both sides in one task.
+            # With a coalesce instead, one task would also read all rows of both sides.
             return _plan_few(terms, {name: rows.repartition(1) for name, rows in sift.frames.items()})
         with suppress(TooLarge):
             return plan_collected(terms, sift.frames, sizes, stack)
@@ -300,7 +300,7 @@ def _answers_of(
 def _answer_frame(
     terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]", buckets: int
 ) -> "DataFrame":
-    """The frame of the answers to the rows of all sides."""
+    """The frame of the answers for the rows of all sides."""
     rows, shared = _tagged_rows(terms, wire, frames, buckets)
     sides = {name: (shared[name][1:], wire.in_tasks(side.schema)) for name, side in terms.sides.items()}
     task = partial(_plan_batches, terms.plan, sides, wire, buckets_of if terms.key else _tables)
@@ -323,7 +323,7 @@ def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
 
 
 def _frames_to_plan(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
-    """The frames with only the rows to plan. A side that meets another side has only keys of that side."""
+    """The frames with only the rows to plan. A side that meets another side keeps only keys of that side."""
     met = {name: side.meets for name, side in terms.sides.items() if side.meets is not None}
     return {
         **frames,
