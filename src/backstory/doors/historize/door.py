@@ -1,7 +1,8 @@
-"""Load the histories of a model: in a warehouse, in a database, or as an SQL script (section 3).
+"""Load the histories of a model into a warehouse or a database, or as an SQL script (section 3).
 
-Each dataset has a base, a history schema and a history. Loads are retried, and have receipts. Every key is
-computed with the pepper, a secret that is never stored, printed or included in a plan (section 1.1).
+A load updates a base, the schema of its history, and the history. Loads are retried after conflicts, and each
+has a receipt. Every key is computed with the pepper, a secret that is never stored, printed or included in a
+plan (section 1.1).
 """
 
 import os
@@ -73,7 +74,7 @@ SPARK = "spark_iceberg"
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model, the folder that its files are relative to, and the dialect for its loads."""
+    """A model, the folder to which its file paths are relative, and the dialect for its loads."""
 
     model: Model
     folder: Path
@@ -86,7 +87,7 @@ class ChosenModel:
 
 
 def choose(path: str | Path, dialect: str | None) -> ChosenModel:
-    """Read a model, with its own dialect or the given one.
+    """Read a model. Its loads use the given dialect, or else the model's own.
 
     Raises UsageError for a wrong model or an unknown dialect.
     """
@@ -97,7 +98,7 @@ def choose(path: str | Path, dialect: str | None) -> ChosenModel:
 def script(chosen: ChosenModel, only: str | None = None) -> str:
     """The SQL for each dataset, with placeholders: CREATE TABLE, the base load, and the history's four steps.
 
-    A history is always loaded in four steps, even on Spark.
+    The script loads histories in four steps for every dialect, even for Spark.
     """
     parts = [
         part for dataset in datasets_to_load(chosen.model, only) for part in _dataset_script(chosen, dataset)
@@ -261,7 +262,7 @@ class DatasetLoads:
             return refusal(dataset.name, run_id, run.instant if run else None, error)
 
     def skip(self, dataset: ModelDataset, upstream: str) -> HistoryReceipt:
-        """The receipt of a dataset that is skipped because the load of its input failed."""
+        """Log a dataset that is skipped because the load of its input failed. Returns its receipt."""
         error = Refused(
             "BASE_NOT_LOADED",
             f"{dataset.name} is loaded from {upstream}, whose own load failed.",
@@ -301,10 +302,10 @@ class DatasetLoads:
         )
 
     def _allocate_instant(self, dataset: ModelDataset, schema: str) -> datetime:
-        """The current time as the load's instant.
+        """The load's instant: the current time, unless the history's newest time is at or after it.
 
-        If the current time is at most a second before the history's newest time, the instant is just after
-        that newest time.
+        Then the instant is just after the newest time. Raises Refused if the newest time is more than a
+        second ahead of the clock.
         """
         now = self.log.clock()
         newest = self.target.newest_instant(schema, hist_names(dataset))
@@ -352,7 +353,7 @@ class DatasetLoads:
         return receipt
 
     def _adopt_state(self, run: LoadRun) -> HistState | None:
-        """Derive, from its table, the state of a history that has no lock file."""
+        """The metadata of a history without a lock file, derived from its table, or None without a table."""
         for name in base_names(run.dataset):
             stored = self.target.columns(run.schema, f"{name}_hist")
             if stored is not None:
@@ -371,9 +372,9 @@ class DatasetLoads:
     def _settle_changes(
         self, run: LoadRun, state: HistState | None, hist: HistState
     ) -> tuple[LoadRun, HistState]:
-        """The run and the metadata after a change to the hash profile or the labels.
+        """The run and the metadata, adjusted to a changed hash profile or changed labels.
 
-        Raises Refused if the option for the change is missing.
+        Raises Refused if the request lacks the option for the change.
         """
         profile = schema_of(self.model, run.dataset).hash_profile
         before = state.hash_profile if state else None
@@ -403,7 +404,7 @@ class DatasetLoads:
 
 
 def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
-    """The error HASH_VALUE for a number that a `hash_as` type cannot hold. Any other error is unchanged."""
+    """The error, replaced by HASH_VALUE if a `hash_as` type cannot hold a number."""
     columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
     misfit = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
     if not columns or not misfit:
@@ -422,7 +423,7 @@ HISTORY = re.compile(f"{HIST}({'|'.join(SUFFIXES)})?$")
 
 
 def open_model(path: str | Path) -> tuple[Model, Path]:
-    """A resolved model, and the folder that its files are relative to.
+    """A resolved model, and the folder to which its file paths are relative.
 
     Raises UsageError for a wrong model. Findings that are not errors are logged as warnings.
     """
@@ -478,7 +479,7 @@ def run_model(
 def _refuse_wrong_request(
     model: Model, folder: Path, target: Target, request: LoadRequest, datasets: Sequence[ModelDataset]
 ) -> None:
-    """Refuse, before anything starts, requests that would fail in the middle of the batch."""
+    """Refuse a request at the start if it would fail in the middle of the batch."""
     if request.run_id is not None and not 0 < len(request.run_id.strip()) <= LONGEST_RUN_ID:
         wrong = f"A run id has 1 to {LONGEST_RUN_ID} characters."
         raise UsageError("wrong-run-id", wrong, "Leave it out for a new one.")

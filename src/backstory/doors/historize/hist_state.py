@@ -147,7 +147,7 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
 def _match(
     column: ModelColumn, previous: Sequence[ModelColumn], claimed: Mapping[str, str]
 ) -> ModelColumn | None:
-    """The history's column that has mirrored this column until now."""
+    """The history's column that has mirrored this column until now, or None."""
     free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
     free.sort(key=lambda old: old.name not in claimed)
     tests: Sequence[Callable[[ModelColumn], bool]] = (
@@ -161,7 +161,7 @@ def _match(
 
 
 def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns, without the former names that now belong to other columns."""
+    """The columns without those of their former names that now belong to other columns."""
     taken = frozenset(others)
     return [
         column.model_copy(
@@ -289,7 +289,7 @@ def _path(folder: Path, target: Target, schema: str, name: str) -> Path:
 
 
 def _file(schema: str, name: str) -> str:
-    """The end of a lock file's name. Letters that file names cannot contain are escaped in the schema."""
+    """The end of a lock file's name. Characters of the schema that a file name cannot contain are escaped."""
     return f"{quote(schema, safe='').replace('.', '%2E')}.{name}{ENDING}"
 
 
@@ -301,7 +301,7 @@ def stored_history(
     archive: Archive | None = None,
     catalog: str | None = None,
 ) -> StoredHistory:
-    """The history described by this metadata, in a dialect. `hist` may only have columns of the table."""
+    """The history described by this metadata, in a dialect. The table must have all columns of `hist`."""
     return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
 
 

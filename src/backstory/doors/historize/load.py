@@ -91,7 +91,7 @@ def _bind_condition(
 ) -> str:
     """The condition, with its names replaced by the alias's columns.
 
-    `names` has pairs: a name that the condition may use, and the name of its column.
+    Each pair in `names` has a name that the condition may use and the name of its column.
     """
 
     def wrong(why: str) -> UsageError:
@@ -257,7 +257,8 @@ class Load:
     """A dataset's load in one dialect.
 
     * `hist`: the history's metadata.
-    * `stage`: the relation from which the base is loaded; `spellings`: its column names.
+    * `stage`: the relation from which the base is loaded.
+    * `spellings`: the names of columns as they are written in the stage.
     * `stage_load_columns`: the load columns of the stage, which the base then copies (decision H9).
     * `delete_scope`: a condition on the alias `b` of the base; rows outside it are never deleted.
     * `hist_scope`: a condition on the alias `h`; versions outside it are never closed as deleted.
@@ -313,7 +314,7 @@ class Load:
         return f"{alias}.{self.name(column)}"
 
     def text(self, text: str) -> str:
-        """The SQL literal of a string. Parts that look like a placeholder are split."""
+        """The SQL literal of a string. Parts that look like placeholders are split to protect them."""
         return self.dialect.concat_expression(
             [self.dialect.string_literal(part) for part in without_placeholders(text)]
         )
@@ -337,7 +338,7 @@ class Load:
 
     @cached_property
     def base(self) -> str:
-        """The relation with the base's rows, with one row for each key if identical rows collapse."""
+        """The relation with the base's rows, with one row for each key if identical rows are collapsed."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.base_table
         columns = base_columns(self.dataset)
@@ -367,7 +368,10 @@ class Load:
         return self.expressions.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
-        """SQL with a leading AND that tests whether a base row is live, or an empty string (7.3)."""
+        """SQL with a leading AND that tests whether a base row is live (7.3).
+
+        The string is empty if the base has no deletion flag.
+        """
         soft, flag = self.dataset.historization.soft_delete, self.deletion_flag
         if soft is None or flag is None:
             return ""
@@ -399,14 +403,14 @@ class Load:
 
     @cached_property
     def unique_stage_rows(self) -> str:
-        """The relation of `stage_rows`, with one row for each key if identical rows collapse."""
+        """The relation of `stage_rows`, with one row for each key if identical rows are collapsed."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.stage_rows
         return self._unique_rows(self.stage_rows, base_columns(self.dataset))
 
     @cached_property
     def stage_rows(self) -> str:
-        """The stage's rows as rows of the base, with keys and hashes."""
+        """The relation with the stage's rows as rows of the base, with keys and hashes."""
         inner = ",\n    ".join(
             f"{self._from_stage(column)} AS {self.name(column.name)}" for column in user_columns(self.dataset)
         )
@@ -503,7 +507,7 @@ class Load:
 
 
 def new_label(load: Load, pairs: Mapping[str, str]) -> str:
-    """SQL for the state of a version (alias `h`) under its new label."""
+    """SQL for the state of a version (alias `h`), with old labels replaced by new labels."""
     state = load.of("h", ColumnRole.STATE)
     cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
     return f"CASE {state} {cases} ELSE {state} END" if cases else state

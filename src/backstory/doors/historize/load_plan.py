@@ -86,7 +86,7 @@ class PlannedRows:
 def plan_rows(
     work: SparkWork, base: TablePlan, hist: TablePlan, terms: scd2.LoadTerms
 ) -> Iterator[PlannedRows]:
-    """Plan the rows of a load. The rows exist within the context. Raises Refused (section 3.6)."""
+    """Plan the rows of a load, which exist only within the context. Raises Refused (section 3.6)."""
     kinds = _kinds(base, hist, terms)
     sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
     plan_terms = PlanTerms(
@@ -171,7 +171,7 @@ class _Versions:
         return self.hist.has_rows or self.work.load.archive is not None
 
     def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> PastKeys:
-        """Count and return the pasts of the records that begin versions, from their closed versions."""
+        """The keys of records for which versions begin, by their closed versions. Also counts the pasts."""
         if not self._has_earlier:
             return PastKeys()
         relevant = {kind: rows for kind, rows in beginning.items() if BEGIN[kind] or self.terms.late}

@@ -120,7 +120,7 @@ def _base_rows(
 
 
 def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:
-    """Compute these expressions on the rows (`ROWS_ALIAS`) with DuckDB.
+    """The values of SQL expressions on the rows (alias `ROWS_ALIAS`), computed by DuckDB.
 
     The pepper is bound as a secret. The order of the rows is preserved.
     """
@@ -210,7 +210,7 @@ def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, S
 
 
 def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
-    """The schema of these columns of a table, in their future types, and of places and flags."""
+    """The schema of the named columns of a table with their future types, followed by places and flags."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
     fields = [*map(types.field, names), *places, *(pa.field(name, pa.bool_()) for name in flags)]
     return pa.schema(fields)
@@ -270,7 +270,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: 
 def _stored_rows(
     work: SparkWork, plan: TablePlan, schema: pa.Schema, flags: Mapping[str, bool], *, open_: bool = False
 ) -> LocalSide | None:
-    """Columns of a table's rows, or of its open versions only, with positions and constant `flags`.
+    """The rows of a table, or only its open versions, with the columns of `schema` and constant `flags`.
 
     The driver reads them from files. Returns None if Spark must read them.
     """
@@ -323,7 +323,7 @@ def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
 
 
 def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The rows of a kept base, in the columns that a version has."""
+    """The rows of a kept base, with the columns that a version has."""
     load = work.load
     sources = (each.source for each in load.mirrored_columns)
     names = list(dict.fromkeys([load.dataset.key, *sources, ColumnRole.ROW_HASH]))

@@ -159,7 +159,7 @@ class KeyComponent(_Part):
 
 
 class ForeignKey(_Part):
-    """A foreign key: the parent's key, computed from the child's columns. An inactive one adds no column."""
+    """The parent's key, computed from the child's columns. An inactive foreign key adds no column."""
 
     id: int | str
     referenced_dataset: DatasetName
@@ -198,7 +198,7 @@ def stored_labels(labels: StateLabels | None) -> StateLabels:
 
 
 def words_of(labels: StateLabels) -> dict[State, str]:
-    """The stored names of states, from a model's labels."""
+    """The label of each state."""
     return {state: getattr(labels, state) for state in State}
 
 
@@ -377,7 +377,7 @@ def business_keys(dataset: ModelDataset) -> list[ModelColumn]:
 
 
 def foreign_keys(dataset: ModelDataset) -> list[ModelColumn]:
-    """One column for each active reference."""
+    """The foreign key column of each active reference."""
     return [
         technical_column(reference.column, ColumnRole.FOREIGN_KEY, nullable=True).model_copy(
             update={"lineage_key": f"fk:{reference.id}"}

@@ -1,10 +1,9 @@
 """The checks that refuse a load before it writes (section 3.6).
 
-On a database, a check is a query that returns up to ten offending keys. For rows of the base or the history,
-they are business keys. In a warehouse, the checks use the counts of all parts of the plan. Another check
-finds changes that a hash misses (section 2.4). In the default profile, ('a|b', 'c') and ('a', 'b|c') have the
-same hash, and so do NULL and the null token. A change that a hash misses reaches the base, but not the
-history. The change is logged.
+On a database, a check is a query that returns up to ten offending business keys. In a warehouse, the checks
+use the counts of all parts of the plan. Another check finds changes that a hash misses (section 2.4). In the
+default profile, ('a|b', 'c') and ('a', 'b|c') have the same hash, and so do NULL and the null token. A change
+that a hash misses reaches the base but not the history, and is logged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,7 +76,7 @@ def rejection(code: str, message: str, keys: Sequence[object] = ()) -> Refused:
 def stage_checks(load: Load) -> Iterator[Check]:
     """The checks of the stage's rows before the base load.
 
-    The last one is that records with the same business keys in stage and base have the same key.
+    The last check finds records that have the same business keys in stage and base, but different keys.
     """
     keys = business_keys(load.dataset)
 
@@ -240,7 +239,7 @@ def collidable_columns(load: Load) -> list[ModelColumn]:
 
 
 def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each of these columns, SQL that tests whether its strings differ between two rows."""
+    """For each of the `collidable_columns`, SQL that tests whether its strings differ between two rows."""
     return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
 
 
@@ -312,7 +311,7 @@ def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]
 
 
 def _refuse_history(load: Load, sums: PlanSums) -> None:
-    """The checks P1 to P4, P6 and P7 on the history, from the counts of a plan."""
+    """Run the checks P1 to P4, P6 and P7 on the history, with the counts of a plan. Raises Refused."""
     dataset, rules = load.dataset, load.dataset.historization
     _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, scd2.NO_KEY)
     _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, scd2.NO_HASH)

@@ -48,7 +48,7 @@ class LoadRequest:
 
 @frozen(kw_only=True)
 class HistorizeRequest(LoadRequest):
-    """A model, its place, and the options of `historize`.
+    """A model, the target of its loads, and the options of `historize`.
 
     Attributes:
         dialect: spark, duckdb, postgres, sqlserver (with `sql=True` only), or a registered one.
@@ -101,7 +101,7 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HistoryReceipt(Receipt):
-    """One dataset's load.
+    """The receipt of one dataset's load.
 
     `load_timestamp` is an instant in UTC as ISO text, or None if the load ended before it had an instant. A
     dry run also has up to ten `keys` for each outcome. `warnings` report writes to the history by other
@@ -137,6 +137,6 @@ def status_of(error: BackstoryError) -> Status:
 
 
 def refusal(dataset: str, run_id: str, instant: datetime | None, error: BackstoryError) -> HistoryReceipt:
-    """The receipt of a load that was refused."""
+    """The receipt of a load that was refused or failed."""
     timestamp = None if instant is None else iso(instant)
     return HistoryReceipt(dataset, run_id, timestamp, status_of(error), error=error)

@@ -200,7 +200,7 @@ def namespace_of(model: Model, dataset: ModelDataset) -> str:
 
 
 def source_of(model: Model, dataset: ModelDataset) -> SourceDataset | None:
-    """The source dataset whose filter limits the delta."""
+    """The source dataset whose filter limits the delta, or None."""
     return next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
 
 

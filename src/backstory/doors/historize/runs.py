@@ -219,7 +219,7 @@ class Target(ABC):
 
     @abstractmethod
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
-        """The latest start or end in the first of these tables that exists."""
+        """The latest start or end in the first of these tables that exists, or None."""
 
     def register(self, run: LoadRun) -> None:  # noqa: B027 - the commits of a warehouse register its runs
         """Register a run before its load starts, unless commits are the registry."""
@@ -228,7 +228,10 @@ class Target(ABC):
     def load(
         self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
-        """Load base, schema and history, and commit, except in a dry run. Raises Refused with a code."""
+        """Load the base, update the schema, load the history, and commit unless it is a dry run.
+
+        Raises Refused if a check fails.
+        """
 
     def register_failure(self, run: LoadRun, error: BackstoryError) -> None:  # noqa: B027 - the same
         """Register the end of a failed run, unless commits are the registry."""

@@ -123,7 +123,7 @@ _SPAN = (ColumnRole.STARTED, ColumnRole.ENDED)
 
 
 def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
-    """An upper bound of the history's starts and ends.
+    """An upper bound of the history's starts and ends, or None if it has no versions.
 
     It is taken from the history's last load, or else from the bounds of its files, or else from its rows.
     """
@@ -205,7 +205,7 @@ def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[
 
 
 def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
-    """Whether the base snapshot from which a history was made remains in force, or has expired."""
+    """Whether the base still builds on the snapshot from which a history was made. True if it has expired."""
     made_from = {str(commit.id): commit for commit in base}.get(note.get(BASE, ""))
     return made_from is None or made_from.is_ancestor
 
@@ -242,7 +242,7 @@ def _has_versions(
 ) -> bool:
     """Whether versions begin or end at `wrote_at`.
 
-    If `wrote_at` is None, the result is whether the history began by `until`.
+    If `wrote_at` is None, the result is whether the history is empty or began by `until`.
     """
     instant = lit(iso(wrote_at or until)).cast("timestamp")
     rows = store.spark.table(store.sql_name(hist.shape.table))

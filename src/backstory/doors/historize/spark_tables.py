@@ -1,6 +1,6 @@
 """A load of a dataset in a warehouse: its SQL in Spark, stage rows, table shapes and commits (section 4.5).
 
-Each table has a property that records, for `check`, how its rows are hashed.
+Each table has a property that records how its rows are hashed. `check` uses this property.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,9 @@ def hashes_to_record(
 ) -> Mapping[str, str | None]:
     """The change to the property for row hashes when a load writes rows.
 
-    `base` is the base before the load. A table with rows but without the property does not get it, because
-    the hashes of these rows are unknown. A history of that base does not get the property either. A history
-    copies rows of its base, and so records the base's hashes too.
+    `base` is the base before the load. A table that has rows but not the property never gets the property,
+    because it is unknown how these rows are hashed. The history of such a base has no property either.
+    A history copies rows of its base, so its property also has the base's hashes.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
@@ -156,7 +156,7 @@ def types_of(shape: Shape) -> dict[str, str]:
 
 
 def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergTable | None:
-    """The first of these tables that exists."""
+    """The first of these tables that exists, or None."""
     return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
 
 

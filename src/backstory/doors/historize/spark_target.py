@@ -1,4 +1,4 @@
-"""Loads on Spark, which commit base and history as one unit (decision H2, section 3.8), after maintenance.
+"""Loads on Spark: maintenance, then the commits of base and history as one unit (decision H2, section 3.8).
 
 Between the two commits, the history's properties contain a lease. The lease names the load, the base's
 snapshot before the load, and the time until which other loads wait. The history's own commit removes the
@@ -165,8 +165,8 @@ def refuse_leased(table: IcebergTable | None) -> None:
 def recover(work: SparkWork) -> None:
     """Restore a base that an interrupted load left newer than its history.
 
-    A killed run can continue at once. Raises TryAgain (CONCURRENT_RUN) while another load may be running, and
-    in a dry run.
+    A killed run can continue at once. Raises TryAgain (CONCURRENT_RUN) while another load may be running, or
+    if a dry run would need to restore the base.
     """
     store, schema, dataset = work.store, work.load.schema, work.load.dataset
     hist = first_of(store, schema, runs.hist_names(dataset))
@@ -386,7 +386,7 @@ class SparkTarget(runs.Target):
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:
-    """Report the changes to base and history that the load would make without a dry run."""
+    """Report the changes to base and history that the load would commit if it were not a dry run."""
     for before, counts in tables:
         changed = {name: count for name, count in counts.items() if name != "unchanged"}
         into = before.into if before.changes else None

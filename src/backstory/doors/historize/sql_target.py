@@ -67,7 +67,8 @@ class _TakenBack(Exception):
 class SqlTarget(runs.Target):
     """A database as a target, reached through an engine.
 
-    The registry of runs and the logs are tables of the schema `meta`, written in the open transaction.
+    The registry of runs and the logs are tables of the schema `meta`. The success of a load is registered in
+    the transaction of the load.
     """
 
     def __init__(self, dialect: Dialect, engine: Engine, pepper: str) -> None:
@@ -432,7 +433,7 @@ def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) ->
 def apply_shape(
     engine: Engine, load: Load, table: str, columns: Sequence[ModelColumn], former: Sequence[str]
 ) -> list[str]:
-    """Give a table its columns. Returns descriptions of the changes."""
+    """Create, rename or alter a table so that it has these columns. Returns descriptions of the changes."""
     dialect = load.dialect
     stored = engine.introspect_table(load.schema, table)
     changes: list[str] = []

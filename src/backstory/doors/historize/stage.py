@@ -37,7 +37,7 @@ TABLE = re.compile(r"(?P<table>[^.]+\.[^.]+)(?:\.(?P<column>.+))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class Stage:
-    """A table, `schema.table`, or a file and its options."""
+    """The table `schema.table`, or a file and its options."""
 
     name: str
     path: Path | None = None
@@ -185,10 +185,7 @@ def _csv(
 
 
 def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
-    """The rows, with a better error.
-
-    If numbers have unexpected decimal commas, the error names the option to set.
-    """
+    """The rows. If numbers have unexpected decimal commas, the error names the option to set."""
     try:
         yield from rows
     except Refused as stop:
