@@ -1,7 +1,7 @@
 """Answers to a command's question, from metadata or files if these suffice, or else from Spark.
 
-Standard error shows that Spark starts or computes. Moving lines appear only on terminals. `--quiet` and
-`--verbose` turn them off.
+Standard error shows when Spark starts or computes. Progress lines appear only on a terminal. `--quiet` and
+`--verbose` turn progress lines off.
 """
 
 import os
@@ -75,7 +75,10 @@ def answer_from_files(
 def answers_from_metadata(
     options: Options, question: Callable[["Catalog", "TableName"], Answer]
 ) -> dict[TableName, Answer | None] | None:
-    """The answer for each table of a catalog, or None if Spark must read the table or the catalog."""
+    """The answers by table, or None if Spark must read the catalog.
+
+    The answer for a table is None if Spark must read the table.
+    """
     return _answer_without_spark(
         options,
         lambda catalog, _: {
@@ -156,8 +159,8 @@ def open_warehouse(
 ) -> Iterator["Warehouse"]:
     """The warehouse of the options, with Spark. While it is open, a spinner shows the `activity`.
 
-    If `brief` is true, Spark starts faster but computes more slowly. Raises UsageError if one of `tables`
-    does not exist, before Spark starts if the catalog opens without Spark.
+    If `brief` is true, Spark starts faster but computes more slowly. Raises UsageError before Spark starts
+    if an embedded catalog lacks one of `tables`.
     """
     from backstory import warehouse
 
@@ -248,7 +251,7 @@ def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: 
 
 
 def print_remark(options: Options, remark: str) -> None:
-    """Print a remark on standard error unless `--quiet` is set, for example that an answer has no rows."""
+    """Print a remark, such as `No differences.`, on standard error unless `--quiet` is set."""
     if not options.quiet:
         print_line(remark)
 

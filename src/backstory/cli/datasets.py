@@ -111,7 +111,7 @@ def inspect(
 
 
 def _inspect(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Sequence[Inspected]":
-    """The documents of a manifest, or the one of a stored dataset."""
+    """The documents of the datasets in a manifest, or the document of a stored dataset."""
     from backstory.doors.odf import inspecting, registry
 
     if registry.is_file(dataset):

@@ -91,7 +91,7 @@ def _send_copies(store: "IcebergStore") -> None:
 
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
-    """Send the differences between each copy and the previous copy, at the file's date, and print counts."""
+    """Send the differences between consecutive copies, dated by their file names, and print counts."""
     from backstory.testing.sender import SourceCopy, difference, read_copy
 
     before = SourceCopy(KEY)
@@ -187,7 +187,7 @@ def program() -> str:
 
 
 def reading_lines(store: "IcebergStore", catalog: str) -> dict[str, list[str]]:
-    """Lines of Python or SQL with which each of several programs reads the table at the address `catalog`."""
+    """The lines of Python or SQL that read the table, by program. `catalog` is the catalog's address."""
     from backstory.stores.iceberg.store import existing
     from backstory.stores.table_files import local_path
 

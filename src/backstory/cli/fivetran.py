@@ -1,6 +1,6 @@
 """The Fivetran destination.
 
-`backstory serve` runs it, and `backstory send` delivers to one as Fivetran does.
+`backstory serve` runs a destination, and `backstory send` delivers to a destination as Fivetran does.
 """
 
 import os
@@ -61,7 +61,7 @@ def serve(
 
 
 def _require_startable(request: ServeRequest) -> None:
-    """Raise the errors of certificates, ports and the batch folder before Spark starts."""
+    """Raise an error in certificates, ports or the batch folder before Spark starts."""
     from backstory.doors.fivetran.server import credentials_of, require_port
 
     credentials_of(request)
@@ -149,11 +149,11 @@ def send(
     """Send the difference between two full copies to a destination, as one batch.
 
     A missing table is created, and missing columns are added. To send everything, use an empty file as
-    BEFORE. If the same pair is sent again, it is the same batch, with the same times. The destination
+    BEFORE. If the same pair is sent again, the batch is the same, with the same times. The destination
     recognizes the batch and commits nothing, unless it has committed another batch since then.
 
     Args:
-        before: The older copy: a CSV, Parquet or JSON file, packed or not.
+        before: The older copy: a CSV, Parquet or JSON file, compressed or not.
         after: The newer copy.
         to: Destination, as host:port.
         schema: Schema of the table.

@@ -46,7 +46,7 @@ Text = Annotated[str | None, Parameter(show_default=False)]
 @Parameter(name="*", group=COMMON)
 @dataclass(frozen=True)
 class Options:
-    """The warehouse, the output, and the amount that is printed.
+    """The options of every command: the warehouse, and the form and amount of the output.
 
     Attributes:
         warehouse: Folder of the embedded warehouse. Default: BACKSTORY_WAREHOUSE, or ./warehouse.
@@ -66,7 +66,7 @@ class Options:
 
     @property
     def branch(self) -> str | None:
-        """The branch to read tables from."""
+        """The branch to read tables from, or None."""
         return None
 
     @property

@@ -91,7 +91,7 @@ def _field(name: str, argument: str) -> str:
 GAP = 2
 LINES = 2  # in a cell; longer texts are clipped
 CLIPPED = 16  # the fewest characters that are left of a clipped text
-# Part of a time, a number or an identifier would be a wrong value, so these are never clipped.
+# Part of a time, a number or an identifier would be a wrong value, so these values are never clipped.
 _WHOLE: Final = re.compile(r"[-+:.\dTZeE ]+|–|true|false|NaN|[0-9a-f-]{36}")
 
 
@@ -123,7 +123,7 @@ def lay_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 
 
 def lay_out_one(names: Sequence[str], row: Sequence[str]) -> RenderableType:
-    """One record, one line per column."""
+    """One record as a table with one line per column."""
     lines = Table(box=None, pad_edge=False, show_header=False)
     lines.add_column(width=max(map(cell_len, names)), style="bold")
     lines.add_column(overflow="fold")
@@ -291,7 +291,7 @@ def short_time(instant: datetime | str | None) -> str:
 
 
 def with_short_times(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The row with these times to the second, or None."""
+    """The row, with the named times cut to the second. A time of None is kept."""
     return {**row, **{name: row[name] and short_time(row[name]) for name in names}}
 
 

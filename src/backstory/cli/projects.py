@@ -59,10 +59,10 @@ FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "d
 def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: Any) -> int:
     """Deliver the tables, feeds, models and datasets of a project file, several at once.
 
-    Each table has its own commit. A delivery begins after the deliveries that it needs have succeeded: a
-    source table:schema.table, the input of a model, or `after`. A failure does not stop the others. A
-    temporary failure is tried again. Other failures are printed with their remedies. After SIGTERM or Ctrl-C,
-    running deliveries finish and no others start.
+    Each table has its own commit. A delivery begins after the deliveries that it needs have succeeded. It
+    needs the delivery of its source table:schema.table, of its model's input, and of each name in `after`.
+    A failure does not stop the others. A delivery that failed temporarily is tried again. Other failures are
+    printed with their remedies. After SIGTERM or Ctrl-C, running deliveries finish and no others start.
 
     Example: `backstory run --select tag:nightly`
 
@@ -103,7 +103,7 @@ def _stop_on_signals() -> Iterator[Event]:
 
 @contextmanager
 def watch_run(options: Options) -> Iterator[RunWatcher]:
-    """A watcher of a run. On a terminal, it draws how many declarations have ended, and which run."""
+    """A watcher of a run. On a terminal, it shows the number of ended declarations, and the running ones."""
     if options.quiet or options.verbose or not errors.is_terminal:
         yield RunWatcher()
         return
@@ -170,7 +170,7 @@ def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
 
 
 def _receipt_in_fields(receipt: dict[str, Any]) -> dict[str, Any]:
-    """The receipt, with fields of the project file for options in its messages."""
+    """The receipt, with the options in its messages written as fields of the project file."""
     from backstory.projects.entries import FIELDS
 
     parts = [error_in_fields(part, FIELDS) for part in receipt["parts"]]
@@ -232,7 +232,7 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
     """List the last delivery of each declaration, and the declarations that are late.
 
     A delivery without changes is a delivery too. A declaration that was never delivered is late. The exit
-    code is 4 if one is late.
+    code is 4 if any declaration is late.
 
     Args:
         file: Project file. Default: histories.yaml.
@@ -296,7 +296,7 @@ def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) ->
 
 
 def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options: Options) -> None:
-    """Print rows, in a table with times to the second."""
+    """Print rows. A table shows times to the second."""
     if options.output_format == "table":
         rows = [
             {name: short_time(value) if isinstance(value, datetime) else value for name, value in row.items()}

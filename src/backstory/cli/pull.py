@@ -159,10 +159,7 @@ def _pull_datasets(
     *,
     every: bool,
 ) -> "list[DatasetReceipt]":
-    """Pull without Spark until a dataset has new data or needs Spark.
-
-    The rest is pulled with Spark.
-    """
+    """Pull without Spark until a dataset has new data or needs Spark. Spark pulls the remaining datasets."""
     from backstory.doors.odf import polling, receipts, registry
 
     chosen, left = None, list[registry.Argument](names_or_files)

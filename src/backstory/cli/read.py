@@ -145,7 +145,7 @@ class _Question:
     def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
         """The answer from the files of a table.
 
-        With `limit`, it may have only the first rows and some others.
+        With `limit`, it contains the first rows in key order, but not necessarily all others.
         """
         from backstory.reading.pages import first_rows_at
 

@@ -470,8 +470,8 @@ def relocate(
 
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
-    rows. Data files are unchanged. All tables are relocated, or none. After a kill, run it again. Files
-    outside of the folder are not changed, and the tables with such files are listed. Neither Java nor
+    rows. Data files are unchanged. All tables are relocated, or none. If the command is killed, run it again.
+    Files outside of the folder are not changed, and the tables with such files are listed. Neither Java nor
     Spark is started.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
