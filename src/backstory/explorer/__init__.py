@@ -1,1 +1,1 @@
-"""The explorer: the results of the reading commands as pages in a browser, read-only."""
+"""The explorer, which shows the results of the reading commands as read-only pages in a browser."""

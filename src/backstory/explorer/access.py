@@ -53,7 +53,7 @@ HEADERS: Final[Mapping[str, str]] = {
 def open_explorer(
     source: CatalogReader, host: str = HOST, port: int | None = None, token: str = ""
 ) -> "Explorer":
-    """Start an explorer of a warehouse's tables. Its link opens it in a browser.
+    """Start an explorer of a warehouse's tables. Returns the explorer with the link to its pages.
 
     The default port is 8055, or a free one if 8055 is taken. Raises UsageError if other machines can reach
     the host and the token is missing or too short, or if a package is missing. Raises Failed if the port is
@@ -70,7 +70,7 @@ def open_explorer(
 def _link_host(host: str) -> str:
     """The host for a link.
 
-    If the explorer listens on every address, the link has this machine's own address.
+    If the explorer listens on every address, the link has the loopback address.
     """
     bare = host.strip("[]")
     bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104
@@ -136,10 +136,10 @@ class Guard:
     loopback: bool = True
 
     def admits_host(self, host: str) -> bool:
-        """Whether a request may name this host. A hostile site can bind its own name to this address.
+        """Whether a request may name this host.
 
-        If other machines can send requests, the server may have any name, and the token keeps hostile sites
-        out.
+        A hostile site can point its own name at the explorer's address. If other machines can send requests,
+        the server may have any name, and the token keeps hostile sites out.
         """
         if not self.loopback:
             return True
@@ -204,7 +204,7 @@ def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
 
 
 def _with_token(scope: "Scope", guard: Guard) -> str | None:
-    """The address without the token, if it contains the right token, or else None."""
+    """The path and query of the request without the token, or None unless it contains the right token."""
     words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     token = dict(words).get("token")
     if not guard.token or token is None or not guard.admits(token):

@@ -60,7 +60,7 @@ class CatalogReader:
 
 
 def table_reader(settings: Settings) -> CatalogReader:
-    """The warehouse of the settings. Raises UsageError if only Spark can read its catalog."""
+    """A reader of the warehouse in the settings. Raises UsageError if only Spark can read its catalog."""
 
     def catalog() -> Catalog:
         opened = open_without_spark(settings)

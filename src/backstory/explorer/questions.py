@@ -78,7 +78,7 @@ class Question:
         return {name: value for name, _, value in pairs}
 
     def record(self, names: Iterable[str]) -> Any:
-        """The key of the record, in a table whose key has these columns."""
+        """The key of the record in a table with these key columns. Raises UsageError if no key is given."""
         if not self.key:
             raise UsageError("no-key", "No key is given.", "Choose a record of the table.")
         return key_of_words(list(names), self.key)
@@ -128,7 +128,7 @@ def key_words(key: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def key_parts(names: Sequence[str], text: str) -> tuple[str, ...]:
-    """The words of a key in the form that `check` prints. Empty if the string is not a key."""
+    """The words of a key that `check` prints as this string. Empty if the string is not a key."""
     if len(names) == 1:
         return () if text == "NULL" else (f"{names[0]}={text}",)
     form = " ".join(f"{re.escape(name)}=(.*)" for name in names)
@@ -163,9 +163,9 @@ def call_snippets(
     more: Sequence[str] = (),
     **options: str,
 ) -> list[Snippet]:
-    """The command and the method of a table that make this call, with the options that are not empty.
+    """Snippets with the command and with the table's method for the same call, with the nonempty options.
 
-    `arguments` are the method's, by default `words`. `more` are words that only the command has.
+    `arguments` are the arguments of the method, by default `words`. `more` are words for only the command.
     """
     name, options = str(table.shape.table), {key: value for key, value in options.items() if value}
     flags = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
@@ -200,7 +200,7 @@ def diff_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
 
 
 def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
-    """A Spark SQL query for the rows. Empty if one query of a table cannot return them."""
+    """A Spark SQL query for the rows. Empty if no single query can return them."""
     layout, names = table.shape.layout, table.shape.names
     filters = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
     if question.known_at or layout is Layout.ODF:

@@ -70,7 +70,7 @@ class BoundedConnection(H11Protocol):
             min(idle, key=lambda connection: connection.idle_since).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the wait for a request."""
+        """Stop waiting for a request."""
         self._stop_waiting()
         super().connection_lost(exc)
 

@@ -334,7 +334,7 @@ def _day(micros: float) -> str:
 
 
 def _counts(files: TableReader) -> Mapping[str, int | None]:
-    """The numbers of rows and open versions, if the manifests contain them."""
+    """The numbers of rows and open versions. Empty if the manifests cannot be read."""
     try:
         counts = files.catalog.count(files.table)
     except OSError:
