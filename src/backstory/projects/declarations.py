@@ -88,8 +88,8 @@ class TablePattern:
     """An entry for all tables of a database whose names match, such as `erp.*`.
 
     `source` is the address as written. Tables that match a name in `without` do not belong to the pattern.
-    These names may omit the schema. `declare` returns the declaration of a table, with the key that its
-    source declares.
+    These names may omit the schema. `declare` makes the declaration of a table from its name and the key in
+    the database.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Project:
 def read_project(path: str | Path | None = None, words: Sequence[str] = ()) -> Project:
     """The project in a file. Raises UsageError with the line and column of the first error.
 
-    If the project has no patterns, raises UsageError for words that select nothing.
+    If the project has no patterns, also raises UsageError for words that select nothing.
     """
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
@@ -136,7 +136,7 @@ def read_project(path: str | Path | None = None, words: Sequence[str] = ()) -> P
 
 
 def project_of(file: Path, document: Document, entries: Histories) -> Project:
-    """The project of a file that was read, from its document and its entries."""
+    """The project, made from the document and the entries of its file."""
     declarations = tuple(_declarations(entries, document, file.parent))
     patterns = tuple(
         _declare_pattern(name, entry, entries, document.at("tables", name))
@@ -200,7 +200,7 @@ def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snap
 def _options_of_table(entry: TableEntry, entries: Histories, part: DocumentPart) -> dict[str, Any]:
     """The keys of a table's entry, with the keys of its group and the defaults.
 
-    Raises UsageError if it has no source.
+    Raises UsageError if the table has no source.
     """
     groups = entries.groups
     if entry.group is not None and entry.group not in groups:
@@ -458,9 +458,10 @@ def declare_tables(
     """The project, with each pattern replaced by declarations for the pattern's tables.
 
     `logged` are the rows of the log of runs, and `list_keys` lists the tables of a database. If `list_keys`
-    is None, the tables of past runs are declared, or the pattern if no run has any. A table that the database
-    no longer has is declared as long as it `exists` in the warehouse. A pattern whose tables cannot be listed
-    is declared too, with the error. Raises UsageError if `after` names a table that no pattern has.
+    is None, a pattern's tables are taken from past runs, and the pattern itself is declared if it has none.
+    A table that the database no longer has is declared as long as it `exists` in the warehouse. A pattern
+    whose tables cannot be listed is declared too, with the error. Raises UsageError if `after` names a table
+    that no pattern has.
     """
     if not project.patterns:
         return project
@@ -517,7 +518,7 @@ def _declare_listed(
 
 
 def parse_pattern(source: str) -> Database:
-    """The database in a filled address. The address's table contains `{table}`, and perhaps `{schema}`."""
+    """The database in a filled address, whose table contains `{table}` and perhaps `{schema}`."""
     return parse_address(source.replace("{schema}", _SCHEMA).replace("{table}", _TABLE))
 
 

@@ -213,7 +213,7 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
 
 
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
-    """The joint receipt of several datasets, with the first error of any."""
+    """The joint receipt of several datasets, with the first error, if any."""
     counts: Counter[str] = Counter()
     for part in receipts:
         counts.update({_WORDS.get(name, name): count for name, count in part.counts.items()})

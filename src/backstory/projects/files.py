@@ -43,7 +43,7 @@ class CopyTimes:
 
     If `fixed` is true, the time is the option `at`, or the current time. Otherwise, it is taken from each
     file's path if there is a `pattern`, or else from the file's modification time. If `each` is true, every
-    file is a separate delivery, made once.
+    file is delivered separately and only once.
     """
 
     fixed: bool = True
@@ -127,7 +127,7 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
 
 
 def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
-    """The copies whose marks have not been delivered yet.
+    """The copies that have not been delivered yet, judged by the marks in `taken`.
 
     A file that was moved or copied, for example with its project, is recognized by its content. Its new mark
     is added to `taken`, so that the content is read only once.

@@ -40,7 +40,7 @@ WELL: Final = ("changed", "unchanged")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunReceipt(Receipt):
-    """One declaration in a run.
+    """The receipt of one declaration in a run.
 
     `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, and `stages`
     has the seconds for reading, planning and committing. `way` is where planning ran: `driver` or `tasks`.
@@ -74,7 +74,7 @@ class RunReceipt(Receipt):
 
 
 def status_of(error: BackstoryError) -> Status:
-    """`refused` if a person must act, or `failed` if the same delivery may succeed later."""
+    """The status after an error: `refused` if a person must act, `failed` if a later try may succeed."""
     return "refused" if isinstance(error, Refused | UsageError) else "failed"
 
 

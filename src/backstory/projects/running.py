@@ -213,7 +213,7 @@ def run_project(
     stop: Event | None = None,
     watcher: RunWatcher | None = None,
 ) -> list[RunReceipt]:
-    """Deliver the project's declarations, or the selected declarations. Once `stop` is set, none begins.
+    """Deliver the project's declarations, or the selected ones. Once `stop` is set, no declaration begins.
 
     Returns their receipts in the file's order. Raises UsageError, before anything begins, for a wrong
     selection or a missing environment variable.
@@ -268,7 +268,7 @@ def _select(
 ) -> list[Declaration]:
     """The declarations to deliver.
 
-    Raises UsageError for a wrong selection, a missing variable, and a declaration that no branch can have.
+    Raises UsageError for a wrong selection, for a missing variable, and for a model or dataset on a branch.
     """
     selected = select(project, upstream, request.select)
     if request.failed:
@@ -318,7 +318,7 @@ class _Run:
     listing: Lock = field(default_factory=Lock)
 
     def receipts(self, turns: Mapping[str, _Turn]) -> list[RunReceipt]:
-        """The receipts of all turns, in their order."""
+        """Deliver the declarations of all turns. Returns their receipts in the same order."""
         waiting, ended = dict(turns), dict[str, RunReceipt]()
         running: dict[Future[RunReceipt], _Turn] = {}
         jobs = self.terms.request.jobs
