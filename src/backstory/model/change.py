@@ -1,6 +1,6 @@
 """The change that one commit makes to one table, writes by other programs, and the feed of changes.
 
-The columns of the feed are named as in Spark (native.md, V101); a consumer has a cursor (V108).
+The columns of the feed are named as in Spark (native.md, V101), and a consumer has a cursor (V108).
 """
 
 import json
@@ -34,7 +34,7 @@ def foreign_writes(
     then: Mapping[int, str] | None,
     now: Mapping[int, str],
 ) -> list[str]:
-    """One sentence for the commits and one for the column changes of other programs.
+    """Sentences about the commits and the column changes of other programs, at most one for each.
 
     `commits` are the table's commits, newest first, each with id, operation and door. `then` and `now` are
     column names by id, as the door left them and as they are now. If they were not recorded, `then` is None.
@@ -69,9 +69,9 @@ def _column_changes(then: Mapping[int, str], now: Mapping[int, str]) -> Iterable
 
 
 def exceeds(part: int, ratio: float, whole: int) -> bool:
-    """Whether `part` is more than this share of `whole`. The ratio is taken as a decimal.
+    """Whether `part` is more than this share of `whole`, computed with the ratio as a decimal.
 
-    With floats, 0.29 of 100 is less than 29, and a permitted load would be refused.
+    With floats, 0.29 of 100 would be less than 29, and a permitted load would be refused.
     """
     return part > Fraction(str(ratio)) * whole
 
@@ -229,7 +229,7 @@ CURSOR_MARK: Final = "backstory.cursor."
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cursor(Receipt):
-    """A consumer's cursor. `version` is the last commit that it has read, or None if it was dropped."""
+    """A consumer's cursor. `version` is the last commit that was read, or None if the cursor was dropped."""
 
     table: str
     cursor: str

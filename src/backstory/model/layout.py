@@ -67,9 +67,9 @@ _OPEN_END: Final = (TMAX - EPOCH) // timedelta(microseconds=1)
 class Span:
     """The columns that contain the start and the end of a version. `open` is SQL of any dialect.
 
-    `flag` is true for an open version, `state` is the state of a version, and `written` the time of writing.
-    A closed version ends `grain` microseconds before the next version begins. An end at `far` or later, in
-    microseconds since 1970, means no end.
+    The column `flag` is true for an open version, `state` contains a version's state, and `written` contains
+    the time of writing. A closed version ends `grain` microseconds before the next version begins. An end at
+    `far` or later, in microseconds since 1970, means no end.
     """
 
     start: str

@@ -2,7 +2,7 @@
 
 A frozen class of attrs declares the arguments of a call and is its request. A converter takes an option's
 value as callers write it. If a method takes any number of arguments, or has options of its own, a `TypedDict`
-declares the others. The docstring of the class or the `TypedDict` contains the texts.
+declares the other options. The docstring of the class or the `TypedDict` contains the texts.
 """
 
 import re
@@ -54,7 +54,7 @@ class CallOption(NamedTuple):
 
 
 def declared_options(*declarations: type) -> Iterator[CallOption]:
-    """The options that the docstrings of these declarations and of their bases describe, each one once."""
+    """The options described in the docstrings of these declarations and of their bases, each option once."""
     names = set()
     for declaration in declarations:
         options = _fields(declaration) if has(declaration) else _keys(declaration)
@@ -72,7 +72,7 @@ def _keys(declaration: type) -> dict[str, tuple[Any, Any]]:
 
 
 def _fields(request: type) -> dict[str, tuple[Any, Any]]:
-    """The types and defaults of a request, by name. The type is that of the converter's argument."""
+    """The types and defaults of a request's fields, by name. The type is that of any converter's argument."""
     options = {}
     for name, field in fields_dict(request).items():
         if field.converter is not None:
@@ -87,7 +87,7 @@ def _fields(request: type) -> dict[str, tuple[Any, Any]]:
 
 
 def _positional(request: type) -> list[Parameter]:
-    """The arguments of a call that a request takes by position or by name."""
+    """The fields of a request that a call accepts by position or by name, as parameters."""
     options = _fields(request)
     return [
         Parameter(
@@ -135,7 +135,7 @@ def with_options(*declarations: type) -> Callable[[Method], Method]:
 
 
 class _Decorator(Protocol[Words, Request_co]):
-    """Replaces the request of a method by keyword arguments, for type checkers too."""
+    """The type of a decorator that replaces the request of a method with the request's own arguments."""
 
     @overload
     def __call__(
@@ -153,8 +153,8 @@ def with_request(
 ) -> _Decorator[Words, Request_co]:
     """A decorator for a method whose last argument is a request. Callers pass its fields as arguments.
 
-    Fields with texts are options, which are passed as keywords. A type checker knows the names and types of
-    the fields. `build` makes the request from its class and the keywords. Without it, any other keyword
+    Fields with texts are options, which are passed as keywords. Type checkers check the names and types of
+    the fields. `build` makes the request from its class and the keywords. Without `build`, any other keyword
     raises TypeError.
     """
     options = list(declared_options(cast("type", request)))
@@ -186,7 +186,7 @@ def _refuse_unknown(method: Any, words: Iterable[str], names: Collection[str]) -
 
 
 def _describe(call: Any, options: Sequence[CallOption], positional: Sequence[Parameter] = ()) -> Any:
-    """A function with these parameters in place of its last one, and with the options in its docstring."""
+    """The function with these parameters instead of its last one, and with the options in its docstring."""
     form = signature(call)
     added = [
         Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)

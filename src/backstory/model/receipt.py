@@ -19,7 +19,7 @@ NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
-    """A report of a completed or planned operation. Its `error`, if it has one, is None after a success."""
+    """A report of a completed or planned operation. A field `error`, if any, is None after a success."""
 
     @property
     def exit_code(self) -> int:
@@ -59,7 +59,7 @@ class Receipt:
 
 
 class HasExitCode(Protocol):
-    """A receipt or an error."""
+    """An object with an exit code: a receipt or an error."""
 
     @property
     def exit_code(self) -> int:

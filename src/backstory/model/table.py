@@ -118,17 +118,17 @@ class Shape:
 
 
 def fold_case(name: str) -> str:
-    """The name in the form that engines which ignore case compare."""
+    """The name in the form in which engines that ignore case compare names."""
     return name.lower()
 
 
 def other_spelling(name: str, names: Iterable[str]) -> str | None:
-    """The first of the names that differs from this one only by case."""
+    """The first of the names that differs from this name only by case, or None."""
     return next((other for other in names if other != name and fold_case(other) == fold_case(name)), None)
 
 
 def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names, in their order, that are equal or differ only by case."""
+    """The first two names, in their order, that are equal or differ only by case, or None."""
     before: dict[str, str] = {}
     for name in names:
         if (folded := fold_case(name)) in before:
@@ -138,7 +138,7 @@ def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def fields_alike(type_: ColumnType) -> tuple[str, str] | None:
-    """The first two fields of a struct, at any depth, whose names are equal or differ only by case."""
+    """The names of the first two fields of a struct, at any depth, that differ at most by case, or None."""
     return next(filter(None, map(names_alike, _structs(type_))), None)
 
 

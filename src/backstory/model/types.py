@@ -143,7 +143,7 @@ def type_named(word: str) -> ColumnType:
 
 
 def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
-    """The narrowest type for the values of both types, or None for nested types.
+    """The narrowest type for the values of both types, or None for nested or foreign types.
 
     The widest type is STRING. Whether a value fits exactly depends on the value.
     """

@@ -79,7 +79,7 @@ def cell_text(value: object, null: str) -> str:
 
 
 def as_yaml(value: object) -> str:
-    """A JSON value as YAML on one line, valid between brackets too."""
+    """A JSON value as YAML on one line, which is also valid between brackets."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{as_yaml(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
     if isinstance(value, list | tuple):
