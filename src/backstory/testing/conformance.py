@@ -103,7 +103,7 @@ def examine_scenarios(bench: Bench) -> None:
 
 @dataclass
 class _Life:
-    """A history in the database, and the same history as the rule computes it."""
+    """A history in the database, and the same history as computed by the rule."""
 
     bench: Bench
     full: Load
@@ -128,7 +128,7 @@ class _Life:
                 require_equal(counts, expected, of="the count of rows that each step touched")
 
     def interrupt(self, scenario: str, steps: int) -> None:
-        """Run A24, stop after some of its steps, and run it again with the same timestamp."""
+        """Start the load of scenario A24, stop after some steps, and run it again with the same timestamp."""
         _, run, second, snapshot = LIFE[1]
         started = DAY + timedelta(seconds=second)
         load = self._load_of(run, started, snapshot)

@@ -1,6 +1,6 @@
 """A database under examination, its hashes in plain Python, and the examination of a dialect's values.
 
-The keys and row hashes are the reference for every dialect (sections 2.3, 2.4 and 5.4).
+The keys and row hashes in Python are the reference for every dialect (sections 2.3, 2.4 and 5.4).
 """
 
 import hashlib
@@ -261,7 +261,7 @@ def steps_run(bench: Bench, statements: Sequence[Statement], run: str, started: 
 
 @contextmanager
 def transaction(bench: Bench) -> Iterator[None]:
-    """Open a transaction if the dialect supports them."""
+    """Open a transaction if the dialect supports transactions."""
     if not bench.dialect.supports_transactions:
         yield
         return
@@ -311,7 +311,7 @@ def _dataset(name: str, *columns: dict[str, object], **more: object) -> dict[str
 
 @cache
 def sample_model(profile: str = "elevata_v1") -> Model:
-    """Four datasets: for the scenarios, for the golden vectors, for all types, and for their parent keys."""
+    """A model whose four datasets are for the scenarios, the golden vectors, all types, and parent keys."""
     types = [_column(datatype.lower(), datatype, **_MORE.get(datatype, {})) for datatype in Datatype]
     tree = {
         "format": "historize/1",

@@ -31,7 +31,7 @@ class BaseRow:
 
 @dataclass(frozen=True)
 class Version:
-    """A row of the history. An open version has no end. Times have any type with an order."""
+    """A row of the history. An open version has no end. Times may have any type that can be ordered."""
 
     hist_key: Any
     key: Any
@@ -48,8 +48,8 @@ class Version:
 class Rules:
     """The options of a load: the open versions that a deletion may close (`scope`), and the guards.
 
-    `archived` has the keys of pruned versions. `words` has the states as they are stored. The base excludes
-    rows that are flagged as deleted.
+    `archived` has the keys of pruned versions. `words` has the states as they are stored. Rows that are
+    flagged as deleted must not be in the base.
     """
 
     scope: Callable[[Version], bool | None] = lambda _: True

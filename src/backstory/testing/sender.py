@@ -300,7 +300,7 @@ class SentBatch:
 
 @dataclass(frozen=True, slots=True)
 class SentBatches:
-    """A file with the batches of a table that may be sent again: the last accepted one and later attempts."""
+    """A file with a table's batches that may be sent again: the last accepted batch and later attempts."""
 
     place: Path
 
@@ -528,7 +528,7 @@ class CopyPair:
     history: bool = False
 
     def read(self, texts: Sequence[str] = ()) -> tuple[SourceCopy, SourceCopy]:
-        """The older and the newer copy; columns in `texts` stay texts."""
+        """The older and the newer copy. Columns in `texts` stay text."""
         newer, older = (read_copy(path, self.key, texts, self.written) for path in (self.after, self.before))
         return older, newer
 
@@ -548,7 +548,7 @@ class CopyPair:
 class SentPair:
     """The rows of a batch, and repeated keys and texts with commas of the newer copy.
 
-    `is_recognised`: the destination had accepted the same batch before.
+    `is_recognised` is true if the destination had already accepted the same batch.
     """
 
     rows: CopyDifference
@@ -565,7 +565,7 @@ def rehearse_pair(pair: CopyPair, time: datetime | None) -> SentPair:
 
 
 def send_pair(sender: Sender, table: TableName, pair: CopyPair, time: datetime | None) -> SentPair:
-    """Send the difference of two copies; the same pair is the same batch, with the same time."""
+    """Send the difference of two copies. The same pair is always sent as one batch with the same time."""
     _, newer = pair.read(text_columns(sender.describe(table.schema, table.name)))
     with_commas = newer.with_commas
     definition = sender.prepare(table.schema, table.name, newer, history=pair.history)
