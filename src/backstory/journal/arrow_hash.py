@@ -99,7 +99,7 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
 
 
 def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """Compute `_field_texts` only once for equal values."""
+    """The same strings as `_field_texts`, computed only once for equal values."""
     encoded = values.dictionary_encode()
     texts = _field_texts(name, encoded.dictionary)
     return None if texts is None else texts.take(encoded.indices)
@@ -113,7 +113,7 @@ def _field_texts(name: str, values: pa.Array) -> pa.Array | None:
 
 
 def _value(values: pa.Array) -> pa.Array:
-    """The string of each value, after the letter of its kind, or NULL; `row_hash` does the same in SQL."""
+    """The string of each value, after the letter of its kind, or NULL. `row_hash` uses the same rule."""
     if pa.types.is_struct(values.type):
         return pc.if_else(values.is_valid(), _join_texts("{", *_parts(values), "}"), None)
     if pa.types.is_map(values.type):
@@ -275,7 +275,7 @@ class SmallRows:
         return slices
 
     def count_repeated(self, start: int, end: int) -> int:
-        """The number of rows in a span whose offset is also the offset of another row."""
+        """The number of rows in a span minus the number of their distinct offsets."""
         offsets = whole_numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
         return len(inside) - len(np.unique(inside))
@@ -297,7 +297,7 @@ class SmallRows:
 
 
 def _words_by_offset(rows: pa.Table, names: Mapping[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """The offsets of rows, sorted, and the hash words of the rows. Rows without an offset are at the end."""
+    """The sorted offsets of rows, and the rows' hash words. Rows without an offset have the last words."""
     renamed = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     nothing = np.zeros((WORDS, 0), np.uint64)
     words = np.concatenate([nothing, *_words(renamed, renamed.column_names[0])], axis=1)
@@ -308,7 +308,7 @@ def _words_by_offset(rows: pa.Table, names: Mapping[str, str]) -> tuple[np.ndarr
 
 
 def _slice(offsets: np.ndarray, words: np.ndarray, places: np.ndarray) -> Slice:
-    """The rows at these places, in order."""
+    """The slice that consists of the rows at these places."""
     if not len(places):
         return Slice()
     own = offsets[places[places < len(offsets)]].tolist()

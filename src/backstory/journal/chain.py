@@ -212,7 +212,7 @@ def log_of(dataset: TableName) -> TableName:
 
 
 def plan_log(store: IcebergStore, dataset: IcebergTable) -> Plan[None]:
-    """The plan that appends the blocks that a dataset's log lacks. It creates the log if it is missing."""
+    """The plan that appends missing blocks to a dataset's log, and creates the log if it does not exist."""
     shape = Shape(log_of(dataset.shape.table), COLUMNS, (NUMBER,), Layout.ODF_LOG)
     log = load(store, shape.table)
     if log is not None:
@@ -236,7 +236,7 @@ def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
 
 
 def newest_block(store: IcebergStore, table: IcebergTable) -> Block | None:
-    """The block of the newest commit, from the log if the commits' snapshots have expired."""
+    """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
     newest = next(walk(table), None)
     if newest is not None or table.iceberg.currentSnapshot() is None:
         return newest  # a table without a snapshot has no commits, so its log belongs to a former table
@@ -257,7 +257,7 @@ def read_all_blocks(store: IcebergStore, table: IcebergTable) -> list[Block]:
 def join_blocks(
     committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
 ) -> list[Block]:
-    """Join the blocks of snapshots, newest first, with older ones from the log's rows, oldest first."""
+    """All blocks, oldest first: the committed blocks, given newest first, and older blocks from the log."""
     chain = list(committed)
     if chain and chain[-1].previous is None:
         return chain[::-1]
@@ -343,7 +343,7 @@ def snapshots_in_files(table: TableMetadata) -> Iterator[dict[str, str]]:
 
 
 def newest_block_in_files(files: TableReader) -> Block | None:
-    """The block of the newest commit, from the log if the commits' snapshots have expired."""
+    """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     if newest is not None or files.table.snapshot is None:
         return newest  # a table without a snapshot has no commits, so its log belongs to a former table

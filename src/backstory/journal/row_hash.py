@@ -1,12 +1,12 @@
 """The logical hash of rows, computed by Spark.
 
-It depends on the values only, not on the files (section 6.5). A row is hashed as a string: its offset, then
-its columns in the order of their names. The string of a column is `<bytes of the name>:<name>`, a letter for
-the kind of value, `<bytes of the value>:<value>`. A NULL adds nothing, so that a column that is added later
-changes no old hash. The hash of a row is the SHA-256 of its string, in hexadecimal digits. The hash of a
-slice has four 64-bit words. Each word is the exclusive or, over all rows, of the XXH64 of the word's index
-and the row's hash. Offsets fix the order, so rows can be summed in any order, while they are written to the
-table.
+The hash depends only on the values, not on the files (section 6.5). A row is hashed as a string: its offset,
+then its columns in the order of their names. The string of a column is `<bytes of the name>:<name>`, a letter
+for the kind of value, `<bytes of the value>:<value>`. A NULL adds nothing, so that a column that is added
+later changes no old hash. The hash of a row is the SHA-256 of its string, in hexadecimal digits. The hash of
+a slice has four 64-bit words. Each word is the exclusive or, over all rows, of the XXH64 of the word's index
+and the row's hash. The string of a row contains its offset, so rows can be summed in any order, while they
+are written to the table.
 
 Rows are not moved to the driver (`arrow_hash` hashes rows that are already there). The hash does not depend
 on partitions, on the order of columns or on settings of the session. The string is computed in SQL, because
@@ -139,7 +139,10 @@ WORDS: Final = tuple(f"backstory word {place}" for place in range(4))
 
 
 def observe_hash(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
-    """The same rows, with the sums of their hashes in `seen` for `hash_of`. `offset` is a column."""
+    """The same rows. When they are read, `seen` gets the sums of their hashes for `hash_of`.
+
+    `offset` is the name of a column.
+    """
     words = _words(_digest(frame, offset, {}))
     # An observation interprets its aggregates, so the words are computed earlier, in compiled code.
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
@@ -224,7 +227,7 @@ class SparkRows:
             return slice_hashes(rows, rows.columns[0], spans, names)
 
     def count_repeated(self, start: int, end: int) -> int:
-        """The number of rows in a span whose offset is also the offset of another row."""
+        """The number of rows in a span minus the number of their distinct offsets."""
         rows = self._rows()
         offset = rows[quote(rows.columns[0])]
         with translate_faults(self.table.shape.table):

@@ -234,7 +234,7 @@ def _chain_problems(blocks: Sequence[Block]) -> Iterator[Problem]:
 
 
 def _continues(block: Block, offset: int) -> bool:
-    """Whether a block follows the given offset: it names the offset, and its rows, if any, begin after it."""
+    """Whether a block continues at `offset`: its previous offset is one less, and any rows begin there."""
     start, end, previous = (block.event.get(name) for name in ("start", "end", "prev_offset"))
     follows = previous == (offset - 1 if offset else None)
     return follows and (
@@ -276,7 +276,7 @@ def _column_problems(
     blocks: Sequence[Block],
     namings: Mapping[int, Mapping[str, str]],
 ) -> Iterator[Problem]:
-    """A problem if the table does not begin with the newest block's columns. Added columns may follow."""
+    """A problem if the columns do not begin with the newest block's columns. Added columns may follow."""
     if not any(block.offsets for block in blocks):
         return  # columns of an empty dataset may still change
     newest = blocks[-1]
