@@ -410,7 +410,7 @@ def _print_maintained(documents: Sequence[Mapping[str, Any]]) -> None:
 def drop(
     table: NamedTable, *, archive: str | None = None, apply: Flag = False, options: Options = DEFAULTS
 ) -> None:
-    """End a history: delete the table with its files, or keep it under another name, read-only.
+    """End a history: delete the table with its files, or keep it read-only under another name.
 
     Without --apply, the command only shows the outcome. Every reading command works on an archived history,
     and every delivery to it is refused. `forget` and `maintain` still work. A later delivery to the old name

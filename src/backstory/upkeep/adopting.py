@@ -20,7 +20,7 @@ from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergS
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Adopted(Receipt):
-    """The layout and key by which a table is read from now on. `changed` is false for a repetition."""
+    """The layout and key by which a table is read from now on. `changed` is false if they were set before."""
 
     table: str
     layout: str
@@ -36,7 +36,7 @@ def adopt(
     *,
     dry_run: bool = False,
 ) -> Adopted:
-    """Set the properties that mark a table as the history of a tool. Its rows are unchanged.
+    """Set the properties that mark a table as the history of a tool. The rows are unchanged.
 
     `key` has one or more column names. By default, the table's identifier fields are used. Raises UsageError
     for a missing table, layout, column or key. Raises Refused if a door of backstory writes the table.
@@ -74,7 +74,7 @@ def _layout_of(name: str) -> Layout:
 
 
 def require_iceberg(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The Iceberg table with this name. Raises UsageError if the catalog has none."""
+    """The Iceberg table with this name. Raises UsageError if it does not exist in the catalog."""
     stored = load(store, table)
     if stored is None:
         raise UsageError(
@@ -135,9 +135,9 @@ def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str |
 def refuse_key(
     shape: Shape, layout: Layout, key: Sequence[str], also: Collection[str] = (), name: str = ""
 ) -> None:
-    """Raise UsageError for a key that is empty, repeats a column, or has columns of a layout.
+    """Raise UsageError for a key that is empty, or that has repeated, missing or layout columns.
 
-    `also` are further columns of the layout, and `name` is its name if it is not the layout of a table.
+    `also` are further columns of the layout. `name` is the layout's name, if it differs from `layout`.
     """
     if not key:
         raise UsageError(

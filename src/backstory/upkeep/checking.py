@@ -41,10 +41,10 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
     Each record has the fields table, law, violations, keys and status.
 
-    If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys in
-    readable form. For the law `offsets`, the keys are offsets. For `properties`, they are names of properties
-    and columns. Commits of other programs since the last delivery have a separate record, with status
-    `noted`. Raises UsageError if the table does not exist or has an unknown layout.
+    If the law holds, `violations` is 0 and `status` is `ok`. Otherwise, `status` is `violated`. `keys` has up
+    to ten keys in readable form. For the law `offsets`, the keys are offsets. For `properties`, they are
+    names of properties and columns. Commits of other programs since the last delivery have a separate record,
+    with status `noted`. Raises UsageError if the table does not exist or has an unknown layout.
     """
     with translate_faults(table):
         stored = require_known_layout(existing_as_is(store, table))
@@ -52,7 +52,7 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """The rows that `check` reports, from the table's files if Spark is not needed and they fit in memory."""
+    """The rows that `check` reports, computed from the table's files if possible, or else by Spark."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
@@ -188,7 +188,7 @@ def misfits(table: TableLike) -> Iterator[str]:
 
 
 def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layout) -> Iterator[str]:
-    """The columns of the layout that are missing or have another type."""
+    """The columns of the layout that are missing or have the wrong type."""
     types = {column.name: column.type for column in columns}
     span = layout.span
     for name in dict.fromkeys(own):
@@ -215,7 +215,7 @@ def _strange_settings(table: TableLike) -> Iterator[str]:
 
 
 def _parse(text: str | None, empty: Parsed) -> Parsed | None:
-    """The object or list in JSON, `empty` without a text, or None for any other text."""
+    """The JSON object or list in a string, `empty` if there is no string, or None for any other string."""
     try:
         parsed = json.loads(text) if text else empty
     except ValueError:

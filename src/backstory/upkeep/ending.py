@@ -1,4 +1,4 @@
-"""The end of a history: drop it, or keep it under another name, read-only."""
+"""The end of a history: drop it, or keep it read-only under another name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class HistoryEnd(Receipt):
 def end(
     store: IcebergStore, table: TableName, archive: TableName | None = None, *, apply: bool = False
 ) -> HistoryEnd:
-    """Drop a table with its files, or keep it under the name `archive`, read-only.
+    """Drop a table with its files, or keep it read-only under the name `archive`.
 
     Unless `apply` is true, nothing is changed. Raises the errors of `archive_history`.
     """
@@ -62,9 +62,9 @@ def end(
 def archive_history(
     store: IcebergStore, table: TableName, archive: TableName, properties: Mapping[str, str] = NO_PROPERTIES
 ) -> None:
-    """Keep a table under another name, read-only. The commit that archives the table sets `properties`.
+    """Keep a table read-only under another name. The commit that archives the table sets `properties`.
 
-    A second call completes an interrupted one. Raises UsageError if the table does not exist. Raises Refused
+    A second call completes an interrupted call. Raises UsageError if the table does not exist. Raises Refused
     if the table belongs to other tables or to another program, or if the archive's name is taken.
     """
     stored = _require_alone(store, table, archive)
@@ -80,7 +80,7 @@ def _carry_out(store: IcebergStore, table: TableName, change: Change) -> None:
 
 
 def _require_alone(store: IcebergStore, table: TableName, archive: TableName | None) -> IcebergTable:
-    """The table, if no other table depends on it and the name of its archive is free."""
+    """The table, if no other table depends on it and its archive's name is free. Raises Refused otherwise."""
     stored = existing(store, table)
     shape = stored.shape
     if shape.layout in _INDEPENDENT:

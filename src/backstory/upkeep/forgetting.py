@@ -135,9 +135,8 @@ class ForgottenRecord:
     def show(self, text: str) -> str:
         """A name or location in a form that may be shown.
 
-        If the name may contain the key, its digest is shown instead.
-
-        The folders of a user's own partitions may contain the key in another spelling.
+        If the name may contain the key, its digest is shown instead. This includes the folders of a user's
+        own partitions, which may contain the key in another spelling.
         """
         spelt = {how(str(value)) for value in self.key.values() for how in (str, quote, quote_plus)}
         texts = (text.casefold(), unquote(text).casefold())
@@ -266,7 +265,7 @@ def remains(
     around: Surroundings,
     reported: Collection[str] = (),
 ) -> list[str]:
-    """A line for each thing that cannot be searched, cannot be deleted, or is named after the key.
+    """A line for each item that cannot be searched, cannot be deleted, or is named after the key.
 
     Files in `reported` are listed elsewhere.
     """
@@ -279,7 +278,7 @@ def remains(
 
 
 def outside_files(table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
-    """The files that contain the record but do not belong to the table. Names do not contain the key."""
+    """The files that contain the record but do not belong to the table, in a form that may be shown."""
     places = storage.places_of(table.iceberg)
     return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
 
@@ -355,14 +354,14 @@ def forget(
 ) -> Certificate:
     """Remove a record from every version, including old snapshots and files.
 
-    Unless `apply` is true, only search. The record is also removed from the base and the archive of a
-    history. A second call finds no record and makes no commit. A second call also completes an interrupted
-    erasure. No other program may write to the table in the meantime.
+    The record is also removed from the base and the archive of a history. Unless `apply` is true, it is only
+    searched for. A second call makes no commit, unless it completes an interrupted erasure. No other program
+    may write to the table in the meantime.
 
     Raises UsageError if the table does not support erasures. Raises Refused while old rows may still be read
     (`cursor-behind`, `foreign-reference`). Raises Refused if files cannot be searched (`other-format`,
     `equality-deletes`, `encrypted-table`) or may belong to another table (`shared-folder`, `gc-disabled`).
-    Raises TryAgain if the last day has files that no metadata names (`writer-at-work`). Raises Failed if the
+    Raises TryAgain if files of the last day are in no metadata (`writer-at-work`). Raises Failed if the
     record still exists afterwards (`not-forgotten`).
     """
     if not store.has_java:
@@ -517,7 +516,7 @@ def _condition(
 ) -> tuple[Column, StructType]:
     """A condition for the rows of the record, and the columns that the condition reads.
 
-    The mark of a copy whose scope was this record contains its key.
+    The mark of a copy also contains the record's key if the copy's scope was this record.
     """
     wanted: dict[str, tuple[str, ...]] = dict.fromkeys(key, ())
     if table.shape.layout is Layout.VERSIONS:

@@ -69,7 +69,7 @@ _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 def carried_properties(table: IcebergTable) -> dict[str, str]:
     """The properties of an upkeep commit, including the properties of the newest commit.
 
-    So the last delivery's token stays in the newest commit, where the token is looked up. The properties of a
+    The last delivery's token thus stays in the newest commit, where it is looked up. The properties of a
     chain's block are not repeated.
     """
     snapshot, layout = newest_snapshot(table), table.shape.layout
@@ -99,8 +99,9 @@ KEPT_FOR: Final = timedelta(days=30)
 class Expiry:
     """The commits and cursors that may expire.
 
-    `snapshots` is the number of commits before the instant `before`. `cursors` were not moved for too long.
-    `renewed` has the cursors that are up to date, with their new age limit in milliseconds.
+    `snapshots` is the number of commits before the instant `before`. `cursors` are the cursors that were not
+    moved within their age limit. `renewed` has the cursors that are up to date, with their new age limit in
+    milliseconds.
     """
 
     before: datetime
@@ -230,9 +231,10 @@ def _properties(bounds: Bounds) -> dict[str, str | None]:
 def _settle_log(
     store: IcebergStore, table: IcebergTable, condition: Column, before: datetime
 ) -> Change | None:
-    """Remove the rows, except truncates and each record's last settled position in its log (V135).
+    """The change that removes the rows, except truncates and each record's last settled position (V135).
 
-    Each record has its own instant for a truncate. Returns None if there are no rows to remove.
+    Truncates are kept, because each record has its own instant for a truncate. Returns None if there are no
+    rows to remove.
     """
     memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
     live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)

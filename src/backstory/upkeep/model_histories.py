@@ -197,7 +197,7 @@ def uncopied_query(history: StoredHistory, cut: Cut) -> str:
 
 
 def delete_statement(history: StoredHistory, cut: Cut) -> str:
-    """The statement that deletes the versions to prune that are in the archive."""
+    """The statement that deletes the versions to prune, if they are in the archive."""
     copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)})"
     where = f"{prunable_condition(history, cut)} AND {copied}"
     return history.dialect.render_delete_detection_statement(history.table, "h", where)
@@ -295,7 +295,7 @@ def stored_tables(history: StoredHistory, engine: Engine) -> dict[str, list[str]
 
 
 def erase_record(history: StoredHistory, engine: Engine, key: Key, *, rows: bool = False) -> int:
-    """Erase a record's values or rows from the history and archive. Returns the number of its versions."""
+    """Erase a record's values or rows from the history and archive. Returns the number of erased versions."""
     count = 0
     for table, stored in stored_tables(history, engine).items():
         count += int(engine.execute_scalar(versions_of(history, table, key)))

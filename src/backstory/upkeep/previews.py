@@ -35,10 +35,10 @@ class Published(Receipt):
 
 
 def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: bool = False) -> IcebergStore:
-    """A store in which the table is its branch. The branch is created if it does not exist.
+    """A store in which the branch replaces the table. The branch is created if it does not exist.
 
-    A dry run creates no branch. Without an existing branch, it returns a store with the table itself. Raises
-    Refused for a table that does not exist or has no commits.
+    A dry run creates no branch. If the branch does not exist, a dry run gets a store with the table itself.
+    Raises Refused for a table that does not exist or has no commits.
     """
     branches.require_branch_name(branch)
     stored = load(store, table)
@@ -61,7 +61,7 @@ def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: 
 
 
 def read_branch(store: IcebergStore, table: TableName, branch: str) -> IcebergStore:
-    """A store in which the table is its branch. Raises UsageError if the branch does not exist."""
+    """A store in which the branch replaces the table. Raises UsageError if the branch does not exist."""
     on_branch = replace(store, branch=branch)
     existing(on_branch, table)
     return on_branch
@@ -105,7 +105,7 @@ def _remove_branch(
 ) -> Published:
     """Commit the change that removes a branch.
 
-    `decide` gets the table's metadata, and returns the commits of the branch with the change.
+    `decide` gets the table's metadata, and returns the commits of the branch and the change.
     """
     number = 0
 

@@ -179,7 +179,7 @@ def _refuse_split(folders: WarehouseFolders, catalog: CatalogFile) -> None:
 
 @contextmanager
 def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
-    """A connection to the catalog, which is locked for other writers."""
+    """A connection to the catalog, which is locked for other writers unless this is a dry run."""
     try:
         with open_to_read(file) if dry_run else begin_change(file) as connection:
             yield connection

@@ -145,7 +145,7 @@ def _require_mendable(table: Table) -> Table:
 
 
 def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> tuple[Any, list[str]]:
-    """All rows, with their places and any row ids, and the names of all these columns.
+    """All rows with their places and any row ids, and the names of these columns.
 
     The rows also have their recorded times, by which a repair chooses between versions.
     """

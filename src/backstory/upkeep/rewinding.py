@@ -98,9 +98,9 @@ LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
 def roll_back(store: IcebergStore, table: TableName, time: datetime, *, apply: bool) -> Rewound:
     """Roll the table back to the commit that was current at a time.
 
-    Unless `apply` is true, list the later commits. Raises UsageError for a log and for the base of a history.
-    Raises Refused if the commit of that time has expired or had other columns, and TryAgain while a load is
-    between its two commits.
+    Unless `apply` is true, only report the later commits. Raises UsageError for a log and for the base of a
+    history. Raises Refused if the commit of that time has expired or had other columns, and TryAgain while a
+    load is between its two commits.
     """
     _refuse_derived(store, existing(store, table).shape.layout, table)
     base = TableName(table.schema, table.name.removesuffix(HIST_SUFFIX))
@@ -225,7 +225,7 @@ def _count_lost(
 
 
 def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
-    """Remove the blocks after the dataset's newest one from its log."""
+    """Remove from a dataset's log the blocks after the dataset's newest block."""
     head, log = next(snapshots(dataset), None), load(store, log_of(dataset.shape.table))
     if head is None or log is None or log.shape.layout is not Layout.ODF_LOG:
         return
@@ -250,9 +250,9 @@ def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool
 def _open_rewind(
     store: IcebergStore, table: TableName, time: datetime, *, dry_run: bool
 ) -> Iterator[Plan[Rewound]]:
-    """A plan for the rewind, made from the rows recorded since then.
+    """A plan for the rewind, made from the rows recorded after the time.
 
-    Without such rows, the plan has no change.
+    If there are no such rows, the plan has no change.
     """
     stored = existing(store, table)
     _refuse_pruned(stored, time)
@@ -321,7 +321,7 @@ def _refuse_pruned(table: IcebergTable, time: datetime) -> None:
 
 
 def _next_recorded_at(table: IcebergTable, touched: DataFrame) -> datetime | None:
-    """The recorded time of the rewind's commit (V10), or None if nothing was recorded since then."""
+    """The recorded time of the rewind's commit (V10), or None if there are no `touched` rows."""
     latest = newest(unix_micros(greatest(column(RECORDED_AT), column(MEMORY)[ENDED_AT])))
     (row,) = touched.agg(latest).collect()
     if row[0] is None:
@@ -362,7 +362,7 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 
 def _note(table: IcebergTable, time: datetime, now: datetime | None) -> Note:
-    """The note of the commit, with the newest copy's instant (V14) and absences that hold again."""
+    """The note of the commit, with the newest copy's instant (V14) and missing columns as of the time."""
     standing = [commit for commit in ancestry(table) if (_recorded_at(commit) or time) <= time]
     at, lists = (
         next(filter(None, (commit.get_property(name) for commit in standing)), None)

@@ -18,7 +18,7 @@ OF = "backstory.view-of"  # a property of the view: the table
 
 
 def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Create or replace `<table>_current` and `<table>_versions`. Each entry has the view's SQL.
+    """Create or replace the views `<table>_current` and `<table>_versions`. Returns entries with their SQL.
 
     The last entry is not a view. It is a query on the versions with the parameter `:time`, because Iceberg
     catalogs have no functions. A view has the columns that the table had when the view was created. `made` is
@@ -37,7 +37,7 @@ def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> li
 def make_views(
     store: IcebergStore, table: TableName, queries: Mapping[TableName, str], *, dry_run: bool
 ) -> list[dict[str, Any]]:
-    """Create or replace views of a table. Each entry has the name, the SQL, and whether it was created.
+    """Create or replace views of a table. Each entry has the view's name, its SQL, and whether it was made.
 
     Raises Refused if a name is in use, and UsageError if the session cannot create views.
     """

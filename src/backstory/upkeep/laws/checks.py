@@ -154,7 +154,7 @@ class FileRows:
         return TableSql(DUCKDB, names.__getitem__, [_RECORD])
 
     def ask(self, query: str, records: np.ndarray | None = None) -> pa.Table:
-        """The answer to a query on the rows, with their places and the numbers of their records."""
+        """The answer to a query on the rows, which also have columns with their places and record numbers."""
         own = {_PLACE: integers(np.arange(len(self.table)))}
         own |= {} if records is None else {_RECORD: integers(records)}
         columns = {f"c{place}": without_zone(each) for place, each in enumerate(self.table.columns)}

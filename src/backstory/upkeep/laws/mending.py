@@ -28,7 +28,7 @@ State = Mapping[str, Any] | None
 
 
 def broken_together(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
-    """One law for each row, or pair of rows, that breaks a law about several rows of a record."""
+    """The laws about several rows of a record, each as often as the rows break it."""
     keyed = [row for row in rows if row.keyed]
     yield from [Law.ONE_BELIEF] * count_overlaps(keyed)
     yield from [Law.ONE_FACT] * _count_repeated(rows, terms)
@@ -127,7 +127,7 @@ class LifeFacts:
         return self.begun | ended | set(self.events) | set(self.cleared)
 
     def at(self, instant: int, terms: LawTerms) -> State:
-        """The values of the version that covers an instant."""
+        """The values of the version that covers an instant, or None if no version does."""
         covering = [
             row
             for row in self.versions
@@ -254,7 +254,7 @@ def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | 
 
 
 def _folded_versions(facts: LifeFacts, terms: LawTerms) -> Iterator[Version]:
-    """The longest intervals in which the values do not change (V23), starting from the settled intervals."""
+    """The longest intervals without a change of values (V23). Settled times keep their stored values."""
     instants = facts.instants | {*facts.copied, *(each for each in terms.settled or () if each is not None)}
     state: Mapping[str, Any] | None = None
     changes: list[tuple[int, Mapping[str, Any] | None]] = []
@@ -387,7 +387,7 @@ def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[Recor
 
 
 def _with_end(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> RecordRow:
-    """A Fivetran version without an end, closed by its successor or left open by its flag."""
+    """The version. A Fivetran version without an end gets an end from its successor or its flag."""
     if not terms.grain or row.end is not None:
         return row
     if row.flag and after is None:
@@ -417,7 +417,7 @@ def _with_markers(
 
 
 def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The versions with possible recorded times. An end's impossible recorded time is withdrawn."""
+    """The versions, with impossible recorded times corrected, or withdrawn if they belong to an end."""
     known = [each.written for each in rows if each.written is not None]
     newest = max(known, default=0) if terms.newest is None else terms.newest
     versions = []

@@ -193,7 +193,7 @@ _LEDGER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The settings of a log: whether its rows have keys, how it writes corrections, its watermark.
+    """The settings of a log: whether its rows have keys, how it writes corrections, and its watermark.
 
     A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
     2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
@@ -207,7 +207,7 @@ class LogFacts:
     corrects: bool = False
 
     def follows(self, before: Op | None, op: Op) -> bool:
-        """Whether an event may follow another one of its record, or be the first."""
+        """Whether an event may follow the event `before` of its record, or be the first event."""
         if self.corrects:
             return op in _LEDGER[before]
         if not self.keyed:
@@ -273,13 +273,13 @@ class TableSql:
         return [{PREFIX + name: sql for name, sql in each.items()} for each in (known, *filled) if each]
 
     def micros(self, shape: Shape, name: str) -> str:
-        """The instants of a column in microseconds."""
+        """SQL for the instants of a column in microseconds."""
         column = shape.column(name)
         kind = None if column is None else column.type.kind
         return self.words.micros.format(self.words.read_instant(self.column(name), kind))
 
     def whole_key(self, names: Sequence[str]) -> str:
-        """Whether no part of a key is NULL."""
+        """SQL that tests whether no part of a key is NULL."""
         return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
 
     def hash_columns(self, table_terms: TableTerms) -> Step:
@@ -291,7 +291,7 @@ class TableSql:
         return {"hash": own} | ({"rightly": f"{own} IN ({allowed})"} if table_terms.hashes else {})
 
     def valid_hash(self, table_terms: TableTerms) -> str:
-        """Whether a row has a valid hash, or the word `erased` instead."""
+        """SQL that tests whether a row has a valid hash, or the word `erased` instead."""
         form = f"length({{hash}}) = 64 AND NOT {_ODD_LETTER[self.words]}"
         return (
             f"COALESCE({'{rightly}, ' if table_terms.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
@@ -411,16 +411,16 @@ def _windows_of_memory(table_terms: TableTerms) -> dict[str, str]:
 
 
 def _same_values(table_terms: TableTerms) -> dict[str, str]:
-    """Whether each value is the same as in the version that ends where this one begins."""
+    """SQL that tests whether each value is the same as in the version that ends where this version begins."""
     before = "CASE WHEN {{last end}} = {{start}} THEN {{before {0}}} END"
     text = f"{{{{value {{0}}}}}} IS NOT DISTINCT FROM {before}"
     return {f"same {each}": text.format(each) for each in range(len(table_terms.foldable))}
 
 
 def _suspect(table_terms: TableTerms) -> str:
-    """Whether SQL cannot show that a row's record keeps the laws one-belief, one-fact and fold.
+    """SQL that is true unless it can show that a row's record keeps the laws one-belief, one-fact and fold.
 
-    SQL can show this for plain records, in which each change began a version, and for copies.
+    It can show this for plain records, in which each change began a version, and for copies.
     """
     position = "{sequence} IS NOT NULL AND ({position} IS NULL OR {sequence} > {position})"
     sure = (
@@ -434,9 +434,9 @@ def _suspect(table_terms: TableTerms) -> str:
 
 
 def _surely_folded(table_terms: TableTerms) -> str:
-    """Whether a version surely begins and ends as its facts require (V22 to V24).
+    """SQL that tests whether a version surely begins and ends as its facts require (V22 to V24).
 
-    Without facts and copies, a table requires nothing.
+    If a table has neither facts nor copies, nothing is required.
     """
     terms = table_terms.terms
     if not table_terms.foldable:

@@ -65,9 +65,9 @@ class RecordRow:
 
     `place` identifies it among the record's rows. `keyed` is true if no part of its key is NULL. `rightly` is
     true if the row's hash fits its values, and NULL if the way of hashing is unknown. `twin` is equal for
-    rows that are identical in all columns, and the smallest `row_id` is the oldest of them. `broken` are the
-    laws of single rows that the stored row breaks. The other fields are the layout's columns, NULL if the
-    layout lacks them.
+    rows that are identical in all columns, and the row with the smallest `row_id` is the oldest of them.
+    `broken` are the laws of single rows that the stored row breaks. The other fields are the layout's
+    columns, None if the layout lacks them.
     """
 
     place: int
@@ -98,10 +98,10 @@ class LawTerms:
     """The facts that hold for all records of a table.
 
     If `flagged` is true, a flag in each row records whether the row is open. If `stated` is true, a state in
-    each row does. `grain` and `far` come from the layout's span. If the table `remembers`, rows have a
-    recorded time and may be memory. Then `newest` is the newest commit's recorded time, and `settled` is the
-    settled interval. `marks` are remembered copies and truncates, which apply to every key. `tracked` are the
-    columns whose change begins a version, and `numbers` their field ids.
+    each row records it. `grain` and `far` are taken from the layout's span. If the table `remembers`, rows
+    have a recorded time and may be memory. Then `newest` is the newest commit's recorded time, and `settled`
+    is the settled interval. `marks` are remembered copies and truncates, which apply to every key. `tracked`
+    are the columns whose change begins a version, and `numbers` are their field ids.
     """
 
     flagged: bool = False
