@@ -177,7 +177,7 @@ class _Flag(NamedTuple):
 def with_flags(*declarations: type) -> Callable[[Command], Command]:
     """A decorator for a command with `**words` that adds the declared options of Python calls as flags.
 
-    The command's own options precede them, or follow them if they are declared after `options`.
+    The command's own options precede these flags, or follow them if declared after `options`.
     """
     flags = {option.name: _flag(option) for option in declared_options(*declarations)}
 

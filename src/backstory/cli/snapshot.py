@@ -111,7 +111,7 @@ def historize(
 ) -> int:
     """Load base tables from their stage, and then their histories.
 
-    A second run with the same --run-id changes nothing. If the first run was interrupted, the second one
+    A second run with the same --run-id changes nothing. If the first run was interrupted, the second run
     continues it.
 
     Args:

@@ -137,7 +137,7 @@ def snapshots(table: IcebergTable) -> Iterator[dict[str, str]]:
 
 
 def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
-    """The properties of each commit that has a block. A commit is a function from a name to a property."""
+    """The properties of each commit that has a block. Commits are functions from a name to a property."""
     for property_of in commits:
         if property_of(SEQUENCE) is not None:
             properties = ((name, property_of(name)) for name in PROPERTIES)
@@ -227,7 +227,7 @@ def plan_log(store: IcebergStore, dataset: IcebergTable) -> Plan[None]:
 
 
 def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
-    """Append the blocks of the dataset that its log lacks, in at most one commit.
+    """Append the dataset's missing blocks to its log, in at most one commit.
 
     The function locks the log, and starts again if another process committed first.
     """

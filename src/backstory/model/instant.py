@@ -28,7 +28,7 @@ def parse_instant(text: str) -> datetime:
 
 
 def instant_of(value: str | date) -> datetime:
-    """The instant that an argument means, in UTC. A date means its first instant.
+    """The instant that an argument specifies, in UTC. A date means its first instant.
 
     Raises UsageError for an unreadable string, a naive datetime, or another type.
     """

@@ -492,7 +492,7 @@ def _declare_listed(
     exists: Callable[[str], bool],
     list_keys: Callable[[Database], Keys],
 ) -> list[Declaration]:
-    """The tables that the database lists, and the known tables.
+    """The declarations of the tables that the database lists, and of the known tables.
 
     If listing fails, the known tables and the pattern are declared instead.
     """

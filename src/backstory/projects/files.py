@@ -56,8 +56,8 @@ class FileCopy:
     """A file, its copy's time in UTC (None for a feed), and a mark that identifies the file.
 
     The mark has the file's name in its project, its size and its modification time. Files of two projects may
-    have the same name, size and time, so the mark also has the inode and the time of the file's last change
-    on this machine.
+    have the same name, size and time. The mark therefore also has the inode and the time of the file's last
+    change on this machine.
     """
 
     path: Path

@@ -195,8 +195,8 @@ def read_copy(
     """The rows of a CSV, Parquet or JSON file, compressed or not, as a copy of a source.
 
     An empty file is a copy without rows. `written` has the format options. Column types are inferred from all
-    values; columns in `texts` stay text. If rows share a key, the last one is used. Raises UsageError for a
-    file in another format or without a key column. Raises Failed if there is no file, and Refused for an
+    values, but columns in `texts` stay text. If rows share a key, the last row is used. Raises UsageError for
+    a file in another format or without a key column. Raises Failed if there is no file, and Refused for an
     unreadable file.
     """
     source = source_files(str(path))

@@ -248,7 +248,7 @@ def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refuse
 
 
 def _rewrite_remedy(sql: str, *more: str) -> str:
-    """The remedy of rewriting a table's files, with these options of Iceberg's procedure."""
+    """The remedy to rewrite a table's files with these options of Iceberg's procedure."""
     catalog, _, table = sql.partition(".")
     options = ", ".join(["'rewrite-all', 'true'", *more])
     return (

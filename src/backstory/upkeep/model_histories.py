@@ -133,7 +133,7 @@ class Pruned:
 
 
 def prunable_condition(history: StoredHistory, cut: Cut) -> str:
-    """The SQL condition for versions, named h, that may be pruned. No open version meets it."""
+    """The SQL condition for versions (alias `h`) that may be pruned. No open version meets it."""
     started, ended = history.start_of("h"), history.end_of("h")
     parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
     if cut.keep_last:
@@ -145,7 +145,7 @@ def prunable_condition(history: StoredHistory, cut: Cut) -> str:
 
 
 def preview_query(history: StoredHistory, cut: Cut) -> str:
-    """The query for the number of versions to prune and for their greatest end."""
+    """The query for the number of versions to prune and for their latest end."""
     ended = history.end_of("h")
     return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {prunable_condition(history, cut)}"
 
@@ -182,7 +182,7 @@ def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: date
 
 
 def uncopied_query(history: StoredHistory, cut: Cut) -> str:
-    """The query for the number of versions to prune that the archive lacks or contains with other values."""
+    """The query that counts versions to prune whose copy in the archive is missing or has other values."""
     pairs = [
         (column, history.of("a", column.name), history.of("h", column.name)) for column in history.columns
     ]

@@ -1,4 +1,4 @@
-"""Load the histories of a model into a warehouse or a database, or as an SQL script (section 3).
+"""Load the histories of a model into a warehouse or a database, or write an SQL script to do so (section 3).
 
 A load updates a base, the schema of its history, and the history. Loads are retried after conflicts, and each
 has a receipt. Every key is computed with the pepper, a secret that is never stored, printed or included in a

@@ -160,7 +160,7 @@ class _Versions:
         return lambda: [frame]
 
     def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: IcebergTable) -> Change:
-        """The change to the history that ends and begins these versions."""
+        """The change to the history, which ends and begins versions."""
         added = join_rows(self.work.store, *beginnings(), self.planned.rows(scd2.ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, scd2.ENDS))
         return Change(removed=self.planned.places(scd2.HIST_REMOVED, table), added=added, expected=expected)

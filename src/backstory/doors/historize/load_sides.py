@@ -252,7 +252,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) ->
 
 
 def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
-    """The closed versions of these records, read by the driver if possible, or else by Spark."""
+    """The closed versions of records with these keys, read by the driver if possible, or else by Spark."""
     ended, searched = ColumnRole.ENDED, {terms.key: keys.combine_chunks()}
     if work.load.archive is None and hist.table is not None and hist.as_stored:
         try:
@@ -401,7 +401,7 @@ def _whole_versions(hist: TablePlan, rows: "DataFrame") -> "DataFrame":
 
 
 def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
-    """All columns of these open versions, in the same order, with places and ids.
+    """The open versions in the same order, with all columns, places and ids.
 
     Raises TooLarge if the lease cannot hold them.
     """

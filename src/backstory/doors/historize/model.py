@@ -76,7 +76,7 @@ class TargetSchema(_Part):
 
 
 class IncrementPolicy(_Part):
-    """How far back a delta reaches in one environment."""
+    """The time span of a delta in one environment."""
 
     environment: str
     increment_interval_length: int = Field(gt=0)
@@ -222,7 +222,7 @@ class SoftDelete(_Part):
 
 
 class Historization(_Part):
-    """How a history is loaded."""
+    """The rules for loading a history."""
 
     engine: Literal["auto", "four_step", "merge"] = "auto"
     snapshot: Literal["full", "partial"] = "full"
@@ -270,7 +270,7 @@ class StageFile(_Part):
 
 
 class ModelDataset(_Part):
-    """A base table, its source, and how its history is kept."""
+    """A base table, its source, and the rules for its history."""
 
     target_schema: str
     target_dataset_name: DatasetName

@@ -51,9 +51,9 @@ def hashes_to_record(
 ) -> Mapping[str, str | None]:
     """The change to the property for row hashes when a load writes rows.
 
-    `base` is the base before the load. A table that has rows but not the property never gets the property,
-    because it is unknown how these rows are hashed. The history of such a base has no property either.
-    A history copies rows of its base, so its property also has the base's hashes.
+    `base` is the base before the load. The property is never added to a table that already has rows, because
+    the hashes of these rows are unknown. The history of such a base has no property either. A history copies
+    rows of its base, so its property also has the base's hashes.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}

@@ -91,7 +91,7 @@ def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 
     A truncate is a fact of every key.
 
-    Marks have no key. A mark is repeated if another has the same kind, instant, sequence and scope (V43).
+    Marks have no key. A mark is repeated if another mark has its kind, instant, sequence and scope (V43).
     """
     facts = [row for row in rows if is_fact(row)]
     events = Counter(_place(row) for row in facts if row.keyed and row.kind in EVENTS)
