@@ -82,7 +82,7 @@ class Options:
 @Parameter(name="*", group=COMMON)
 @dataclass(frozen=True)
 class BranchOptions(Options):
-    """The common options of commands that read a table, or its branch.
+    """The common options of commands that read a table or its branch.
 
     Attributes:
         branch: Read this branch of the table, on which deliveries were previewed.

@@ -145,7 +145,7 @@ class _Question:
     def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
         """The answer from the files of a table.
 
-        With `limit`, it contains the first rows in key order, but not necessarily all others.
+        With `limit`, it contains the first `limit` rows in key order, and perhaps others.
         """
         from backstory.reading.pages import first_rows_at
 

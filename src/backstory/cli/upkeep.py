@@ -92,9 +92,10 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
 
 
 def _check_tables(names: Sequence[str], options: Options) -> "Records":
-    """The records of the named tables, or of all tables. Small tables are read from files, others by Spark.
+    """The records of the named tables, or of all tables.
 
-    A table that cannot be read has its error instead. The error of a single named table is raised.
+    Small tables are read from files, and others by Spark. A table that cannot be read has its error instead.
+    The error of a single named table is raised.
     """
     from backstory.stores.iceberg.store import tables
     from backstory.upkeep.checking import check, check_small
@@ -364,8 +365,8 @@ def maintain(
 
     Rows keep their ids, and deleted rows are removed from the files. Snapshots are kept for 30 days, or for
     the table's history.expire.max-snapshot-age-ms. They are kept longer if a cursor, a tag, a branch or a run
-    without a log entry needs them. Cursors are kept for backstory.cursor-max-age (30 days). A file outside of
-    the table's folder is never deleted. If nothing needs it, it is listed.
+    without a log entry needs them. Cursors are kept for backstory.cursor-max-age (30 days). Unneeded files
+    outside of the table's folder are listed, but never deleted.
 
     Example: `backstory maintain --all --dry-run`
 

@@ -45,7 +45,7 @@ def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName 
 
 
 def possible_names(text: str) -> Iterator[TableName]:
-    """The tables that a string may name, the dataset last.
+    """The tables that a string may name, with the dataset last.
 
     Raises UsageError if the string cannot name a table.
     """
@@ -241,7 +241,7 @@ class History:
     def record_key(self) -> str:
         """The single column that identifies a record.
 
-        `shape.key` has the columns by which people identify it.
+        `shape.key` has the columns by which people identify the record.
         """
         return f"{self.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
 

@@ -50,7 +50,7 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """The request of a run, the folder of the project's files, and the rights of the configuration."""
+    """The request of a run, the folder of the project's files, and the rights that the settings grant."""
 
     request: RunRequest
     folder: Path
@@ -282,7 +282,7 @@ def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
 
 
 def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName]) -> list[IcebergTable]:
-    """A table's former histories, which restarts archived, oldest first.
+    """A table's former histories that restarts archived, oldest first.
 
     `names` are the tables of its schema.
     """

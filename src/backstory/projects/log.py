@@ -43,7 +43,7 @@ class RunReceipt(Receipt):
     """The receipt of one declaration in a run.
 
     `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, and `stages`
-    has the seconds for reading, planning and committing. `way` is where planning ran: `driver` or `tasks`.
+    has the seconds for reading, planning and committing. `way` is the place of planning, `driver` or `tasks`.
     The status is `blocked` if the declaration did not begin because `blocked_by` failed, and `stopped` if the
     run ended first. A `begun` declaration has no recorded end. `parts` are the receipts of a model's or a
     manifest's datasets. `archives` are the names under which former histories were archived, if the history

@@ -128,10 +128,10 @@ Rows = Sequence[Mapping[str, Any]]
 def names_to_repeat(
     store: IcebergStore, project: Project, selected: Iterable[Declaration], logged: Rows
 ) -> set[str]:
-    """The names of the selected declarations that did not succeed, except declarations of a running run.
+    """The names of the selected declarations that did not succeed, except declarations of a run in progress.
 
-    Raises UsageError if no run of the project is recorded. Raises TryAgain if only declarations of a running
-    run are left.
+    Raises UsageError if no run of the project is recorded. Raises TryAgain if only declarations of a run in
+    progress are left.
     """
     of_project = [row for row in logged if row["project"] == str(project.path)]
     if not of_project:

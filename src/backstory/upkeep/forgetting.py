@@ -1,7 +1,7 @@
 """Forget a record: remove it from every version, snapshot, file and manifest (native.md V87 to V89).
 
-A table that does not support this is refused before anything is searched or written. The certificate lists
-everything that may still contain the record. It never contains the key or a path with the key.
+A table that does not support erasures is refused before anything is searched or written. The certificate
+lists everything that may still contain the record. It never contains the key or a path with the key.
 """
 
 import json
@@ -100,7 +100,7 @@ class Certificate(Receipt):
 
 @dataclass(frozen=True, slots=True)
 class ForgottenRecord:
-    """The key of a record, and a salt. The certificate only contains the salted digest of the key.
+    """The key of a record, and a salt. The certificate contains only the salted digest of the key.
 
     `folders` are the partition names of layouts, which never contain a key.
     """

@@ -1,8 +1,8 @@
 """Upkeep of a model's history in a database: its views, pruning and erasure (sections 7 and 7.5).
 
-A view has the columns that the history had when the view was created. So views are dropped before the columns
-change, and created again after a change or after pruning. A database rewrites the definition of a view, so
-each view is marked by a comment with a hash of our query.
+A view has the columns that the history had when the view was created. Views are therefore dropped before the
+columns change, and created again after a change or after pruning. A database rewrites the definition of a
+view, so each view is marked by a comment with a hash of our query.
 
 Pruning moves old closed versions to the archive. They are copied, then compared in every column, and finally
 deleted. A version that is in both tables is copied again, so that an interrupted run can be repeated without

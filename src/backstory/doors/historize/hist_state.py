@@ -161,7 +161,7 @@ def _match(
 
 
 def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns, with former names removed if these now belong to other columns."""
+    """The columns, without the former names that now belong to other columns."""
     taken = frozenset(others)
     return [
         column.model_copy(

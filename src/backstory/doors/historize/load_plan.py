@@ -146,8 +146,7 @@ class _Versions:
     def begin(self, resources: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
         """A function that returns the versions that begin.
 
-        The pasts of their records are counted immediately. Spark's cached frames are released with
-        `resources`.
+        The records' pasts are counted immediately. Spark's cached frames are released with `resources`.
         """
         beginning = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
         if all(isinstance(rows, pa.Table | RowBatches) for rows in beginning.values()):

@@ -314,7 +314,7 @@ class ModelDataset(_Part):
 
 
 class Model(_Part):
-    """A whole document."""
+    """A whole model document."""
 
     format: Literal["historize/1"]
     environment: str = "dev"

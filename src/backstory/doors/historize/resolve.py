@@ -136,7 +136,7 @@ def _key_format(column: ModelColumn) -> tuple[Any, ...]:
 
 
 def refuse_repeats(part: DocumentPart, names: Iterable[str]) -> None:
-    """Raise UsageError if names of this part are repeated."""
+    """Raise UsageError if a name occurs twice in this part."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:

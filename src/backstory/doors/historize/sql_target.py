@@ -414,7 +414,7 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
 
 
 def require_base(engine: Engine, load: Load) -> None:
-    """P10: raise Refused if a load that keeps the base has no base."""
+    """P10: raise Refused if the base does not exist, because the load would keep it as it is."""
     names = (load.dataset.name, *load.dataset.former_names)
     if all(engine.introspect_table(load.schema, name) is None for name in names):
         missing = f"There is no table {load.schema}.{load.dataset.name}."

@@ -371,7 +371,7 @@ def _without_twins(rows: Iterable[RecordRow]) -> list[RecordRow]:
 
 
 def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """Versions with different starts and a length. None of them ends after the next one begins."""
+    """The versions, adjusted so that each has its own start, has a length, and does not overlap the next."""
     starts: dict[int, RecordRow] = {}
     for row in sorted(rows, key=lambda row: (row.written or 0, until(row, terms), row.place)):
         if row.start is not None:
