@@ -360,7 +360,7 @@ class Warehouse:
         return _maintain_tables(self.store, [self.table(name).name for name in tables], options, every=all)
 
     def doctor(self) -> "Diagnosis":
-        """The versions of all parts, and the abilities of session and catalog, tested on a scratch table."""
+        """The versions of all components, and what works in this session and catalog, on a scratch table."""
         from backstory.doctor import examine
 
         return examine(self)

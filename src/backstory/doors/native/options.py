@@ -151,8 +151,8 @@ class SnapshotRequest(DeliveryRequest):
 
     Attributes:
         into: The table, as schema.table.
-        key: Key columns. A table keeps its own. `row` makes the whole row the key, unless the source has a
-            column named `row`. The column `copies` then counts equal rows.
+        key: Key columns. An existing table keeps its own. `row` makes the whole row the key, unless the
+            source has a column named `row`. The column `copies` then counts equal rows.
         at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
             stored only if the table remembers its copies (`remember=`).
         deletes: Close records that are missing from the copy, or ignore that they are missing. Default:
@@ -238,9 +238,10 @@ class ApplyRequest(DeliveryRequest):
 
     Attributes:
         into: The table, as schema.table.
-        key: Key columns. A table keeps its own.
+        key: Key columns. An existing table keeps its own.
         sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change.
-            The others, such as a log position, order changes with the same time. A table keeps its own.
+            The others, such as a log position, order changes with the same time. An existing table keeps
+            its own.
         apply_as_deletes: SQL condition for rows that delete their record, such as "op = 'D'".
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: Columns that NULL leaves unchanged, or all columns if no column is named.

@@ -459,7 +459,7 @@ def tables(store: IcebergStore, schema: str | None = None) -> list[TableName]:
 def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> IcebergStore:
     """The store of a catalog in the settings. An embedded catalog records its folder.
 
-    Raises UsageError, before Java starts, for a catalog that the settings lack, and the errors of
+    Raises UsageError, before Java starts, if the settings lack the catalog. Also raises the errors of
     `LateSpark`.
     """
     if catalog != CATALOG:

@@ -152,10 +152,10 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
 
     There are counts of events by outcome (V58), of changes by column (`DRIVES`), and of withdrawn statements.
     A truncate that ends records, is late or is raised has a count under its number (`truncate_count`).
-    `events` are the arrival's events with some or all keys. `slice_` has the stored rows of these keys that
-    are open or end at or after the first instant of the delivery and its window. With truncates or
-    `all_keys`, `slice_` has the rows of all keys. If there are faults, the plan has only their counts and
-    samples.
+    `events` are the arrival's events for the keys to plan, which may be some or all of its keys. `slice_` has
+    the stored rows of these keys that are open or end at or after the first instant of the delivery and its
+    window. With truncates or `all_keys`, `slice_` has the rows of all keys. If there are faults, the plan has
+    only their counts and samples.
     """
     records = RecordFold(terms, arrival, events, slice_.filter(are_live(slice_)))
     if refused := refused_part(_faults(records)):
