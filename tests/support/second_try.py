@@ -1,7 +1,8 @@
 """The failed tests, for the second try of their files that `scripts/test.sh` makes.
 
 `BACKSTORY_FAILED` names a file for the names of the tests that failed. `BACKSTORY_AGAIN` names such a file of
-the first try. Only its files of tests run.
+the first try. Only its files of tests run. Processes that tests start, some of which run tests of other files, do not
+inherit these names.
 """
 
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FAILED, AGAIN = "BACKSTORY_FAILED", "BACKSTORY_AGAIN"
+FAILED, AGAIN = os.environ.pop("BACKSTORY_FAILED", None), os.environ.pop("BACKSTORY_AGAIN", None)
 NAMES: dict[str, None] = {}
 
 
@@ -20,9 +21,9 @@ def file_of(nodeid):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """On the second try, keep only tests of the files in which one failed."""
-    if AGAIN not in os.environ:
+    if AGAIN is None:
         return
-    files = {file_of(name) for name in Path(os.environ[AGAIN]).read_text("utf-8").splitlines()}
+    files = {file_of(name) for name in Path(AGAIN).read_text("utf-8").splitlines()}
     others = [item for item in items if file_of(item.nodeid) not in files]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if file_of(item.nodeid) in files]
@@ -36,5 +37,5 @@ def pytest_runtest_logreport(report):
 
 def pytest_sessionfinish(session):
     """Write the names, in the process that has the reports of all tests."""
-    if FAILED in os.environ and not hasattr(session.config, "workerinput"):
-        Path(os.environ[FAILED]).write_text("".join(f"{name}\n" for name in NAMES), "utf-8")
+    if FAILED is not None and not hasattr(session.config, "workerinput"):
+        Path(FAILED).write_text("".join(f"{name}\n" for name in NAMES), "utf-8")
