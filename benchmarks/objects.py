@@ -19,7 +19,7 @@ from benchmarks.asked import Asked, asked, scratch
 from benchmarks.quiet import settled
 from benchmarks.report import Report, ratio, spread
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from object_store import BUCKET, MOTO, ObjectStore, serving_objects  # the tests' own server
 
 ROWS: Final = 1_000_000
