@@ -32,8 +32,8 @@ reading/test_statements.py::test_v97_statements_on_both_axes_and_what_is_told_no
 reading/test_feeds.py::test_current_rows_of_each_layout
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
 """
-# Before a release also other cases of these laws (ids of rows, readers), and laws that hold in the driver's own process: a log's other rows,
-# another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
+# Before a release also other cases of these laws (ids of rows, readers), and laws that hold in the driver's own
+# process: a log's other rows, another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
 # killed, and a late start of Spark.
 MORE = """
 stores/iceberg/test_lineage.py::test_a_changed_row_keeps_its_id_and_tells_when_it_changed

@@ -65,7 +65,7 @@ class DriverPlan:
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The positions of the stored rows of one kind, or None if there are none."""
+        """The positions of the stored rows of one kind, or None without such rows."""
         return self.removed[kind]
 
 

@@ -263,7 +263,7 @@ class PlanResult(Protocol):
         """The rows of one kind, or None if the plan has no such rows."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of the stored rows of one kind, as a Change needs them, or None if there are none."""
+        """The positions of the stored rows of one kind, as a Change needs them, or None without such rows."""
 
 
 # The counts and samples of a plan for an empty table, and its rows by kind, or None if a full plan is needed.

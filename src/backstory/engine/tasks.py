@@ -198,7 +198,7 @@ class TaskPlan:
         return reduce(lambda one, other: one.union(other), frames)
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows by the path of their file, or None if there are none."""
+        """The positions of stored rows by the path of their file, or None without such rows."""
         rows = self.rows(kind)
         if rows is None:
             return None

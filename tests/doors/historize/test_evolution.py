@@ -215,6 +215,11 @@ NARROWER = {
 }
 
 
+def columns_of(types):
+    """The columns of a model: a key, another one, and those with these types."""
+    return "k* a" + "".join(f" {name}{type_}" for name, type_ in types.items())
+
+
 def csv_of(names, first, second):
     """Two rows with these values."""
     return ";".join([",".join(["k,a", *names]), ",".join(["1,x", *first]), ",".join(["2,y", *second])])
@@ -223,10 +228,10 @@ def csv_of(names, first, second):
 def test_r40_a_column_widens_in_place(owner):
     """R40: The type is altered in base and history, and old versions keep their values."""
     tens, twenties = ["10"] * len(WIDER), ["20"] * len(WIDER)
-    old, new = ("".join(f" {name}{told[place]}" for name, told in WIDER.items()) for place in (0, 1))
-    owner.loaded(f"k* a{old}", csv_of(WIDER, tens, twenties))
+    owner.loaded(columns_of({name: old for name, (old, *_) in WIDER.items()}), csv_of(WIDER, tens, twenties))
     values = [value for *_, value in WIDER.values()]
-    changes, _ = owner.loaded(f"k* a{new}", csv_of(WIDER, values, twenties))
+    wider = columns_of({name: new for name, (_, new, _) in WIDER.items()})
+    changes, _ = owner.loaded(wider, csv_of(WIDER, values, twenties))
     altered = [
         name for name, (type_, *_) in WIDER.items() if owner.place.name != "duckdb" or "STRING" not in type_
     ]
@@ -243,10 +248,10 @@ def test_r40_narrowing_is_refused(owner):
     """R40: Nothing is written, including in the base."""
     tens = ["10"] * len(NARROWER)
     types = {name: old for name, (old, _) in NARROWER.items()}
-    columns = lambda types: "k* a" + "".join(f" {name}{type_}" for name, type_ in types.items())  # noqa: E731
-    owner.loaded(columns(types), csv_of(NARROWER, tens, tens))
+    owner.loaded(columns_of(types), csv_of(NARROWER, tens, tens))
     for name, (_, new) in NARROWER.items():
-        refused = owner.refused(columns(types | {name: new}), csv_of(NARROWER, tens, ["11"] * len(NARROWER)))
+        model = columns_of(types | {name: new})
+        refused = owner.refused(model, csv_of(NARROWER, tens, ["11"] * len(NARROWER)))
         assert refused == ("HIST_TYPE_CONFLICT", [name])
 
 

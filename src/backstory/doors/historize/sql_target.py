@@ -108,7 +108,7 @@ class SqlTarget(runs.Target):
         return rows[0][0] if rows else None
 
     def _registry_rows(self, columns: str, condition: str) -> Sequence[Any]:
-        """Columns of the registered runs that meet the condition. Before the first run, there are none."""
+        """Columns of the registered runs that meet the condition; empty before the first run."""
         if self.columns(runs.META, runs.RUNS) is None:
             return []
         return self._engine.fetch_all(f"SELECT {columns} FROM {self._meta(runs.RUNS)} WHERE {condition}")
