@@ -226,6 +226,7 @@ def test_a_run_that_is_ended_begins_nothing_more(team):
 
 
 def test_models_and_datasets_run_beside_tables(team, monkeypatch):
+    """The name of a model or dataset need not have the form of a table's name."""
     monkeypatch.setenv("BACKSTORY_PEPPER", "pepper")
     team.write("a.csv", rows("Ann"))
     team.write("in/c.csv", rows("Cid"))
@@ -233,14 +234,16 @@ def test_models_and_datasets_run_beside_tables(team, monkeypatch):
     team.write(
         "d.yaml", MANIFEST.format(name=team.schema.replace("_", "-"), path=team.folder / "in" / "*.csv")
     )
-    team.declare("models: [m.yaml]\ndatasets: [d.yaml]\ntables: {s.a: {source: a.csv, key: id}}")
+    rest = "models: [./m.yaml]\ntables: {s.a: {source: a.csv, key: id}}\n"
+    team.declare(f"{rest}datasets: [./d.yaml]")
     receipts = team.run()
     assert {name: (each.status, each.error) for name, each in receipts.items()} == {
         "a": ("changed", None),
-        "m.yaml": ("changed", None),
-        "d.yaml": ("changed", None),
+        "./m.yaml": ("changed", None),
+        "./d.yaml": ("changed", None),
     }
     assert team.names_at("client_hist") == ["Ann"]
+    team.declare(f"{rest}datasets: [{team.schema.replace('_', '-')}]")
     assert set(team.status().values()) == {"unchanged"}
 
 

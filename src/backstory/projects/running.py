@@ -439,8 +439,10 @@ class _Run:
 
     def _archive_without_load(self, declared: Declaration) -> str | None:
         """The archive of a restart that a killed run began, if the new history has no first load yet."""
-        table = table_name(declared.name)
-        if not declared.restart or self.terms.request.dry_run or load(self.store, table) is not None:
+        if not declared.restart or self.terms.request.dry_run:
+            return None
+        table = table_name(declared.name)  # only tables restart: a model or dataset may have any name
+        if load(self.store, table) is not None:
             return None
         archives = self._archives(table)
         return archive_without_load(archives, rows_of_log(self.store)) if archives else None
