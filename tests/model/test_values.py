@@ -1,8 +1,8 @@
-"""The equality of two values (native.md V16)."""
+"""The equality of two values (native.md V16), and lists in one string."""
 
 import pytest
 
-from backstory.model.values import comparison_key
+from backstory.model.values import comparison_key, split_list
 
 NAN = float("nan")
 
@@ -23,3 +23,19 @@ NAN = float("nan")
 def test_values_are_one_or_not(one, other, same):
     """NaN equals NaN, both zeros are equal, maps have no order, and NULL equals only NULL."""
     assert (comparison_key(one) == comparison_key(other)) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("id, name,", ["id", "name"]),
+        ("coalesce(ts, to_timestamp(x)), lsn", ["coalesce(ts, to_timestamp(x))", "lsn"]),
+        ("f(g(a, b), c), d, h(e, (f))", ["f(g(a, b), c)", "d", "h(e, (f))"]),
+        ("split(x, 'a,(b')[0], y", ["split(x, 'a,(b')[0]", "y"]),
+        ("""x = 'it\\'s, ', "a,b", `c,d`, e""", ["""x = 'it\\'s, '""", '"a,b"', "`c,d`", "e"]),
+        ("it's, bob's", ["it's", "bob's"]),
+    ],
+)
+def test_lists_are_split_at_commas_outside_parentheses_and_quotes(text, parts):
+    """A comma within a call, a string or a quoted name separates nothing."""
+    assert split_list(text) == parts

@@ -101,7 +101,7 @@ def parse_names(options: tuple[str, ...]) -> list[str]:
 
 
 def parse_parts(options: tuple[str, ...]) -> list[str]:
-    """The parts of an option, separated by commas outside of parentheses."""
+    """The parts of an option, separated by commas outside of parentheses and quotes."""
     return [part for text in options for part in split_list(text)]
 
 

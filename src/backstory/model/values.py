@@ -108,12 +108,20 @@ def key_of_words(names: Sequence[str], words: tuple[str, ...]) -> str | dict[str
     return values
 
 
-_COMMA: Final = re.compile(r",(?![^()]*\))")
+# A quoted string or name, which may contain commas and parentheses, or else one character.
+_PART: Final = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|.""", re.DOTALL)
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a string that is split at commas, except commas within parentheses."""
-    return [part.strip() for part in _COMMA.split(text) if part.strip()]
+    """The parts of a string that is split at commas, except commas within parentheses or quotes."""
+    parts, depth = [""], 0
+    for part in _PART.findall(text):
+        depth = max(depth + (part == "(") - (part == ")"), 0)
+        if part == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += part
+    return [part.strip() for part in parts if part.strip()]
 
 
 class Unmodified(enum.Enum):
