@@ -40,6 +40,17 @@ def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch)
         draft_project(str(tmp_path / "_x" / "nowhere"))
 
 
+def test_a_name_of_any_letters_is_declared_as_it_is(tmp_path):
+    """Names are strings of YAML, and the name of a column ends no comment."""
+    names = ["o'brien-2024-01-01.csv", "[x].csv", '- "q": #.csv', "null.csv", "\x7f.csv"]
+    for name in names:
+        (tmp_path / name).write_text('"a\nb: c",d\n1,2\n')
+    declared = read(tmp_path, draft_project(str(tmp_path))[0])
+    assert {source for source, _ in declared.values()} == {
+        name.replace("2024-01-01", "{at:%Y-%m-%d}") for name in names
+    }
+
+
 def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exports").mkdir()
@@ -83,7 +94,7 @@ def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypa
     schema = re.sub(r"\W+", "_", tmp_path.name).strip("_").lower()
     lines = [
         f"    {schema}.payment:",
-        "      source: 'payment-{at:%Y-%m-%d}.csv'",
+        '      source: "payment-{at:%Y-%m-%d}.csv"',
         "      key:          # write the columns that identify a record: id, name",
     ]
     added = "".join(line + end for line in lines)
@@ -172,15 +183,15 @@ def test_keys_that_postgresql_declares_are_written_and_the_password_is_not(tmp_p
 
 
 def test_keys_that_files_of_databases_declare(tmp_path):
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+    with closing(sqlite3.connect(tmp_path / "o'brien.db")) as connection:
         connection.executescript(
             "CREATE TABLE a (x, id INTEGER PRIMARY KEY); CREATE TABLE b (y); CREATE VIEW c AS SELECT 1;"
         )
     with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
         connection.execute("CREATE TABLE a (x INT, y INT, PRIMARY KEY (y, x)); CREATE TABLE b (z INT)")
-    sqlite, duck = f"sqlite://{tmp_path}/shop.db", f"duckdb://{tmp_path}/d.duckdb"
+    sqlite, duck = f"sqlite://{tmp_path}/o'brien.db", f"duckdb://{tmp_path}/d.duckdb"
     assert declared_keys(Database("sqlite", sqlite, "s")) == {"a": ("id",), "b": (), "c": ()}
     assert declared_keys(Database("duckdb", duck, "d")) == {"main.a": ("y", "x"), "main.b": ()}
-    assert read(tmp_path, draft_project(sqlite)[0])["shop.a"] == (f"{sqlite}?table=a", ("id",))
+    assert read(tmp_path, draft_project(sqlite)[0])["o_brien.a"] == (f"{sqlite}?table=a", ("id",))
     with pytest.raises(UsageError, match="cannot list the tables"):
         draft_project("mysql://me@host/shop")

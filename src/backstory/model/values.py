@@ -85,7 +85,9 @@ def as_yaml(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_yaml, value))}]"
     bare = isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _NOT_BARE
-    return str(value) if bare else json.dumps(value, ensure_ascii=False)
+    if bare:
+        return str(value)
+    return json.dumps(value, ensure_ascii=isinstance(value, str) and not value.isprintable())
 
 
 def key_text(names: Sequence[str], values: Sequence[object]) -> str:

@@ -96,7 +96,7 @@ def _group_lines(source: str, drafts: Iterable[_Draft]) -> str:
     has_schemas = all(_identity(draft.source)[1] == draft.table for draft in drafts)
     whole = "{schema}.{table}" if has_schemas else "{table}"
     note = f"  # the password comes from the environment variable {_PASSWORD}" if has_password else ""
-    return f"groups:\n  {_GROUP}:{note}\n    source: '{_with_table(url, whole)}'\n"
+    return f"groups:\n  {_GROUP}:{note}\n    source: {as_yaml(_with_table(url, whole))}\n"
 
 
 def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) -> list[str]:
@@ -222,13 +222,12 @@ def _plain_name(text: str) -> str:
 
 def _lines(draft: _Draft, before: str = "  ") -> str:
     """The lines of an entry, with this indentation."""
-    source = f"'{draft.source}'" if re.search(r"[:{}&*?#]", draft.source) else draft.source
-    lines = [f"group: {as_yaml(draft.group)}" if draft.group else f"source: {source}"]
+    lines = [f"group: {as_yaml(draft.group)}" if draft.group else f"source: {as_yaml(draft.source)}"]
     if draft.key:
         lines.append(f"key: {as_yaml(list(draft.key))}")
     else:
-        shown = ", ".join(draft.columns[:_SHOWN]) + (", ..." if len(draft.columns) > _SHOWN else "")
-        hint = f": {shown}" if shown else ", or row if there are none"
+        shown = [*map(as_yaml, draft.columns[:_SHOWN]), *["..."][: len(draft.columns) > _SHOWN]]
+        hint = f": {', '.join(shown)}" if shown else ", or row if there are none"
         lines.append(f"key:          # write the columns that identify a record{hint}")
     return "".join(
         f"{before}{line}\n" for line in (f"{as_yaml(draft.table)}:", *(f"  {line}" for line in lines))
