@@ -4,11 +4,16 @@ import json
 import re
 import shlex
 from html import unescape
+from types import SimpleNamespace
 
 import pytest
 from exploring import HOSTILE, exploring, fill
 
 from backstory.cli.app import run
+from backstory.explorer.questions import Question, life_snippets, rows_snippets
+from backstory.model.layout import Layout
+from backstory.model.table import Column, Shape, TableName
+from backstory.model.types import ColumnType, Kind
 
 # A table of each layout, a record of it, and two times between which it changed.
 LAYOUTS = {
@@ -132,6 +137,27 @@ def test_the_copied_sql_gives_the_same_rows(asked, spark):
             text = unescape(re.search(r"<dt>Spark SQL</dt>\s*<dd><code[^>]*>(.*?)</code>", page)[1])
             rows = asked.get(f"{view}.json", table=table, **words).document
             assert spark.sql(text).count() == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "literal"),
+    [
+        (Kind.NAIVE_DATETIME, "2026-01-15T12:00:00", "TIMESTAMP_NTZ '2026-01-15 12:00:00'"),
+        (Kind.UTC_DATETIME, "2026-01-15T12:00:00+01:00", "TIMESTAMP '2026-01-15T11:00:00.000000Z'"),
+        (Kind.BINARY, "00FF", "X'00ff'"),
+        (Kind.LONG, "007", "7"),
+        (Kind.STRING, "it's", r"'it\'s'"),
+    ],
+)
+def test_a_copied_query_has_the_value_of_the_page(kind, key, literal):
+    """A literal has the type of its column, so it names the same value in any time zone."""
+    columns = (Column("id", ColumnType(kind)),)
+    table = SimpleNamespace(shape=Shape(TableName("s", "t"), columns, ("id",), Layout.VERSIONS))
+    for snippets in (
+        rows_snippets(Question("table", where=(f"id={key}",)), table),
+        life_snippets(Question("record", key=(key,)), table),
+    ):
+        assert f"`id` = {literal} " in f"{snippets[-1].text} "
 
 
 def test_pages_follow_each_other_and_have_every_row_once(asked):

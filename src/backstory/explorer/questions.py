@@ -12,7 +12,7 @@ from backstory.errors import UsageError, bad_option
 from backstory.model.instant import iso, optional_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.values import cell_text, key_of_words
-from backstory.reading.options import key_of
+from backstory.reading.options import exact_value, key_of
 from backstory.reading.questions import HISTORIES
 from backstory.settings import CATALOG
 from backstory.stores.iceberg.literals import quote, text_literal
@@ -202,9 +202,9 @@ def diff_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
 def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
     """A Spark SQL query for the rows. Empty if no single query can return them."""
     layout, names = table.shape.layout, table.shape.names
-    filters = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
     if question.known_at or layout is Layout.ODF:
         return []
+    filters = [_filter(table, *each) for each in question.values_by_column.items()]
     if layout.span is None:
         not_deleted = [f"NOT coalesce({quote(DELETED)}, false)"] if DELETED in names else []
         return [_query(table, [*not_deleted, *filters])]
@@ -215,6 +215,13 @@ def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
     time = question.instant and f"TIMESTAMP '{iso(question.instant)}'"
     then = f"{start} <= {time} AND ({end} IS NULL OR {end} > {time})" if time else open_
     return [_query(table, [then, *filters])]
+
+
+def _filter(table: TableMetadata, name: str, text: str) -> str:
+    """The condition that a column has the value that a string denotes."""
+    column = table.shape.column_of_source(name)
+    value = text if column is None else exact_value(name, text, column.type)
+    return f"{quote(name)} = {_literal(value)}"
 
 
 def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
@@ -245,6 +252,9 @@ def _literal(value: Any) -> str:
     """A value of a key as a Spark SQL literal."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
     if isinstance(value, datetime):
-        return f"TIMESTAMP '{iso(value)}'"
+        naive = value.tzinfo is None  # the other literal would move it by the zone of the session
+        return f"TIMESTAMP_NTZ '{value.isoformat(' ')}'" if naive else f"TIMESTAMP '{iso(value)}'"
     return str(value) if isinstance(value, int) else text_literal(str(value))
