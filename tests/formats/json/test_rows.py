@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from odf_files import ddl, declared, optional, refusal, table_of
 
+from backstory.formats.json.rows import json_rows
+from backstory.formats.options import JsonOptions
+
 CITIES = [{"city": "A", "population": 1000}, {"city": "B", "population": None}, {"city": "C"}]
 
 
@@ -55,6 +58,15 @@ def test_columns_come_in_the_files_order(file):
     table = table_of(file(lines({"b": 1}, {"c": 1, "a": 1, "b": 2})), kind="NdJson")
 
     assert ["b", "c", "a"] == table.column_names
+
+
+def test_new_columns_of_a_dataset_come_in_the_files_order(file):
+    """The columns that a dataset lacks are in the order of the file, before those that it has."""
+    names = [*"zyxwvutsr"]
+    document = file(json.dumps([{"id": 1, **dict.fromkeys(names, 1)}]))
+    rows = json_rows(document, "a.json", JsonOptions(), None, {"id": pa.field("id", pa.int64())})
+
+    assert [*names, "id"] == rows.schema.names
 
 
 def test_r67_names_survive(file):

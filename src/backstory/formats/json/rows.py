@@ -262,7 +262,7 @@ class JsonDocument:
             rows += 1
             if there is not None:
                 there.update(row.keys())
-            for key in row.keys() - dataset_types.keys() if dataset_types else row:
+            for key in [key for key in row if key not in dataset_types] if dataset_types else row:
                 values = seen.setdefault(key, Seen())
                 if key in fixed:
                     continue
