@@ -153,9 +153,12 @@ def _output(arguments: Sequence[str]) -> Output:
 
 
 def _output_word(arguments: Sequence[str]) -> str:
-    """The word after `--output`, or an empty string."""
-    words = " ".join(arguments).replace("--output=", "--output ").split(" ")
-    return next(iter(words[words.index("--output") + 1 :]), "") if "--output" in words else ""
+    """The value of the option `--output`, or an empty string."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name == "--output":
+            return value if equals else following
+    return ""
 
 
 def _help_command(arguments: Sequence[str]) -> str:
