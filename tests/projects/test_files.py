@@ -51,9 +51,17 @@ def test_a_pattern_tells_the_time_of_each_file_and_passes_over_other_names(tmp_p
         ("c-2024-01-02T03+0200.csv", "c-{at:%Y-%m-%dT%H%z}.csv", "2024-01-02T01:00"),
         ("c-2024002.csv.gz", "c-{at:%Y%j}.csv.gz", "2024-01-02T00:00"),
         ("deep/er/c-2024.csv", "**/c-{at:%Y}.csv", "2024-01-01T00:00"),
+        ("c-2024.csv", "**/c-{at:%Y}.csv", "2024-01-01T00:00"),
+        ("in/2024.csv", "in/**/{at:%Y}.csv", "2024-01-01T00:00"),
+        ("in/a/b/2024.csv", "in/**/b/**/{at:%Y}.csv", "2024-01-01T00:00"),
+        ("b2-2024.csv", "[!a-a][0-9]-{at:%Y}.csv", "2024-01-01T00:00"),
+        ("[x^]/c-2024.csv", "[x^]/?-{at:%Y}.csv", "2024-01-01T00:00"),
+        ("^-2024.csv", "[]x^]-{at:%Y}.csv", "2024-01-01T00:00"),
+        ("\udcfc\n-2024 Jan.csv", "*-{at:%Y %b}.csv", "2024-01-01T00:00"),
     ],
 )
 def test_times_are_read_as_they_are_written_in_utc_unless_they_say_otherwise(tmp_path, name, pattern, at):
+    """A file that matches the pattern of the source has its time, in any folder and with any name."""
     touch(tmp_path, name)
     assert taken(tmp_path, pattern) == [(name, at)]
 

@@ -118,9 +118,11 @@ class TestFinding:
     def test_hidden_files_folders_and_dead_links_are_not_matched(self, put, ask, glob, tmp_path):
         put(".hidden.csv", ".git/a.csv", "folder.csv/x.txt", "real.csv")
         (tmp_path / "dead.csv").symlink_to("nowhere")
+        (tmp_path / "round").symlink_to("round")
 
         assert names(ask(glob("**/*.csv"))) == ["real.csv"]
         assert names(ask(glob(".*.csv"))) == [".hidden.csv"]
+        assert names(ask(glob("*/*.txt"))) == ["folder.csv/x.txt"]
 
     def test_a_file_counts_once_whatever_links_lead_to_it(self, put, ask, glob, tmp_path):
         """Its own path counts too if it matches. Links to a parent folder end."""

@@ -1,27 +1,24 @@
 """The files for a source or a glob, with their format and unpacked content (section 2 of the interface).
 
-Zip archives are unpacked by entry (section 1.5, D26). The time to match a path depends on the lengths of
-pattern and path, not on the number of stars.
+Zip archives are unpacked by entry (section 1.5, D26).
 """
 
 import errno
-import fnmatch
 import gzip
 import lzma
-import re
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal
 from uuid import uuid4
 
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of
+from backstory.formats.globs import WILD, files_of_pattern
 from backstory.formats.memory import Bound, bound_of
 
 SHOWN = 20
@@ -102,136 +99,6 @@ def broken_archive(name: str, wanted: str) -> Refused:
         f"{name} is not {wanted}.",
         "Nothing was written; fix the file at its source, or `prepare` in the manifest.",
     )
-
-
-WILD: Final = re.compile(r"[*?\[]")
-ANY_FOLDERS: Final = "**"
-
-
-def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
-    """The files that match a glob pattern, sorted by path.
-
-    Only a pattern with a leading dot matches hidden files. A relative pattern begins in the folder. The
-    folder's name is taken literally. The pattern's leading folders are also taken literally if they exist.
-    `**` matches each folder below once, even if several links lead to it.
-    """
-    place = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
-    *parts, last = _collapse_stars((place / pattern).parts[len(place.parts) :])
-    while parts and (place / parts[0]).is_dir():
-        place /= parts.pop(0)
-    if last == ANY_FOLDERS:
-        parts, last = [*parts, last], "*"
-    folders = [place]
-    for part in parts:
-        folders = _once(inner for folder in folders for inner in _folders_of(folder, part))
-    files = {path for folder in folders for path in _entries(folder, last) if path.is_file()}
-    return sorted(files, key=str)
-
-
-def _collapse_stars(parts: Iterable[str]) -> list[str]:
-    """The parts of a pattern, with consecutive `**` collapsed into one."""
-    groups = ((part, [*same]) for part, same in groupby(parts))
-    return [part for name, same in groups for part in ([name] if name == ANY_FOLDERS else same)]
-
-
-def _folders_of(folder: Path, part: str) -> Iterator[Path]:
-    if part == ANY_FOLDERS:
-        yield from _below(folder)
-        return
-    yield from (path for path in _entries(folder, part) if path.is_dir())
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """A folder and all visible folders below it, each once. Linked folders are last."""
-    seen: set[Path] = set()
-    waiting, links = [folder], list[Path]()
-    while waiting or links:
-        place = waiting.pop(0) if waiting else links.pop(0)
-        if place.resolve() in seen:
-            continue
-        seen.add(place.resolve())
-        yield place
-        for path in _entries(place, "*"):
-            if path.is_dir():
-                (links if path.is_symlink() else waiting).append(path)
-
-
-def _entries(folder: Path, part: str) -> list[Path]:
-    """The entries of a folder that match one part of a pattern, sorted."""
-    if not WILD.search(part):
-        return [folder / part] if (folder / part).exists() else []
-    hidden = part.startswith(".")
-    try:
-        names = [path.name for path in folder.iterdir() if hidden or not path.name.startswith(".")]
-    except OSError:  # an unreadable folder counts as empty, as in a shell
-        return []
-    return sorted(folder / name for name in fnmatch.filter(names, part))
-
-
-def _once(folders: Iterable[Path]) -> list[Path]:
-    """Each folder once, under its own path instead of the path of a link."""
-    by_target: dict[Path, Path] = {}
-    for folder in folders:
-        target = folder.resolve()
-        if target not in by_target or (by_target[target].is_symlink() and not folder.is_symlink()):
-            by_target[target] = folder
-    return [*by_target.values()]
-
-
-@dataclass(frozen=True, slots=True)
-class Stars:
-    """A part of a path pattern that matches any characters, except slashes unless `folders` is set."""
-
-    folders: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A part of a path pattern, whose matched text `written_in` returns."""
-
-    pattern: re.Pattern[str]
-
-
-# A string matches itself, and None matches one character of a name.
-Piece = str | Stars | Written | None
-
-
-def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
-    """The strings that match the `Written` pieces, in order, or None if the path does not match.
-
-    If several matches exist, the first star matches as much as it can, then the next star.
-    """
-    fits: list[set[int]] = [set() for _ in pieces] + [{len(path)}]
-    for number in reversed(range(len(pieces))):
-        after = fits[number + 1]
-        fits[number] = {
-            place
-            for place in range(len(path) + 1)
-            if any(end in after for end in _ends(pieces[number], path, place))
-        }
-    if 0 not in fits[0]:
-        return None
-    place, texts = 0, []
-    for piece, after in zip(pieces, fits[1:], strict=True):
-        end = next(end for end in _ends(piece, path, place) if end in after)
-        if isinstance(piece, Written):
-            texts.append(path[place:end])
-        place = end
-    return texts
-
-
-def _ends(piece: Piece, path: str, place: int) -> Iterable[int]:
-    """The possible ends of a piece that begins at `place`, the furthest end first."""
-    if isinstance(piece, str):
-        return [place + len(piece)] if path.startswith(piece, place) else []
-    if isinstance(piece, Written):
-        longest = range(len(path), place - 1, -1)
-        return (end for end in longest if piece.pattern.fullmatch(path, place, end))
-    slash = path.find("/", place)
-    limit = len(path) if slash < 0 else slash
-    if piece is None:
-        return [place + 1] if place < limit else []
-    return range(len(path) if piece.folders else limit, place - 1, -1)
 
 
 FileFormat = Literal["csv", "parquet", "jsonl", "json"]

@@ -14,7 +14,8 @@ from typing import Any, Final
 from backstory.doors.native.options import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.batch_file import source_changed
-from backstory.formats.source_files import Piece, Stars, Written, files_of_pattern, source_files, written_in
+from backstory.formats.globs import files_of_pattern
+from backstory.formats.source_files import source_files
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.sources import templates
@@ -31,10 +32,11 @@ _DIRECTIVES: Final = {
     "%f": r"\d{1,6}",
     "%j": r"\d{3}",
     "%z": r"(?:Z|[+-]\d{2}:?\d{2})",
-    **dict.fromkeys(("%b", "%B"), r"[^\W\d_]+"),
+    **dict.fromkeys(("%b", "%B"), r"\p{L}+"),
     "%%": "%",
 }
-_PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*+|\*|\?")
+_PARTS: Final = re.compile(r"\{at:[^{}]+\}|(?<![^/])\*\*+/|\*\*+|\*|\?|\[!?+[^/{}][^\]/{}]*\]")
+_WILD: Final = {"?": "[^/]", "*": "[^/]*"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +163,33 @@ def digest_of(path: Path) -> str:
 def _mark(path: Path, folder: Path) -> str:
     """The mark of a file, as described in `FileCopy`."""
     stat = path.stat()
-    name = path.relative_to(folder) if path.is_relative_to(folder) else path
-    return json.dumps([str(name), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns])
+    return json.dumps(
+        [_name_below(folder, path), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns]
+    )
+
+
+def _name_below(folder: Path, path: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime, Path]]:
     """The files of a source whose paths match the pattern, with their times."""
-    whole = "/" in pattern
-    pieces, time_form = _form(str(Path(pattern)) if whole else pattern)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def name_of(path: Path) -> str:
+        if "/" not in pattern:
+            return path.name
+        return str(path) if Path(pattern).is_absolute() else _name_below(folder, path)
+
+    expression, time_form = _form(str(Path(pattern)) if "/" in pattern else pattern)
     named = _AT.sub("*", source)
-    named = f"{named}/*" if (folder / named).is_dir() else named
-    for path in files_of_pattern(named, folder):
-        below = path.relative_to(folder) if path.is_relative_to(folder) else path
-        texts = written_in(
-            pieces, str(path if Path(pattern).is_absolute() else below) if whole else path.name
-        )
-        if texts is None:
+    paths = files_of_pattern(f"{named}/*" if (folder / named).is_dir() else named, folder)
+    names = pa.array([name_of(path).encode(errors="replace").decode() for path in paths], pa.string())
+    for path, times in zip(paths, pc.extract_regex(names, expression).to_pylist(), strict=True):
+        if times is None:
             continue
-        written = "\n".join(texts)
+        written = "\n".join(times.values())
         try:
             at = datetime.strptime(written, "\n".join(time_form))  # noqa: DTZ007 - UTC by the contract
         except ValueError:
@@ -190,20 +201,30 @@ def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[date
         yield at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC), path
 
 
-def _form(pattern: str) -> tuple[list[Piece], list[str]]:
-    """The pieces of paths that match a pattern, and the form of each time in them."""
-    pieces, place, forms = list[Piece](), 0, []
+def _form(pattern: str) -> tuple[str, list[str]]:
+    """The regular expression for paths that match a pattern, and the form of each time in them.
+
+    Each time has a group. The first star matches as much as it can, then the next star.
+    """
+    expression, place, forms = r"(?s)\A", 0, []
     for part in _PARTS.finditer(pattern):
-        pieces.append(pattern[place : part.start()])
+        expression += re.escape(pattern[place : part.start()])
         place = part.end()
-        if part[0] == "?":
-            pieces.append(None)
-        elif "*" in part[0]:
-            pieces.append(Stars(folders=part[0] != "*"))
+        if time := _AT.fullmatch(part[0]):
+            forms.append(time[1])
+            expression += f"(?P<time_{len(forms)}>{_form_pattern(time[1])})"
+        elif part[0].startswith("["):  # the name of a folder may have brackets
+            expression += f"(?:{re.escape(part[0])}|{_letter_pattern(part[0])})"
         else:
-            forms.append(_AT.fullmatch(part[0])[1])  # type: ignore[index]
-            pieces.append(Written(re.compile(_form_pattern(forms[-1]))))
-    return [*pieces, pattern[place:]], forms
+            expression += "(?:.*/)?" if part[0].endswith("/") else _WILD.get(part[0], ".*")
+    return rf"{expression}{re.escape(pattern[place:])}\z", forms
+
+
+def _letter_pattern(brackets: str) -> str:
+    """The regular expression for a letter that brackets allow, such as `[a-z]` or `[!x]`."""
+    ranges = re.sub("(.)-(.)", lambda ends: "-".join(sorted(ends.groups())), brackets[1:-1].removeprefix("!"))
+    letters = re.sub(r"[\[\]^\\]", r"\\\g<0>", ranges)
+    return f"[^/{letters}]" if brackets[1] == "!" else f"[{letters}]"
 
 
 def _form_pattern(form: str) -> str:

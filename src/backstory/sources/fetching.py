@@ -1,17 +1,17 @@
 """Fetch from a polling source: files on this machine, or by HTTP or FTP (sections 1.3, 1.4 and 5.1)."""
 
-import glob
-import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from backstory.errors import Failed, Refused, UsageError
+from backstory.formats.globs import WILD, matching_paths
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.http import fetch_http
 from backstory.sources.source import (
@@ -39,7 +39,6 @@ JAVA: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss
 LONGER: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y"}
 _JAVA_TOKEN = re.compile(r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|(?P<other>[^A-Za-z']+)|'")
 
-ANY_FOLDERS = "**"
 _TIMED: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z )(.+)", re.DOTALL)
 _MOST_WARNINGS: Final = 10
 # A single letter before the colon is a Windows drive.
@@ -114,7 +113,7 @@ def _code(token: re.Match[str], timestamp_format: str) -> str:
 def fixed_folders(pattern: str) -> Path:
     """The leading folders of a glob, before its first wildcard."""
     *folders, _ = Path(pattern).parts
-    wild = (number for number, part in enumerate(folders) if glob.has_magic(part))
+    wild = (number for number, part in enumerate(folders) if WILD.search(part))
     return Path(*folders[: next(wild, len(folders))])
 
 
@@ -127,74 +126,17 @@ def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[s
     """
     top = fixed_folders(pattern)
     inside = (folder / top).resolve()
-    *parts, last = Path(pattern).parts[len(top.parts) :]
-    if last == ANY_FOLDERS:
-        parts, last = [*parts, last], "*"
-    places = [top]
-    for part in parts:
-        below = (
-            _below(folder, places, inside) if part == ANY_FOLDERS else _matching_places(folder, places, part)
-        )
-        places = _few(folder, below, top, known)
+    resolve = partial(_within, inside=inside)
+    known_folders = {folder / parent for path in known for parent in Path(path).parents}
     paths_by_file: dict[Path, set[str]] = {}
-    for path in _matching_places(folder, places, last):
-        if (folder / path).is_file():
-            paths_by_file.setdefault(_within(folder / path, inside), set()).add(path.as_posix())
+    for path in matching_paths(folder / top, Path(pattern).parts[len(top.parts) :], known_folders, resolve):
+        if path.is_file():
+            spelled = path if top.is_absolute() else path.relative_to(folder)
+            paths_by_file.setdefault(resolve(path), set()).add(spelled.as_posix())
     return [
         min(paths, key=lambda path: (path not in known, inside / Path(path).relative_to(top) != file, path))
         for file, paths in paths_by_file.items()
     ]
-
-
-def _matching_places(folder: Path, places: Iterable[Path], part: str) -> Iterator[Path]:
-    """The paths in these folders that match one part of a glob."""
-    for place in places:
-        for name in glob.iglob(part, root_dir=folder / place):  # noqa: PTH207 - Path.glob shows hidden files
-            yield place / name
-
-
-def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]:
-    """The given folders and all folders below them."""
-    reached: set[Path] = set()
-    for place in sorted(places, key=lambda path: len(path.parts)):
-        if place not in reached:  # otherwise it was reached from another place
-            reached |= {place / path.relative_to(folder / place) for path in _folders(folder / place, inside)}
-    yield from reached
-
-
-def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
-    """One path for each folder, preferably its own path, and the paths of known files.
-
-    With all paths, folders that link to each other could make the number of paths infinite.
-    """
-    inside = (folder / top).resolve()
-    known_folders = {parent for path in known for parent in Path(path).parents}
-    reached: dict[Path, set[Path]] = {}
-    for path in paths:
-        real = (folder / path).resolve()
-        if real.is_dir():
-            reached.setdefault(real, set()).add(path)
-    firsts = (
-        min(same, key=lambda path: (inside / path.relative_to(top) != real, path))
-        for real, same in reached.items()
-    )
-    return [*{*firsts, *(path for same in reached.values() for path in same & known_folders)}]
-
-
-def _folders(top: Path, inside: Path) -> Iterator[Path]:
-    """A folder and the visible folders below it, each once. Linked folders are last."""
-    visited: set[Path] = set()
-    links = [top]
-    while links:
-        first = links.pop(0)
-        if not first.is_dir() or _within(first, inside) in visited:
-            continue
-        for place, names, _ in os.walk(first):
-            visited.add(Path(place).resolve())
-            yield Path(place)
-            visible = sorted(name for name in names if not name.startswith("."))
-            names[:] = [name for name in visible if Path(place, name).resolve() not in visited]
-            links += [Path(place, name) for name in names if Path(place, name).is_symlink()]
 
 
 def _within(path: Path, inside: Path) -> Path:
