@@ -19,6 +19,8 @@ from backstory.engine.spill import drain
 from backstory.formats.batch_file import BatchFile, Stamp, require_unchanged
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
+from backstory.formats.rows import leaf_types, map_leaves
+from backstory.formats.values.exactly import all_optional
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, path_literal
 from backstory.stores.iceberg.store import IcebergStore
@@ -281,24 +283,12 @@ def _number_rows(rows: ProducedRows, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _storable(field: pa.Field) -> pa.Field:
-    return field.with_metadata(None).with_type(_storable_type(field.type))
+    """The field with text in place of NULL types, which neither Parquet nor a table has.
 
-
-def _storable_type(type_: pa.DataType) -> pa.DataType:
-    """The type with text in place of NULL types, and with all nested fields optional.
-
-    Neither Parquet nor a table has a NULL type. Arrow requires values in required fields even in a NULL
-    struct. Readers have already checked that these values exist.
+    All nested fields are optional. Readers have already checked the values of required fields.
     """
-    if pa.types.is_null(type_):
-        return pa.string()
-    if pa.types.is_list(type_):
-        return pa.list_(_storable_type(type_.value_type))
-    if pa.types.is_map(type_):
-        return pa.map_(_storable_type(type_.key_type), _storable_type(type_.item_type))
-    if pa.types.is_struct(type_):
-        return pa.struct([(field.name, _storable_type(field.type)) for field in type_])
-    return type_
+    type_ = map_leaves(all_optional(field.type), lambda leaf: pa.string() if pa.types.is_null(leaf) else leaf)
+    return field.with_metadata(None).with_type(type_)
 
 
 def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
@@ -314,7 +304,7 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
         # `withMetadata` parses dots in the name. With Spark Connect, `withColumns` drops metadata.
         return column(field.name).alias(field.name, metadata={PARTLY_VOID: with_void_types})
 
-    if not any(pa.types.is_null(field.type) or _holds_null(field.type) for field in schema):
+    if not any(_holds_null(field.type) for field in schema):
         return frame
     others = [name for name in frame.columns if name not in schema.names]
     return frame.select(*map(with_void_type, schema), *map(column, others))
@@ -329,8 +319,7 @@ def type_with_void(field: "StructField") -> "DataType":
 
 
 def _holds_null(type_: pa.DataType) -> bool:
-    inner = (type_.field(place).type for place in range(type_.num_fields))
-    return pa.types.is_null(type_) or any(map(_holds_null, inner))
+    return any(map(pa.types.is_null, leaf_types(type_)))
 
 
 def _spark_schema(schema: pa.Schema) -> "StructType":

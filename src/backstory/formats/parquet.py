@@ -34,6 +34,7 @@ from backstory.formats.produced import (
     require_columns,
     typed_or_refused,
 )
+from backstory.formats.rows import leaf_types, map_leaves
 from backstory.formats.values.exactly import all_optional, can_become, cast_exactly, plain_type
 
 INT32 = 5
@@ -236,19 +237,15 @@ def with_instants(file: pq.ParquetFile) -> pa.Schema:
     leaves = _leaves(file).items()
     old = {name for name, parts in leaves if any(part.physical_type == "INT96" for part in parts)}
     return pa.schema(
-        [field.with_type(_in_utc(field.type)) if field.name in old else field for field in file.schema_arrow]
+        [
+            field.with_type(map_leaves(field.type, _in_utc)) if field.name in old else field
+            for field in file.schema_arrow
+        ]
     )
 
 
 def _in_utc(type_: pa.DataType) -> pa.DataType:
-    t = pa.types
-    if t.is_timestamp(type_):
-        return pa.timestamp(type_.unit, "UTC")
-    if t.is_struct(type_):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in type_])
-    if t.is_map(type_):
-        return pa.map_(_in_utc(type_.key_type), _in_utc(type_.item_type))
-    return pa.list_(_in_utc(type_.value_type)) if t.is_list(type_) else type_
+    return pa.timestamp(type_.unit, "UTC") if pa.types.is_timestamp(type_) else type_
 
 
 def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[bytes, bytes] | None) -> None:
@@ -281,17 +278,11 @@ def _leaves(file: pq.ParquetFile) -> dict[str, list[pq.ColumnSchema]]:
     """The Parquet leaf columns of each column, which are in the same order as Arrow's fields."""
     by_column, place = dict[str, list[pq.ColumnSchema]](), 0
     for field in file.schema_arrow:
-        count = _count(field.type)
+        count = len([*leaf_types(field.type)])
         leaves = [file.metadata.schema.column(number) for number in range(place, place + count)]
         by_column.setdefault(field.name, []).extend(leaves)
         place += count
     return by_column
-
-
-def _count(type_: pa.DataType) -> int:
-    if not pa.types.is_nested(type_):
-        return 1
-    return sum(_count(type_.field(place).type) for place in range(type_.num_fields))
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:

@@ -6,7 +6,7 @@ F18).
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Self
@@ -127,6 +127,27 @@ def type_of_arrow(type_: pa.DataType) -> ColumnType:
     if type_ in KINDS:
         return ColumnType(KINDS[type_])
     return ColumnType(Kind.STRING, foreign="" if pa.types.is_string(type_) else str(type_))
+
+
+def map_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with `change` applied to its parts that are not nested."""
+
+    def map_field(field: pa.Field) -> pa.Field:
+        return field.with_type(map_leaves(field.type, change))
+
+    if pa.types.is_struct(type_):
+        return pa.struct(map(map_field, type_))
+    if pa.types.is_map(type_):
+        return pa.map_(map_field(type_.key_field), map_field(type_.item_field))
+    return pa.list_(map_field(type_.value_field)) if pa.types.is_list(type_) else change(type_)
+
+
+def leaf_types(type_: pa.DataType) -> Iterator[pa.DataType]:
+    """The parts of a type that are not nested, in their order."""
+    if not pa.types.is_nested(type_):
+        yield type_
+    for place in range(type_.num_fields):
+        yield from leaf_types(type_.field(place).type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.parquet import plain_parquet
 from backstory.formats.produced import ProducedRows
 from backstory.formats.reading import Known, as_files_of_a_user, open_files
-from backstory.formats.rows import arrow_type
+from backstory.formats.rows import arrow_type, leaf_types
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.cells import UnreadableCell
 from backstory.formats.values.exactly import cast_exactly, plain_type
@@ -243,9 +243,7 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
 
 def _has_times(type_: pa.DataType) -> bool:
     """Whether an Arrow type is, or contains, a date or timestamp."""
-    if pa.types.is_nested(type_):
-        return any(_has_times(type_.field(place).type) for place in range(type_.num_fields))
-    return bool(pa.types.is_date(type_) or pa.types.is_timestamp(type_))
+    return any(pa.types.is_date(leaf) or pa.types.is_timestamp(leaf) for leaf in leaf_types(type_))
 
 
 def _refuse_mixed_times(name: str, values: Iterable[Any]) -> None:

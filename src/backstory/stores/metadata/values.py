@@ -1,7 +1,7 @@
 """Conversions of values between Python and Arrow, without pandas, which takes half a second to load."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.rows import leaf_types, map_leaves
 from backstory.formats.values.exactly import cast_same
 from backstory.model.instant import EPOCH
 
@@ -103,7 +104,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
         return _values(column)
     except (OverflowError, ValueError):  # a year before 1 or after 9999, which Python's times lack
         times = column.type
-        counted = _values(column.cast(_with_leaves(times, _counted_type)))
+        counted = _values(column.cast(map_leaves(times, _counted_type)))
         return [_with_times(value, times) for value in counted]
 
 
@@ -111,35 +112,20 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
         return [None if value is None else EPOCH + timedelta(microseconds=value) for value in micros]
-    shown = _with_leaves(column.type, lambda leaf: pa.float64() if pa.types.is_floating(leaf) else leaf)
+    shown = map_leaves(column.type, lambda leaf: pa.float64() if pa.types.is_floating(leaf) else leaf)
     if shown != column.type:
         column = pa.chunked_array([cast_same(chunk, shown) for chunk in column.chunks], shown)
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     except (KeyError, TypeError):  # a repeated key, or a nested one
         values = column.to_pylist()
-    return list(map(_one_nan, values)) if _has_floats(column.type) else values
+    return list(map(_one_nan, values)) if any(map(pa.types.is_floating, leaf_types(column.type))) else values
 
 
 def _counted_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_date(type_):
         return pa.int32()
     return pa.int64() if pa.types.is_timestamp(type_) else type_
-
-
-def _with_leaves(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with `leaf` applied to its parts that are not nested."""
-    t = pa.types
-    if t.is_struct(type_):
-        return pa.struct([field.with_type(_with_leaves(field.type, leaf)) for field in type_])
-    if t.is_map(type_):
-        return pa.map_(
-            type_.key_field.with_type(_with_leaves(type_.key_type, leaf)),
-            type_.item_field.with_type(_with_leaves(type_.item_type, leaf)),
-        )
-    if t.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_with_leaves(type_.value_type, leaf)))
-    return leaf(type_)
 
 
 def _with_times(value: Any, type_: pa.DataType) -> Any:
@@ -172,13 +158,6 @@ def _time(counted: int, type_: pa.DataType) -> date | str:
         zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
         year, month, rest = shown.removesuffix(".000000").rsplit("-", 2)
         return f"{int(year):+05d}-{month}-{rest}{zone}"
-
-
-def _has_floats(type_: pa.DataType) -> bool:
-    if pa.types.is_map(type_):
-        return _has_floats(type_.key_type) or _has_floats(type_.item_type)
-    inner = (type_.field(place).type for place in range(type_.num_fields))
-    return pa.types.is_floating(type_) or any(map(_has_floats, inner))
 
 
 def _one_nan(value: Any) -> Any:
