@@ -80,22 +80,16 @@ def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
     return values
 
 
-def iso_dates(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Convert strings like `2024-02-29Z` to dates."""
-    return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATE))
+def iso_texts(kind: Kind) -> Callable[[pa.Array, Parameters], pa.Array]:
+    """A decoder that converts ISO 8601 strings like `2024-02-29T12:00:00Z` to values without a zone.
 
-
-def iso_timestamps(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Convert strings like `2024-02-29T12:00:00Z` to times without a zone.
-
-    Debezium writes such times as if they were in UTC.
+    Debezium writes such dates and times as if they were in UTC. Times of day have the form of `clock_texts`.
     """
-    return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATETIME))
 
+    def values(text: pa.Array, _parameters: Parameters) -> pa.Array:
+        return parse(pc.replace_substring_regex(text, "[Zz]$", ""), ColumnType(kind))
 
-def iso_clocks(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Convert strings like `12:30:00.500Z` to the form of `clock_texts`."""
-    return parse(_without_zone(text), ColumnType(Kind.NAIVE_TIME))
+    return values
 
 
 def decimal_type(parameters: Parameters) -> pa.DataType:
@@ -174,10 +168,6 @@ def _over(micros: pa.Array, unit: int, most: int = 0) -> pa.Array:
     return units.cast(pa.string())
 
 
-def _without_zone(text: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(text, "[Zz]$", "")
-
-
 def _unscaled_integers(raw: pa.Array) -> pa.Array:
     """Convert integers in two's complement to decimals of 38 digits.
 
@@ -226,9 +216,9 @@ LOGICAL: Final[dict[str, tuple[pa.DataType, Callable[[pa.Array, Parameters], pa.
     "io.debezium.time.MicroTimestamp": (_LONG, timestamps("us")),
     "io.debezium.time.NanoTimestamp": (_LONG, timestamps("ns")),
     "io.debezium.time.ZonedTimestamp": (_TEXT, instants),
-    "io.debezium.time.IsoDate": (_TEXT, iso_dates),
-    "io.debezium.time.IsoTime": (_TEXT, iso_clocks),
-    "io.debezium.time.IsoTimestamp": (_TEXT, iso_timestamps),
+    "io.debezium.time.IsoDate": (_TEXT, iso_texts(Kind.NAIVE_DATE)),
+    "io.debezium.time.IsoTime": (_TEXT, iso_texts(Kind.NAIVE_TIME)),
+    "io.debezium.time.IsoTimestamp": (_TEXT, iso_texts(Kind.NAIVE_DATETIME)),
     "io.debezium.data.VariableScaleDecimal": (_SCALED, variable_decimals),
     "org.apache.kafka.connect.data.Date": (_INT, dates),
     "org.apache.kafka.connect.data.Time": (_INT, clock_texts("ms")),
@@ -368,14 +358,11 @@ def decode_logical(
     Raises Refused if a value does not match the type.
     """
     if schema.get("type") == "struct" and schema.get("name") not in LOGICAL:
-        fields = dict(_fields(schema))
-        parts = [
-            decode_logical(part, fields[field.name], f"{column}.{field.name}", name, place)
-            for field, part in zip(values.type, values.flatten(), strict=True)
-        ]
-        if not parts:
-            return values
-        return pa.StructArray.from_arrays(parts, list(fields), mask=values.is_null())
+
+        def decode_field(part: pa.Array, field: Schema, inner: str) -> pa.Array:
+            return decode_logical(part, field, f"{column}.{inner}", name, place)
+
+        return _map_fields(values, schema, decode_field)
 
     def convert(cells: pa.Array) -> pa.Array:
         return _logical_values(cells, schema)
@@ -399,10 +386,15 @@ def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
     if schema["type"] == "array":
         return with_items(values, _logical_values(values.flatten(), schema["items"]))
     if schema["type"] == "struct":
-        fields = dict(_fields(schema))
-        parts = [
-            _logical_values(part, fields[field.name])
-            for field, part in zip(values.type, values.flatten(), strict=True)
-        ]
-        return pa.StructArray.from_arrays(parts, list(fields), mask=values.is_null()) if parts else values
+        return _map_fields(values, schema, lambda part, field, _name: _logical_values(part, field))
     return values
+
+
+def _map_fields(
+    values: pa.Array, schema: Schema, convert: Callable[[pa.Array, Schema, str], pa.Array]
+) -> pa.Array:
+    """Structs with each field converted. `convert` takes the values, the schema and the name of a field."""
+    fields = _fields(schema)
+    parts = [convert(part, field, name) for part, (name, field) in zip(values.flatten(), fields, strict=True)]
+    names = [name for name, _ in fields]
+    return pa.StructArray.from_arrays(parts, names, mask=values.is_null()) if parts else values
