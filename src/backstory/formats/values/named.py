@@ -2,21 +2,21 @@
 
 import math
 import re
-from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException
 from typing import Any, Final
 from uuid import UUID
 
-from backstory.model.types import TEXT_KINDS, ColumnType, Kind
+from backstory.model.instant import EPOCH
+from backstory.model.types import NESTED_KINDS, TEXT_KINDS, ColumnType, Kind
 
-_INTEGER: Final = re.compile(r"-?[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"(?i)[+-]?(nan|inf|infinity)")
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?)([Zz]|[+-]\d\d(?::?\d\d)?)?"
-)
+_LOCAL: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?"
+_TIMES: Final = {
+    Kind.NAIVE_DATETIME: re.compile(_LOCAL),
+    Kind.UTC_DATETIME: re.compile(rf"{_LOCAL}(?:Z|[+-]\d\d(?::?\d\d)?)?"),
+}
 _CLOCK: Final = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?")
 _BYTES: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
@@ -42,7 +42,7 @@ class Unnamed(ValueError):
     def __init__(self, type_: ColumnType) -> None:
         super().__init__(str(type_))
         self.remedy = _REMEDIES.get(type_.kind, "Give it as text.")
-        if type_.kind in {Kind.LIST, Kind.MAP, Kind.STRUCT}:
+        if type_.kind in NESTED_KINDS:
             self.remedy = "Values of this type cannot be looked up by a key."
 
 
@@ -73,7 +73,31 @@ def _of_text(text: str, type_: ColumnType) -> Any:
         return bytes.fromhex(_matching(_BYTES, text))
     if type_.kind in TEXT_KINDS:
         return text
-    return _TEXTS[type_.kind](text.strip(" \t"), type_) if type_.kind in _TEXTS else _none()
+    return _of_cell(text.strip(" \t"), type_)
+
+
+def _of_cell(text: str, type_: ColumnType) -> Any:
+    """The value of a string as in a cell of a file, except that bytes are hexadecimal and no digit is lost.
+
+    Raises ValueError for any other string.
+    """
+    kind = type_.kind
+    if kind is Kind.BINARY:
+        return bytes.fromhex(_matching(_BYTES, text))
+    if kind in _FLOATS:
+        spelled = _NOT_FINITE.fullmatch(text)
+        return float(text) if spelled else _floating(Decimal(_matching(_NUMBER, text)), type_)
+    if kind in NESTED_KINDS:
+        return _none()
+    import pyarrow as pa
+
+    from backstory.formats.values.cells import parse
+
+    if kind not in _TIMES:
+        return parse(pa.array([text]), type_)[0].as_py()
+    micros = parse(pa.array([_matching(_TIMES[kind], text.upper())]), type_)[0].value
+    time = EPOCH + timedelta(microseconds=micros)
+    return time if kind is Kind.UTC_DATETIME else time.replace(tzinfo=None)
 
 
 def _of_value(value: Any, type_: ColumnType) -> Any:
@@ -132,33 +156,15 @@ def _matching(pattern: re.Pattern[str], text: str) -> str:
     return text if pattern.fullmatch(text) else _none()
 
 
-def _boolean(text: str, _type: ColumnType) -> bool:
-    return _matching(re.compile("true|false"), text.lower()) == "true"
-
-
-def _integer(text: str, type_: ColumnType) -> int:
-    return _bounded_integer(int(_matching(_INTEGER, text)), type_)
-
-
 def _bounded_integer(number: int, type_: ColumnType) -> int:
     bound = 1 << (_BITS[type_.kind] - 1)
     return number if -bound <= number < bound else _none()
-
-
-def _decimal_text(text: str, type_: ColumnType) -> Decimal:
-    return _decimal(Decimal(_matching(_NUMBER, text)), type_)
 
 
 def _decimal(number: Decimal, type_: ColumnType) -> Decimal:
     context = Context(type_.precision, Emin=MIN_EMIN, Emax=MAX_EMAX)
     near = number.quantize(Decimal((0, (1,), -type_.scale)), context=context)
     return near if near == number else _none()
-
-
-def _floating_text(text: str, type_: ColumnType) -> float:
-    if _NOT_FINITE.fullmatch(text):
-        return float(text)
-    return _floating(Decimal(_matching(_NUMBER, text)), type_)
 
 
 def _floating(number: Decimal, type_: ColumnType) -> float:
@@ -177,44 +183,3 @@ def _floating(number: Decimal, type_: ColumnType) -> float:
         spellings = {str(short), repr(value)}
     exact = math.isfinite(value) and number in {Decimal(value), *map(Decimal, spellings)}
     return value if exact else _none()
-
-
-def _day(text: str, _type: ColumnType) -> date:
-    return date.fromisoformat(_matching(_DAY, text))
-
-
-def _instant(text: str, _type: ColumnType) -> datetime:
-    """The instant in a string. A string without an offset is in UTC. A day without a time is not accepted."""
-    time, offset = _time(text)
-    return datetime.fromisoformat(f"{time}{offset or '+00:00'}").astimezone(UTC)
-
-
-def _naive(text: str, _type: ColumnType) -> datetime:
-    time, offset = _time(text)
-    return _none() if offset else datetime.fromisoformat(time)
-
-
-def _time(text: str) -> tuple[str, str]:
-    """The time, truncated to the microsecond, and its offset. Further digits must be zeros."""
-    match = _TIME.fullmatch(text) or _none()
-    clock = re.sub(r"(\.\d{6})0+$", r"\1", match[2])
-    return f"{match[1]}T{clock}", (match[3] or "").upper()
-
-
-def _bytes(text: str, _type: ColumnType) -> bytes:
-    return bytes.fromhex(_matching(_BYTES, text))
-
-
-_TEXTS: Final[dict[Kind, Callable[[str, ColumnType], Any]]] = {
-    Kind.BOOLEAN: _boolean,
-    Kind.SHORT: _integer,
-    Kind.INT: _integer,
-    Kind.LONG: _integer,
-    Kind.DECIMAL: _decimal_text,
-    Kind.FLOAT: _floating_text,
-    Kind.DOUBLE: _floating_text,
-    Kind.NAIVE_DATE: _day,
-    Kind.NAIVE_DATETIME: _naive,
-    Kind.UTC_DATETIME: _instant,
-    Kind.BINARY: _bytes,
-}
