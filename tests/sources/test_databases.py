@@ -1,10 +1,15 @@
-"""Remedies for databases: each can be followed when its message appears."""
+"""Databases: each remedy can be followed when its message appears, and SQLite is copied exactly."""
 
+import sqlite3
+from contextlib import closing
+
+import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import UsageError
 from backstory.sources.databases.address import parse_address
 from backstory.sources.databases.copies import refuse_column
+from backstory.sources.databases.sqlite import copy_sqlite
 
 QUERY = "SELECT v::text FROM t"
 
@@ -21,3 +26,14 @@ def test_an_address_with_a_table_and_a_query_says_which_to_omit():
     with pytest.raises(UsageError) as told:
         parse_address("sqlite:///a.db?table=t", QUERY)
     assert told.value.remedy == "Omit `?table=` in the address, or omit `query=`."
+
+
+def test_every_integer_of_sqlite_is_copied(tmp_path):
+    """An integer column holds all 64-bit integers, the least one included."""
+    numbers = [(-(2**63),), (2**63 - 1,), (0,)]
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        connection.execute("CREATE TABLE t (n INTEGER)")
+        connection.executemany("INSERT INTO t VALUES (?)", numbers)
+        connection.commit()
+    copy = copy_sqlite(parse_address(f"sqlite://{tmp_path}/a.db?table=t"), {}, tmp_path)
+    assert pq.read_table(copy.path)["n"].to_pylist() == [number for (number,) in numbers]

@@ -111,10 +111,10 @@ def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -
     """
     parts = [
         part
-        for name in names
+        for name in map(quote_name, names)
         for part in (
-            *(f"sum(typeof({quote_name(name)}) = '{storage}')" for storage in _CLASSES),
-            f"sum(typeof({quote_name(name)}) = 'integer' AND abs({quote_name(name)}) > {_EXACT})",
+            *(f"sum(typeof({name}) = '{storage}')" for storage in _CLASSES),
+            f"sum(typeof({name}) = 'integer' AND {name} NOT BETWEEN -{_EXACT} AND {_EXACT})",
         )
     ]
     (row,) = connection.execute(f"SELECT {', '.join(parts)} FROM {source}")  # noqa: S608 - names are quoted
