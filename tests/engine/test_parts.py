@@ -70,6 +70,19 @@ def test_spilled_rows_are_unreadable_on_disk_and_gone_afterwards(tmp_path, monke
     assert not any(tmp_path.rglob("*"))
 
 
+def test_rows_that_are_dropped_leave_the_others():
+    """A file that is opened after a drop has its own name."""
+    one, two = pa.table({"k": [1]}), pa.table({"k": [2]})
+    with ExitStack() as kept:
+        spill = Spill(kept)
+        spill.put("a", one)
+        spill.put("b", one)
+        assert list(spill.rows("b")) == [one]
+        spill.drop("a")
+        spill.put("c", two)
+        assert [list(spill.rows(name)) for name in "cba"] == [[two], [one], []]
+
+
 def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
     """Rows are the same in both ways, and empty if there are none."""
     table = pa.table({"v": list(range(1_000))})

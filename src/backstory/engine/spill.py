@@ -35,7 +35,7 @@ class Spill:
         self._folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="backstory-rows-")))
         self._cipher = AESGCM(AESGCM.generate_key(256))
         self._files: dict[Any, BinaryIO] = {}
-        self._written = 0
+        self._written = self._opened = 0
         self._writer = ThreadPoolExecutor(1, "spill")
         self._waiting = deque[Future[None]]()
         kept.callback(self._close)
@@ -48,7 +48,8 @@ class Spill:
     def _write(self, name: Any, rows: pa.Table) -> None:
         file = self._files.get(name)
         if file is None:
-            file = self._files[name] = (self._folder / str(len(self._files))).open("w+b")
+            file = self._files[name] = (self._folder / str(self._opened)).open("w+b")
+            self._opened += 1
         count = max(1, AT_ONCE * len(rows) // max(1, rows.nbytes))
         for first in range(0, len(rows), count):
             sink = pa.BufferOutputStream()
