@@ -6,12 +6,14 @@ from functools import partial
 import pytest
 from datasets import Dataset, counts, e, lines, s
 
+from backstory.doors.odf import door
 from backstory.errors import UsageError
 
 APPEND, SNAPSHOT = "{kind: append}", "{kind: snapshot, primaryKey: [k]}"
 KV = "k STRING, v INT"
 POLLING = "{kind: url, url: data.csv}"
 INFERRED = "{kind: csv, header: true, inferSchema: true}"
+MORE = {"name": "more", "type": {"kind": "Option", "inner": {"kind": "String"}}}
 
 
 @pytest.fixture
@@ -361,18 +363,19 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
 
 
 @pytest.mark.parametrize(
-    ("statement", "words"),
+    ("statement", "words", "added"),
     [
-        ("ALTER TABLE {table} ADD COLUMN more STRING", ["more was added"]),
-        ("CALL backstory.system.rewrite_data_files(table => '{name}')", []),
+        ("ALTER TABLE {table} ADD COLUMN more STRING", ["more was added"], [MORE]),
+        ("CALL backstory.system.rewrite_data_files(table => '{name}')", [], []),
     ],
 )
-def test_what_another_program_wrote_is_a_note_once(dataset, statement, words):
-    """The next delivery reports another program's write. Moves of rows between files are not reported."""
+def test_what_another_program_wrote_is_a_note_once(dataset, statement, words, added):
+    """The next delivery reports it, except for moves of rows. `inspect` lists the columns that it added."""
     life = dataset(APPEND, KV)
     life.push("A,1")
     name = f"{life.namespace}.`{life.name}`"
     life.store.spark.sql(statement.format(name=name, table=f"backstory.{name}"))
+    assert door.inspect(life.store, life.name, namespace=life.namespace).schema["fields"][5:] == added
     notes = life.push("B,1").notes
     assert [word in note for word, note in zip(words, notes, strict=True)] == [True] * len(words)
     assert life.push("C,1").notes == ()

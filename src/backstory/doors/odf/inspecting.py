@@ -20,6 +20,7 @@ from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource, fold, r
 from backstory.doors.odf.receipts import Head
 from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
 from backstory.errors import UsageError
+from backstory.formats.rows import arrow_type
 from backstory.journal.chain import newest_block_in_files, read_blocks, snapshots_in_files
 from backstory.model.instant import iso
 from backstory.model.table import TableName
@@ -132,10 +133,12 @@ def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None
     fields = [
         field.with_nullable(field.name == dataset.columns.time) for field in dataset.columns.system_schema()
     ]
-    system = {field["name"]: field for field in data_schema_of(pa.schema(fields))["fields"]}
-    declared = {field["name"]: field for field in dataset.schema["fields"]}
-    names = [column.name for column in dataset.table.shape.columns]
-    return {**dataset.schema, "fields": [declared.get(name) or system[name] for name in names]}
+    shape = dataset.table.shape
+    # Columns that another program added are only in the table.
+    every = [*(pa.field(column.name, arrow_type(column.type)) for column in shape.columns), *fields]
+    known = {field["name"]: field for field in data_schema_of(pa.schema(every))["fields"]}
+    known |= {field["name"]: field for field in dataset.schema["fields"]}
+    return {**dataset.schema, "fields": [known[name] for name in shape.names]}
 
 
 def _head(head: Head) -> dict[str, Any] | None:
