@@ -4,10 +4,11 @@ import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from backstory.errors import Refused
+from backstory.errors import Failed, Refused
 from backstory.projects.files import copies, new_copies, times_of_copies
 
 
@@ -22,6 +23,15 @@ def taken(folder, source, at=""):
         (str(each.path.relative_to(folder)), each.at and each.at.isoformat()[:16])
         for each in copies(source, times_of_copies(source, at, "snapshot"), folder)
     ]
+
+
+def test_a_modification_in_no_year_of_the_calendar_is_refused(tmp_path, monkeypatch):
+    """File systems store more years than dates have."""
+    touch(tmp_path, "a.csv")
+    status = os.stat_result((*(tmp_path / "a.csv").stat()[:8], 300_000_000_000, 0))
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: status)
+    with pytest.raises(Failed, match="is not between the years 1 and 9999"):
+        taken(tmp_path, "a.csv", "file")
 
 
 def test_a_pattern_tells_the_time_of_each_file_and_passes_over_other_names(tmp_path):

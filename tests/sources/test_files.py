@@ -2,6 +2,7 @@
 
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -163,6 +164,15 @@ def test_modifications_are_rounded_to_milliseconds():
         1000,
     ]
     assert instant_text(instant_of_nanoseconds(-1)) == "1970-01-01T00:00:00.000Z"
+
+
+@pytest.mark.parametrize("seconds", [300_000_000_000, -300_000_000_000])
+def test_a_modification_in_no_year_of_the_calendar_is_refused(ask, cities, monkeypatch, seconds):
+    """File systems store more years than dates have."""
+    status = os.stat_result((*cities.stat()[:8], seconds, 0), {"st_mtime_ns": seconds * 10**9})
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: status)
+    with pytest.raises(Failed, match="is not between the years 1 and 9999"):
+        ask(cities.name)
 
 
 def test_a_state_survives_json():

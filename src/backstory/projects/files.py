@@ -20,6 +20,7 @@ from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.sources import templates
 from backstory.sources.databases.address import escape_name, is_database
+from backstory.sources.source import beyond_calendar
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
 NAMED: Final = 3  # the parts of a mark that a file keeps when it is moved
@@ -124,7 +125,7 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
         return []
     if times.fixed:
         return [FileCopy(path, None, _mark(path, folder)) for path in paths]
-    timed = sorted((datetime.fromtimestamp(path.stat().st_mtime, UTC), path) for path in paths)
+    timed = sorted((_modified_at(path), path) for path in paths)
     return [FileCopy(path, at, _mark(path, folder)) for at, path in timed]
 
 
@@ -158,6 +159,13 @@ def digest_of(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise source_changed(path.name) from None
+
+
+def _modified_at(path: Path) -> datetime:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except (OverflowError, ValueError):
+        raise beyond_calendar(path.name) from None
 
 
 def _mark(path: Path, folder: Path) -> str:

@@ -28,6 +28,7 @@ from backstory.sources.source import (
     Resource,
     SourceState,
     SystemTime,
+    beyond_calendar,
     instant_of_nanoseconds,
     instant_text,
     of_kind,
@@ -305,6 +306,8 @@ def _modification_time(path: Path, shown_name: str) -> datetime:
             return instant_of_nanoseconds(status.st_mtime_ns)
     except (FileNotFoundError, NotADirectoryError):
         pass
+    except OverflowError:
+        raise beyond_calendar(shown_name) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name is not valid"
         raise Failed(

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import structlog
 
-from backstory.errors import TryAgain
+from backstory.errors import Failed, TryAgain
 from backstory.observe import RETRIES
 
 # Random waits spread clients that failed at the same time, so that they do not all retry at once.
@@ -214,9 +214,21 @@ def instant_text(instant: datetime) -> str:
 
 
 def instant_of_nanoseconds(nanoseconds: int) -> datetime:
-    """The time that is `nanoseconds` after the start of 1970, rounded to milliseconds."""
+    """The time that is `nanoseconds` after the start of 1970, rounded to milliseconds.
+
+    Raises OverflowError for a time after the year 9999 or before the year 1.
+    """
     milliseconds = (nanoseconds + 500_000) // 1_000_000
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+
+
+def beyond_calendar(name: str) -> Failed:
+    """The error for a file whose modification time is after the year 9999 or before the year 1."""
+    return Failed(
+        "unreadable-file",
+        f"The modification time of {name} is not between the years 1 and 9999.",
+        "Set it to another time, for example with `touch`.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
