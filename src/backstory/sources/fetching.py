@@ -349,7 +349,7 @@ def fetch(step: FetchStep, context: FetchContext) -> Answer:
 
 
 def check(step: FetchStep) -> None:
-    """Raise UsageError if the scheme or the event time of the step is unsupported.
+    """Raise UsageError if the scheme, the path or the event time of the step is unsupported.
 
     No request is made. A scheme that comes from a template is not checked.
     """
@@ -367,6 +367,12 @@ def check(step: FetchStep) -> None:
             "event-time",
             "The event time of a FilesGlob cannot be FromMetadata.",
             "Use FromPath or FromSystemTime.",
+        )
+    if isinstance(step, GlobOfFiles) and (not Path(step.path).parts or "\0" in step.path):
+        raise UsageError(
+            "bad-path",
+            f"The path {step.path!r} of a FilesGlob names no files.",
+            "Write the files as a glob, such as data/*.csv.",
         )
     if isinstance(step.event_time, PathTime):
         check_format(step.event_time.timestamp_format)

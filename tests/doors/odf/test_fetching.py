@@ -68,3 +68,7 @@ def test_other_kinds_parse_and_are_refused_at_pull(step):
 def test_what_no_source_can_do_is_known_without_asking():
     with pytest.raises(UsageError):
         check(STEP.validate_python({"kind": "FilesGlob", "path": "*", "eventTime": "FromMetadata"}))
+
+    for path in ("", ".", "./", "a\0b"):
+        with pytest.raises(UsageError, match="names no files"):
+            check(STEP.validate_python({"kind": "FilesGlob", "path": path}))
