@@ -281,7 +281,7 @@ def test_a_disabled_source_takes_nothing(dataset):  # R82, D31
 
 
 def test_pushing_and_pulling_need_their_sources(dataset):  # section 3.6 B69, O15
-    """A push into a polling dataset is refused. A dataset without a source accepts any push."""
+    """A push into a polling dataset is refused. A dataset without a source reads each file by its name."""
     polling = dataset(APPEND, KV, fetch=POLLING)
     with polling.unchanged(), pytest.raises(UsageError, match="polling source only"):
         polling.push("A,1")
@@ -294,6 +294,14 @@ def test_pushing_and_pulling_need_their_sources(dataset):  # section 3.6 B69, O1
     bare.add(f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {bare.name}, kind: Root, metadata: []}}\n")
     assert bare.push("1,x", header="n,t").counts == counts(appended=1)
     assert bare.log() == ["0 s1 e1 1 x"]
+    files = {"b.csv": "n,t\n2,y\n", "c.ndjson": '{"n": 3, "t": "z"}\n', "d.xyz": ""}
+    paths = [bare.folder / name for name in files]
+    for path in paths:
+        path.write_text(files[path.name])
+    with bare.unchanged(), pytest.raises(UsageError, match=r"d\.xyz does not show the format"):
+        bare.push_files(*paths)
+    bare.push_files(*paths[:2])
+    assert bare.data("n", "t") == [(1, "x"), (2, "y"), (3, "z")]
 
 
 # Names

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import structlog
 from pydantic import TypeAdapter
@@ -17,6 +17,7 @@ from backstory.doors.odf.adding import add_one
 from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.inspecting import Inspected, inspect_table, list_entry, unreadable_entry
 from backstory.doors.odf.manifest.events import AddPushSource, Append, Csv, Read
+from backstory.doors.odf.options import InputFormat
 from backstory.doors.odf.polling import (
     IngestRequest,
     Poll,
@@ -183,16 +184,9 @@ def _plan_watermark(
     yield Plan(dataset.table, change, committing.note_of(file), finish, run.dry_run)
 
 
-FORMATS = {
-    "csv": "Csv",
-    "json": "Json",
-    "ndjson": "NdJson",
-    "geojson": "GeoJson",
-    "ndgeojson": "NdGeoJson",
-    "parquet": "Parquet",
-    "esrishapefile": "EsriShapefile",
-}
-ENDINGS = {"jsonl": "ndjson", "zip": "esrishapefile", **{name: name for name in FORMATS}}
+FORMATS: Final[tuple[str, ...]] = get_args(InputFormat)
+# Endings that differ from the names of their formats.
+ENDINGS: Final = {"jsonl": "ndjson", "zip": "esrishapefile"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,24 +205,23 @@ def push(
     """Ingest files into a dataset.
 
     The first error ends the push and is reported in the receipt. Commits of earlier files are kept. Raises
-    UsageError for an unknown source.
+    UsageError for an unknown source or format, before any file is ingested.
     """
     run = request.run()
     receipts: list[DatasetReceipt] = []
     head = committing.head_of(store, dataset)
     unchanged = unchanged_receipt(dataset, head)
-    source = source_of(dataset, pushed)
-    if source is None:
+    sources = sources_of(dataset, pushed)
+    if sources is None:
         return replace(unchanged, status="disabled", hint="the push source is disabled")
-    for path in pushed.files:
+    for path, source in zip(pushed.files, sources, strict=True):
         try:
             refuse_forbidden_queries(store, dataset.name, dataset.dataset)
             if not path.is_file():
                 raise Failed("not-found", f"There is no file {path}.", "Check its name.")
             fetched = FetchedFile(path, path.name, pushed.event_time, None)
-            read = _read_as(source, pushed.input_format)
             load_dataset = partial(registry.reload, store, dataset.name)
-            receipt, _ = deliver_file(store, dataset.name, load_dataset, read, fetched, run)
+            receipt, _ = deliver_file(store, dataset.name, load_dataset, source, fetched, run)
         except BackstoryError as error:
             return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
         receipts.append(log_notes(receipt))
@@ -237,10 +230,11 @@ def push(
     return replace(sum_up(receipts, unchanged), before=head.watermark)
 
 
-def source_of(dataset: RegisteredDataset, pushed: PushedFiles) -> AddPushSource | None:
-    """The push source for the files, or None if it is disabled.
+def sources_of(dataset: RegisteredDataset, pushed: PushedFiles) -> list[AddPushSource] | None:
+    """The push source for each file, or None if it is disabled.
 
-    A dataset without sources appends all rows, with a source named `auto` (section 3.6, B69).
+    A dataset without sources appends all rows, with a source named `auto` (section 3.6, B69). It reads each
+    file in the format that its name shows.
     """
     known, name = dataset.dataset, pushed.source_name
     if name is None and len(known.push) == 1:
@@ -249,16 +243,16 @@ def source_of(dataset: RegisteredDataset, pushed: PushedFiles) -> AddPushSource 
     if wanted in known.disabled_push:
         return None
     if wanted in known.push:
-        return known.push[wanted]
+        return [_read_as(known.push[wanted], pushed.input_format)] * len(pushed.files)
     if known.push or known.polling is not None:
         raise UsageError(
             "no-source",
             f"The dataset {known.name} has no push source {wanted}.",
             f"It has {', '.join(known.push) or 'a polling source only: use `backstory pull`'}.",
         )
-    format_ = pushed.input_format or _ending(pushed.files[0])
-    read = TypeAdapter(Read).validate_python(_reading(format_))
-    return AddPushSource(sourceName="auto", read=read, merge=Append())  # type: ignore[call-arg]
+    formats = [pushed.input_format or _format_of(path) for path in pushed.files]
+    auto = {"sourceName": "auto", "merge": {"kind": "Append"}}
+    return [AddPushSource.model_validate({**auto, "read": _reading(format_)}) for format_ in formats]
 
 
 def _reading(format_: str) -> dict[str, object]:
@@ -267,23 +261,24 @@ def _reading(format_: str) -> dict[str, object]:
             "unknown-format", f"There is no format {format_}.", f"Known are {', '.join(FORMATS)}."
         )
     header = {"header": True, "inferSchema": True} if format_ == "csv" else {}
-    return {"kind": FORMATS[format_], **header}
+    return {"kind": format_, **header}
 
 
-def _ending(path: Path) -> str:
+def _format_of(path: Path) -> str:
     ending = path.suffix.lower().removeprefix(".")
-    if ending not in ENDINGS:
+    format_ = ENDINGS.get(ending, ending)
+    if format_ not in FORMATS:
         raise UsageError(
             "unknown-format",
             f"The name {path.name} does not show the format.",
             f"Use `input_format=FORMAT`; formats are {', '.join(FORMATS)}.",
         )
-    return ENDINGS[ending]
+    return format_
 
 
 def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
     """The source with its schema, but read in this format instead of the manifest's format."""
-    if format_ is None or FORMATS.get(format_) == source.read.kind:
+    if format_ is None or format_ == source.read.kind.lower():
         return source
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
     read = TypeAdapter(Read).validate_python({**_reading(format_), **schema})
