@@ -59,12 +59,12 @@ def cache_of(store: IcebergStore, dataset: TableName) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DatasetFile:
-    """A file that was read for a dataset.
+    """A file to ingest into a dataset.
 
-    `after` is the dataset's number of polls when the source was fetched, or None for a push. `token`
-    identifies a repeated run. `read` has the file's rows. `frame` contains its rows after preprocess, or None
-    if no columns are known. `declared` is true if the manifest declares the columns. `content` is the digest
-    of a strict changelog's file. `dataset` loads the current dataset.
+    `dataset` loads the current dataset. `after` is the dataset's number of polls when the source was fetched,
+    or None for a push. The other fields are set once the file is read. `token` identifies a repeated run.
+    `read` has the file's rows. `frame` contains its rows after preprocess, or None if no columns are known.
+    `content` is the digest of a strict changelog's file.
     """
 
     store: IcebergStore
@@ -76,33 +76,27 @@ class DatasetFile:
     token: str | None = None
     read: StagedRows | None = None
     frame: "DataFrame | None" = None
-    declared: bool = False
     content: str | None = None
 
     @property
     def source_name(self) -> str:
-        """The name of the source."""
-        return name_of(self.source)
+        """The name of the source. A polling source has no name of its own."""
+        return getattr(self.source, "source_name", DEFAULT_SOURCE)
 
 
-def name_of(source: DatasetSource) -> str:
-    """The name of a source. A polling source has no name of its own."""
-    return getattr(source, "source_name", DEFAULT_SOURCE)
-
-
-def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
+def token_of(file: DatasetFile) -> str | None:
     """The token by which a file of a run is recognized if the run is repeated (R81).
 
     Without a run id, there is no token. The token contains the place of a polled file, or the name and
     content of a pushed file. The folder of a pushed file may differ when the run is repeated.
     """
-    if run.run_id is None:
+    if file.run.run_id is None:
         return None
-    place_or_content = fetch_hash(source)
+    place_or_content = fetch_hash(file.source)
     if place_or_content is None:
-        with fetched.path.open("rb") as file:
-            place_or_content = hashlib.file_digest(file, "sha3_256").hexdigest()
-    return f"{run.run_id} {name_of(source)} {fetched.name} {place_or_content}"
+        with file.fetched.path.open("rb") as content:
+            place_or_content = hashlib.file_digest(content, "sha3_256").hexdigest()
+    return f"{file.run.run_id} {file.source_name} {file.fetched.name} {place_or_content}"
 
 
 def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:

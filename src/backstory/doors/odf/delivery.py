@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import date, datetime
@@ -15,9 +15,8 @@ from backstory.doors.odf.batch import DeliveredSide, delivered_side, expected_co
 from backstory.doors.odf.columns import arrow_schema, declared_schema, typed_columns
 from backstory.doors.odf.file_rows import prepare_file, read_batch
 from backstory.doors.odf.manifest import events as odf
-from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.preprocess import keeps_order, refuse_failing_rows, run_query
-from backstory.doors.odf.receipts import COUNTS, DatasetReceipt, Head, PullRun, fetch_hash
+from backstory.doors.odf.receipts import COUNTS, DatasetReceipt, Head, fetch_hash
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.doors.odf.sides import LogMerge
 from backstory.engine.deliver import Plan, deliver
@@ -28,9 +27,7 @@ from backstory.formats.memory import translate_disk_errors
 from backstory.journal.chain import blocks, read_all_blocks
 from backstory.model.change import Change, Commit, exceeds
 from backstory.model.instant import iso
-from backstory.model.table import TableName
 from backstory.observe import time_stage
-from backstory.sources.source import FetchedFile
 from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
@@ -144,39 +141,27 @@ def refuse_lost_order(file: committing.DatasetFile) -> None:
         )
 
 
-def deliver_file(
-    store: IcebergStore,
-    name: TableName,
-    dataset: Callable[[], RegisteredDataset],
-    source: DatasetSource,
-    fetched: FetchedFile,
-    run: PullRun,
-    *,
-    after: int | None = None,
-) -> tuple[DatasetReceipt, bool]:
+def deliver_file(file: committing.DatasetFile) -> tuple[DatasetReceipt, bool]:
     """Ingest one file.
 
-    Returns the receipt, and whether there was a commit. There is no commit if nothing changed. `dataset`
-    loads the current dataset. `after` is the dataset's number of polls when the source was fetched. Raises
-    Refused for rows that would corrupt the log. Raises TryAgain if other writers always committed first or
-    the disk is full.
+    Returns the receipt, and whether there was a commit. There is no commit if nothing changed. Raises Refused
+    for rows that would corrupt the log. Raises TryAgain if other writers always committed first or the disk
+    is full.
     """
+    store, preprocess = file.store, file.source.preprocess
     with ExitStack() as resources:
-        resources.enter_context(translate_disk_errors(fetched.name))
+        resources.enter_context(translate_disk_errors(file.fetched.name))
         with time_stage("decode"):
-            rows, content = _read(store, dataset(), source, fetched, run, resources)
+            dataset = file.dataset()
+            rows, content = _read(file, dataset, resources)
         frame = None if rows is None else rows.frame
-        if frame is not None and source.preprocess is not None:
-            run.stage("Preprocessing data")
-            frame = resources.enter_context(run_query(store, frame, source.preprocess, name.schema))
-        declared = declared_schema(source.read) is not None
-        token = committing.token_of(source, fetched, run)
-        file = committing.DatasetFile(
-            store, source, fetched, run, dataset, after, token, rows, frame, declared, content
-        )
-        receipt, committed = deliver(store, [name], partial(_open_plan, file))
+        if frame is not None and preprocess is not None:
+            file.run.stage("Preprocessing data")
+            frame = resources.enter_context(run_query(store, frame, preprocess, dataset.name.schema))
+        file = replace(file, token=committing.token_of(file), read=rows, frame=frame, content=content)
+        receipt, committed = deliver(store, [dataset.name], partial(_open_plan, file))
         if committed:
-            committing.write_log(store, name)
+            committing.write_log(store, dataset.name)
         return receipt, committed
 
 
@@ -225,33 +210,31 @@ def _compare(ingestion: committing.Ingestion) -> Iterator[tuple[Change | None, D
 
 
 def _read(
-    store: IcebergStore,
-    dataset: RegisteredDataset,
-    source: DatasetSource,
-    fetched: FetchedFile,
-    run: PullRun,
-    resources: ExitStack,
+    file: committing.DatasetFile, dataset: RegisteredDataset, resources: ExitStack
 ) -> tuple[StagedRows | None, str | None]:
     """The rows of a file, and the digest of a strict changelog.
 
     The rows can be read until `resources` is closed. The rows are None for an empty file without declared
     columns.
     """
+    source, run = file.source, file.run
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
     steps = source.prepare if isinstance(source, odf.SetPollingSource) else ()
-    logs = committing.cache_of(store, dataset.name)
-    ready = prepare_file(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
+    logs = committing.cache_of(file.store, dataset.name)
+    ready = prepare_file(file.fetched.path, file.fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
     if isinstance(source.merge, odf.ChangelogStream) and source.merge.validation is odf.Validation.STRICT:
-        with ready.path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha3_256").hexdigest()
+        with ready.path.open("rb") as content_file:
+            content = hashlib.file_digest(content_file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
     schema = arrow_schema(declared) if declared else None
     expected = typed_columns(dataset.dataset, source)
     queried = source.preprocess is not None
-    read = read_batch(store, ready, source.read, schema, folder, expected, held=resources, queried=queried)
+    read = read_batch(
+        file.store, ready, source.read, schema, folder, expected, held=resources, queried=queried
+    )
     return read, content
 
 
@@ -285,7 +268,7 @@ def _merge(
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     file.run.stage("Merging data")
     columns = dataset.columns
-    inferred = not file.declared and file.source.preprocess is None
+    inferred = declared_schema(file.source.read) is None and file.source.preprocess is None
     with hold_settings(file.store.session):
         delivered = delivered_side(frame, file.source, columns, expected_columns(dataset), inferred=inferred)
     refuse_lost_order(file)

@@ -137,9 +137,8 @@ def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iter
     for fetched in poll.answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; a refetch downloads it again")
-        receipt, committed = deliver_file(
-            store, dataset.name, current, poll.source, fetched, run, after=after
-        )
+        file = committing.DatasetFile(store, poll.source, fetched, run, current, after)
+        receipt, committed = deliver_file(file)
         after += committed
         if not run.dry_run:
             forget(fetched, poll.context)
@@ -220,8 +219,8 @@ def push(
             if not path.is_file():
                 raise Failed("not-found", f"There is no file {path}.", "Check its name.")
             fetched = FetchedFile(path, path.name, pushed.event_time, None)
-            load_dataset = partial(registry.reload, store, dataset.name)
-            receipt, _ = deliver_file(store, dataset.name, load_dataset, source, fetched, run)
+            current = partial(registry.reload, store, dataset.name)
+            receipt, _ = deliver_file(committing.DatasetFile(store, source, fetched, run, current))
         except BackstoryError as error:
             return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
         receipts.append(log_notes(receipt))
