@@ -15,6 +15,7 @@ from typing import IO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic.alias_generators import to_camel
 
 from backstory.doors.odf.manifest import events as odf
 from backstory.engine.staging import (
@@ -46,17 +47,6 @@ from backstory.settings import Rights
 from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import IcebergStore
 
-# Options that were removed from the format: attribute, name, and former default (section 1.6).
-_REMOVED: Final = {
-    "comment": ("comment", None),
-    "enforce_schema": ("enforceSchema", True),
-    "ignore_leading_white_space": ("ignoreLeadingWhiteSpace", False),
-    "ignore_trailing_white_space": ("ignoreTrailingWhiteSpace", False),
-    "empty_value": ("emptyValue", ""),
-    "nan_value": ("nanValue", "NaN"),
-    "positive_inf": ("positiveInf", "Inf"),
-    "negative_inf": ("negativeInf", "-Inf"),
-}
 _SPELLED: Final = {"\\t": "\t"}
 
 TAIL_BYTES, TAIL_LINES = 2000, 10
@@ -86,8 +76,9 @@ def read_options(read: odf.Reader) -> Options:
 
 
 def _csv(read: odf.Csv, *, strict: bool) -> CsvOptions:
-    for attribute, (option, default) in _REMOVED.items():
-        if getattr(read, attribute) not in {None, default}:
+    for name, (default, _) in odf.REMOVED.items():
+        if getattr(read, name) not in {None, default}:
+            option = to_camel(name)
             raise unsupported_option(option, "it was removed from the format", "Remove it from `read`.")
     return CsvOptions(
         _SPELLED.get(read.separator, read.separator),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
+from pydantic.alias_generators import to_camel
 
 from backstory.documents import DocumentPath, nearest_name
 from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved_names
@@ -44,17 +45,6 @@ ANYBODY: Final = {"anonymous", "ftp"}
 EVERYBODY: Final = {"demo_key", "demo-key"}
 
 REQUIRED: Final = "Remove the Option; in ddlSchema, use NOT NULL."
-# Replacements for options that were removed from Csv (L9).
-REMOVED: Final = {
-    "comment": "filter such rows in preprocess",
-    "enforceSchema": "columns are matched by name when there is a header",
-    "ignoreLeadingWhiteSpace": "use ltrim in preprocess",
-    "ignoreTrailingWhiteSpace": "use rtrim in preprocess",
-    "emptyValue": "use nullif or coalesce in preprocess",
-    "nanValue": "read a text and cast it in preprocess",
-    "positiveInf": "read a text and cast it in preprocess",
-    "negativeInf": "read a text and cast it in preprocess",
-}
 
 
 def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
@@ -311,10 +301,10 @@ def _l9(subject: _LintedSource) -> Iterator[Finding]:
             yield (("merge", name), f"{name} belongs to older versions", "Remove it: it repeats the default.")
     if read.ddl_schema is not None:
         yield (("read", "ddlSchema"), "ddlSchema is the older form of a schema", "Use schema.")
-    for name, about in type(read).model_fields.items():
-        if name in read.model_fields_set and about.alias in REMOVED:
-            option = about.alias
-            yield (("read", option), f"{option} was removed from Csv", f"Instead: {REMOVED[option]}.")
+    for name, (_, instead) in odf.REMOVED.items():
+        if name in read.model_fields_set:
+            option = to_camel(name)
+            yield (("read", option), f"{option} was removed from Csv", f"Instead: {instead}.")
 
 
 def _l10(subject: _LintedSource) -> Iterator[Finding]:

@@ -318,6 +318,19 @@ class Csv(Reader, kind="Csv"):
     negative_inf: str | None = None
 
 
+# The former defaults and the replacements of options that were removed from Csv (section 1.6, L9).
+REMOVED: Final[Mapping[str, tuple[str | bool | None, str]]] = {
+    "comment": (None, "filter such rows in preprocess"),
+    "enforce_schema": (True, "columns are matched by name when there is a header"),
+    "ignore_leading_white_space": (False, "use ltrim in preprocess"),
+    "ignore_trailing_white_space": (False, "use rtrim in preprocess"),
+    "empty_value": ("", "use nullif or coalesce in preprocess"),
+    "nan_value": ("NaN", "read a text and cast it in preprocess"),
+    "positive_inf": ("Inf", "read a text and cast it in preprocess"),
+    "negative_inf": ("-Inf", "read a text and cast it in preprocess"),
+}
+
+
 class Json(Reader, kind="Json"):
     """An array of objects, at the root or at a dotted path."""
 
