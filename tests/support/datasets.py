@@ -65,6 +65,14 @@ def word(value: object) -> str:
     return str(value) or '""'
 
 
+def add_datasets(
+    store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False
+) -> list[receipts.Added]:
+    """Add every manifest in a file, or in a folder and its subfolders. The first error is raised."""
+    wanted = registry.find_datasets(registry.stored_datasets(store, namespace), [path])
+    return [adding.add_one(store, dataset, dry_run=dry_run) for dataset in wanted]
+
+
 @dataclass
 class Dataset:
     """A dataset, its manifest, and its delivered files.
@@ -120,7 +128,7 @@ class Dataset:
         """Add the manifest after these changes of its fields."""
         for name, value in changed.items():
             setattr(self, name, value)
-        [added] = adding.add(self.store, self.namespace, self.write_manifest(text))
+        [added] = add_datasets(self.store, self.namespace, self.write_manifest(text))
         return added
 
     def push(self, *texts: str, **options: Any) -> door.DatasetReceipt:

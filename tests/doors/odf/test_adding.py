@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, add_datasets
 from manifesting import dataset_of, folded, manifest, polling, push
 
 from backstory.doors.odf import adding, door
@@ -168,7 +168,7 @@ def test_r7_the_same_manifest_may_be_named_again(tmp_path):
 def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     """In one file, nothing is added. Of several files, only the second fails. Known datasets are updated."""
     texts = {name: manifest(push()).replace("cities", name) for name in ("lone", "acc/Lone", "towns")}
-    add, add_each = partial(adding.add, store, "odf_names"), partial(adding.add_each, store, "odf_names")
+    add, add_each = partial(add_datasets, store, "odf_names"), partial(adding.add_each, store, "odf_names")
     both = tmp_path / "both.yaml"
     both.write_text("---\n".join(texts.values()))
     with pytest.raises(UsageError, match=r"both\.yaml, line 15"):
@@ -203,7 +203,7 @@ def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_
 def test_schemes_that_no_source_has_are_refused_by_add(store, tmp_path):
     """Section 1.3: The scheme is checked before fetching, unless a template fills it in."""
     path = tmp_path / "cities.yaml"
-    add = partial(adding.add, store, "odf_names", path, dry_run=True)
+    add = partial(add_datasets, store, "odf_names", path, dry_run=True)
     path.write_text(manifest(polling(fetch="{kind: url, url: 's3://bucket/a.csv'}")))
     with pytest.raises(UsageError, match="cannot be fetched by s3"):
         add()

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from datasets import add_datasets
 
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.registry import LogColumns
@@ -76,7 +77,7 @@ def test_operations_as_letters_and_back(spark):  # O2
 
 
 def test_an_old_table_is_ingested_as_a_changelog(store, old, tmp_path):  # R88
-    from backstory.doors.odf import adding, door
+    from backstory.doors.odf import door
 
     events = encode_log(old, OBSERVED, ["city"], EventEncoding.OP).toArrow().to_pylist()
     ranks = {city: number for number, (_, _, city, _) in enumerate(rows(OLD)[:2])}
@@ -108,7 +109,7 @@ content:
             - {name: population, type: Int64}
       merge: {kind: ChangelogStream, primaryKey: [city]}
 """)
-    adding.add(store, "imports", tmp_path / "new.yaml")
+    add_datasets(store, "imports", tmp_path / "new.yaml")
     receipt = door.ingest(
         store,
         "imported",

@@ -18,7 +18,6 @@ from backstory.doors.odf.receipts import Added
 from backstory.doors.odf.registry import (
     SCHEMA,
     RegisteredDataset,
-    find_datasets,
     log_columns,
     properties_of,
     read_datasets,
@@ -33,15 +32,6 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape
 from backstory.stores.iceberg.schema import columns_from
 from backstory.stores.iceberg.store import IcebergStore, load
-
-
-def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
-    """Add every manifest in a file, or in a folder and its subfolders.
-
-    Raises UsageError if a manifest is invalid.
-    """
-    datasets = find_datasets(registry.stored_datasets(store, namespace), [path])
-    return [add_one(store, dataset, dry_run=dry_run) for dataset in datasets]
 
 
 def add_each(
