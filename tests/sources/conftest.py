@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from web import serving
 
+from backstory.sources import source
 from backstory.sources.fetching import fetch
-from backstory.sources.source import FetchContext, GlobOfFiles, Policy, Resource
+from backstory.sources.source import FetchContext, GlobOfFiles, Resource
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
-AT_ONCE = Policy(attempts=3, delay=0.001)
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,13 @@ def no_proxies(monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """Three attempts, with almost no waits in between."""
+    monkeypatch.setattr(source, "ATTEMPTS", 3)
+    monkeypatch.setattr(source, "DELAY", 0.001)
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def web():
 @pytest.fixture
 def asking(tmp_path):
     """The first pull of a dataset whose manifest is in the test's folder."""
-    return FetchContext(NOW, tmp_path, tmp_path / "cache" / "demo", {}, retry=AT_ONCE)
+    return FetchContext(NOW, tmp_path, tmp_path / "cache" / "demo", {})
 
 
 @pytest.fixture

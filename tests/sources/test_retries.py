@@ -10,9 +10,8 @@ from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.observe import RETRIES
-from backstory.sources.source import Policy, Unreachable, retry_requests, seconds_of
-
-QUICK = Policy(attempts=4, delay=0.001)
+from backstory.sources import source
+from backstory.sources.source import Unreachable, retry_requests, seconds_of, wait_after
 
 
 def failing(*errors):
@@ -31,34 +30,29 @@ def unreachable(retry_after=None):
     return Unreachable("unreachable", "The server is away.", "Try again later.", retry_after)
 
 
-def test_waits_grow():
-    policy = Policy(delay=2.0)
+def test_waits_grow(monkeypatch):
+    monkeypatch.setattr(source, "DELAY", 2.0)
     for failed, whole in ((1, 2), (2, 4), (3, 8), (4, 16)):
-        waits = [policy.wait(failed) for _ in range(200)]
+        waits = [wait_after(failed) for _ in range(200)]
 
         assert all(whole / 2 <= wait <= whole for wait in waits)
         assert len(set(waits)) > 100
 
 
-def test_no_wait_is_longer_than_the_longest():
-    assert Policy(delay=50.0).wait(9) == 120.0
-
-
-def test_the_default_policy():
-    policy = Policy()
-
-    assert (policy.attempts, policy.delay) == (4, 0.5)
+def test_no_wait_is_longer_than_the_longest(monkeypatch):
+    monkeypatch.setattr(source, "DELAY", 50.0)
+    assert wait_after(9) == 120.0
 
 
 def test_it_is_tried_again_until_it_works():
-    assert retry_requests(QUICK, failing(unreachable(), TryAgain("busy", "Busy."))) == "done"
+    assert retry_requests(failing(unreachable(), TryAgain("busy", "Busy."))) == "done"
 
 
 def test_in_the_end_it_gives_up():
     with pytest.raises(TryAgain) as caught:
-        retry_requests(QUICK, failing(*[unreachable()] * 9))
+        retry_requests(failing(*[unreachable()] * 9))
 
-    assert caught.value.message == "The server is away (4 attempts)."
+    assert caught.value.message == "The server is away (3 attempts)."
     assert (caught.value.code, caught.value.remedy) == ("unreachable", "Try again later.")
 
 
@@ -67,7 +61,7 @@ def test_in_the_end_it_gives_up():
 )
 def test_only_what_may_succeed_later_is_tried_again(error):
     with pytest.raises(type(error)) as caught:
-        retry_requests(QUICK, failing(error))
+        retry_requests(failing(error))
     assert caught.value is error
 
 
@@ -75,13 +69,13 @@ def test_every_attempt_is_seen():
     before = RETRIES._value.get()
 
     with capture_logs() as lines, pytest.raises(TryAgain):
-        retry_requests(QUICK, failing(*[unreachable()] * 9))
+        retry_requests(failing(*[unreachable()] * 9))
 
-    assert [line["attempt"] for line in lines] == [1, 2, 3, 4]
+    assert [line["attempt"] for line in lines] == [1, 2, 3]
     assert {(line["log_level"], line["code"]) for line in lines} == {("warning", "unreachable")}
-    assert lines[0]["event"] == "attempt 1 of 4 failed, trying again in 0.0 s: The server is away."
+    assert lines[0]["event"] == "attempt 1 of 3 failed, trying again in 0.0 s: The server is away."
     assert "giving up" in lines[-1]["event"]
-    assert RETRIES._value.get() - before == 3
+    assert RETRIES._value.get() - before == 2
 
 
 @pytest.fixture
@@ -93,13 +87,13 @@ def pauses(monkeypatch):
 
 
 def test_a_server_that_asks_for_a_pause_gets_it(pauses):
-    assert retry_requests(QUICK, failing(unreachable(7.0))) == "done"
+    assert retry_requests(failing(unreachable(7.0))) == "done"
     assert pauses == [7.0]
 
 
 def test_a_pause_that_is_too_long_is_not_waited_for():
     with pytest.raises(TryAgain) as caught:
-        retry_requests(QUICK, failing(unreachable(3600.0)))
+        retry_requests(failing(unreachable(3600.0)))
 
     assert caught.value.message == "The server is away (1 attempt; the server asks for a pause of 3600 s)."
 

@@ -8,7 +8,8 @@ import pytest
 from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain
-from backstory.sources.source import Policy, Resource
+from backstory.sources import source
+from backstory.sources.source import Resource
 
 BODY = bytes(range(256)) * 40
 WHOLE = Play(BODY, etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT", ranges=True)
@@ -196,7 +197,8 @@ def test_an_interrupt_leaves_nothing(web, ask, asking):
     assert list(asking.cache.iterdir()) == []
 
 
-def test_one_attempt_is_one(web, ask):
+def test_one_attempt_is_one(web, ask, monkeypatch):
+    monkeypatch.setattr(source, "ATTEMPTS", 1)
     with pytest.raises(TryAgain):
-        ask(Resource(web.play("/a", CUT)), retry=Policy(attempts=1))
+        ask(Resource(web.play("/a", CUT)))
     assert len(web.seen) == 1

@@ -58,7 +58,7 @@ def _download(
         return size
 
     try:
-        size = retry_requests(context.retry, attempt)
+        size = retry_requests(attempt)
         data = part.with_suffix(".data").name
         point = Savepoint(datetime.now(UTC), request_digest, None, None, data, size)
         return point, savepoint.save(place, point, part)

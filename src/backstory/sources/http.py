@@ -419,7 +419,7 @@ def _download(
 
     try:
         with new_client() as client:
-            headers = retry_requests(context.retry, attempt)
+            headers = retry_requests(attempt)
         if headers is None:
             savepoint.discard(place)
             return None

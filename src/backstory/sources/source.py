@@ -23,23 +23,12 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The number of attempts, and the waits between attempts.
-
-    Attributes:
-        attempts: the maximum number of attempts; 1 means no retry.
-        delay: the longest wait after the first attempt, in seconds; it doubles with each further attempt.
-        longest: the longest wait, in seconds; if a server requests more, retrying stops.
-    """
-
-    attempts: int = 4
-    delay: float = 0.5
-    longest: float = 120.0
-
-    def wait(self, failed: int) -> float:
-        """The seconds to wait after `failed` attempts (at least 1)."""
-        return min(self.delay * 2.0 ** (failed - 1) * DICE.uniform(0.5, 1.0), self.longest)
+# The maximum number of attempts.
+ATTEMPTS: Final = 4
+# The longest wait after the first attempt, in seconds. It doubles with each further attempt.
+DELAY: Final = 0.5
+# The longest wait, in seconds. If a server requests more, retrying stops.
+LONGEST: Final = 120.0
 
 
 class Unreachable(TryAgain):
@@ -60,10 +49,15 @@ def broken_transfer(name: str, size: int) -> Unreachable:
     )
 
 
-def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
+def wait_after(failed: int) -> float:
+    """The seconds to wait after `failed` attempts (at least 1)."""
+    return min(DELAY * 2.0 ** (failed - 1) * DICE.uniform(0.5, 1.0), LONGEST)
+
+
+def retry_requests(act: Callable[[], Result]) -> Result:
     """Call `act` until it succeeds, and return its result.
 
-    Raises TryAgain after the last attempt, or if the server requests a longer wait than the policy allows.
+    Raises TryAgain after the last attempt, or if the server requests a longer wait than `LONGEST`.
     Other errors are not retried. Each failed attempt is logged, and each retry is counted as a metric.
     """
     for number in count(1):
@@ -71,9 +65,9 @@ def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
             return act()
         except TryAgain as error:
             pause = getattr(error, "retry_after", None) or 0.0
-            wait = max(policy.wait(number), pause)
-            last = number >= policy.attempts or wait > policy.longest
-            _tell(error, number, policy, None if last else wait)
+            wait = max(wait_after(number), pause)
+            last = number >= ATTEMPTS or wait > LONGEST
+            _tell(error, number, None if last else wait)
             if last:
                 raise _final_error(error, number, pause) from None
         RETRIES.inc()
@@ -98,10 +92,10 @@ def seconds_of(retry_after: str | None) -> float | None:
     return max(0.0, (then - datetime.now(UTC)).total_seconds())
 
 
-def _tell(error: TryAgain, number: int, policy: Policy, wait: float | None) -> None:
+def _tell(error: TryAgain, number: int, wait: float | None) -> None:
     next_step = "giving up" if wait is None else f"trying again in {wait:.1f} s"
     log.warning(
-        f"attempt {number} of {policy.attempts} failed, {next_step}: {error.message}",
+        f"attempt {number} of {ATTEMPTS} failed, {next_step}: {error.message}",
         code=error.code,
         attempt=number,
     )
@@ -305,7 +299,6 @@ class FetchContext:
         refetch: whether kept downloads are ignored.
         fetch_uncacheable: whether to fetch from a source that does not report whether it changed.
         progress: called with the stage, the bytes so far, and the total bytes if known.
-        retry: the retry policy for an unreachable server.
         unpacked_limit: the maximum size of an unpacked answer in bytes, or None for the general limit.
     """
 
@@ -320,5 +313,4 @@ class FetchContext:
     refetch: bool = False
     fetch_uncacheable: bool = False
     progress: Progress = ignore_progress
-    retry: Policy = field(default_factory=Policy)
     unpacked_limit: int | None = None
