@@ -236,7 +236,6 @@ def test_an_empty_list_of_compared_columns_has_no_finding(tmp_path):
         (MICROS, True),
         (pa.timestamp("ns"), True),
         (pa.int32(), True),
-        (pa.uint8(), True),
         (pa.string(), True),
         (pa.null(), True),
         (pa.bool_(), False),

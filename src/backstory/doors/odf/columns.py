@@ -46,23 +46,18 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
     "Binary": pa.binary(),
 }
 
-# The Open Data Fabric types for Arrow's types without parameters.
+# The Open Data Fabric types for the Arrow types without parameters that Spark has.
 FROM_ARROW: Final[Mapping[pa.DataType, odf.DataType]] = {
     pa.bool_(): odf.Bool(),
     pa.int8(): odf.Int8(),
     pa.int16(): odf.Int16(),
     pa.int32(): odf.Int32(),
     pa.int64(): odf.Int64(),
-    pa.uint8(): odf.UInt8(),
-    pa.uint16(): odf.UInt16(),
-    pa.uint32(): odf.UInt32(),
-    pa.uint64(): odf.UInt64(),
-    pa.float16(): odf.Float16(),
     pa.float32(): odf.Float32(),
     pa.float64(): odf.Float64(),
-    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), odf.String()),
-    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), odf.Binary()),
-    **dict.fromkeys((pa.date32(), pa.date64()), odf.Date()),
+    pa.string(): odf.String(),
+    pa.binary(): odf.Binary(),
+    pa.date32(): odf.Date(),
     pa.null(): odf.Null(),
 }
 UNITS: Final = {
@@ -180,13 +175,11 @@ def _is_empty(datatype: odf.DataType) -> bool:
     return False
 
 
-def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: C901, PLR0911 - a branch for each family
+def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch for each family
     """The type of a field, derived from its Arrow type."""
     arrow = field.type
     if arrow in FROM_ARROW:
         return FROM_ARROW[arrow]
-    if kind_of.is_dictionary(arrow):
-        return _from_arrow(pa.field(field.name, arrow.value_type))
     if kind_of.is_decimal(arrow):
         return odf.Decimal(precision=arrow.precision, scale=arrow.scale)
     if kind_of.is_timestamp(arrow):
@@ -195,17 +188,11 @@ def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: C901, PLR0911 - a bra
         return odf.Time(unit=UNITS[arrow.unit])
     if kind_of.is_duration(arrow):
         return odf.Duration(unit=UNITS[arrow.unit])
-    if kind_of.is_fixed_size_binary(arrow):
-        return odf.Binary.model_validate({"fixedLength": arrow.byte_width})
     if kind_of.is_map(arrow):
         key, _ = unwrap_option(type_of(arrow.key_field))
         return odf.Map.model_validate({"keyType": key, "valueType": type_of(arrow.item_field)})
-    if kind_of.is_list(arrow) or kind_of.is_large_list(arrow):
+    if kind_of.is_list(arrow):
         return odf.List.model_validate({"itemType": type_of(arrow.value_field)})
-    if kind_of.is_fixed_size_list(arrow):
-        return odf.List.model_validate(
-            {"itemType": type_of(arrow.value_field), "fixedLength": arrow.list_size}
-        )
     if kind_of.is_struct(arrow):
         fields = tuple(odf.DataField(name=child.name, type=type_of(child)) for child in arrow)
         return odf.Struct(fields=fields)
