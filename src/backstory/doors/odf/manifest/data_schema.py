@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -61,33 +62,19 @@ class ManifestPart(BaseModel):
         def kind(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AnyCase:
-    """A marker for words with three spellings: `SetInfo`, `setInfo` and `setinfo` are the same."""
+def any_case(*names: str) -> BeforeValidator:
+    """Accept three spellings of these names: `SetInfo`, `setInfo` and `setinfo` are the same."""
+    known = {name.lower(): name for name in names}
 
-    names: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Replace any spelling by the name before pydantic validates it."""
-        return core_schema.no_info_before_validator_function(self._canonical_name, handler(source))
-
-    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
-        """List all spellings in the JSON Schema, for editors."""
-        return {"type": "string", "enum": spellings(self.names)}
-
-    def _canonical_name(self, value: Any) -> Any:
-        known = {name.lower(): name for name in self.names}
+    def canonical_name(value: Any) -> Any:
         return known.get(value.lower(), value) if isinstance(value, str) else value
 
-
-def any_case(*names: str) -> AnyCase:
-    """Accept the three spellings of these names."""
-    return AnyCase(names)
+    return BeforeValidator(canonical_name, json_schema_input_type=Literal[*spellings(names)])
 
 
-def any_case_of(enum: type[StrEnum]) -> AnyCase:
+def any_case_of(enum: type[StrEnum]) -> BeforeValidator:
     """Accept the three spellings of the words of an enumeration."""
-    return AnyCase(tuple(word.value for word in enum))
+    return any_case(*(word.value for word in enum))
 
 
 def spellings(names: Sequence[str]) -> list[str]:
