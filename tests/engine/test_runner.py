@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from backstory.engine import tasks
 from backstory.engine.plans import LocalSide, PlanTerms, Side, SideRows
 from backstory.engine.runner import IN_TASKS, NOT_HERE, run_plan
-from backstory.engine.tasks import Wire, names_by_type
+from backstory.engine.tasks import Wire
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import RowBatches
@@ -184,7 +184,7 @@ def test_a_frame_that_is_too_large_is_for_tasks(store):
 
 def test_columns_of_one_type_are_shared_between_kinds():
     wire = Wire(KINDS)
-    assert names_by_type(KINDS[PAIRS].types) == ["int64 1", "int64 2"]
+    assert wire.columns(PAIRS) == ["0 1", "0 2"]
     assert len(wire.schema) == 2 + 4  # two whole numbers, a text and a list, beside the head
     empty = list(wire.encode(PartPlan()))
     assert [batch.num_rows for batch in empty] == [1]

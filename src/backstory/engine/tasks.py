@@ -43,6 +43,7 @@ from backstory.stores.iceberg.frames import (
     buckets_for,
     bytes_of,
     is_kept,
+    shared_names,
     side_rows,
     tag_sides,
 )
@@ -59,16 +60,6 @@ KIND, SUMS = "kind", "sums"
 # The kind of the row with the sums of a part.
 SUM: Final = -1
 ROWS_IN_BATCH: Final = 1 << 16
-
-
-def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
-    """A name for each column, from its type and its number among the columns of that type."""
-    counts: Counter[str] = Counter()
-    names = []
-    for type_ in types:
-        counts[str(type_)] += 1
-        names.append(f"{type_} {counts[str(type_)]}")
-    return names
 
 
 @dataclass(frozen=True)
@@ -92,24 +83,24 @@ class Wire:
         return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
 
     @cached_property
-    def _shared_columns(self) -> dict[str, tuple[str, pa.DataType]]:
-        """The name and type of each shared column, by type and number."""
-        types = {
-            name: type_
-            for schema in self._schemas.values()
-            for name, type_ in zip(names_by_type(schema.types), schema.types, strict=True)
+    def _columns(self) -> dict[str, dict[str, pa.DataType]]:
+        """For each kind, the shared columns of its rows with their types, in the order of its schema."""
+        known: dict[str, int] = {}
+        return {
+            kind: dict(zip(shared_names(map(str, schema.types), known), schema.types, strict=True))
+            for kind, schema in self._schemas.items()
         }
-        return {name: (f"c{place}", type_) for place, (name, type_) in enumerate(types.items())}
 
     def columns(self, kind: str) -> list[str]:
         """The shared columns of one kind's rows, in the order of that kind's schema."""
-        return [self._shared_columns[name][0] for name in names_by_type(self._schemas[kind].types)]
+        return [*self._columns[kind]]
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the form as an Arrow schema."""
         head = [(KIND, pa.int32()), (SUMS, pa.binary())]
-        return pa.schema([*head, *self._shared_columns.values()])
+        columns = {name: type_ for own in self._columns.values() for name, type_ in own.items()}
+        return pa.schema([*head, *columns.items()])
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
         """Convert the result of a part to this form."""

@@ -27,7 +27,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
 UPDATED_IN: Final = "_last_updated_sequence_number"
 FIELD_IDS: Final = {ROW_ID: 2147483540, UPDATED_IN: 2147483539}
@@ -90,7 +90,7 @@ def tag_sides(sides: "Mapping[str, DataFrame]") -> "tuple[DataFrame, dict[str, l
     The n-th column of a type is the same column for every side.
     """
     types: dict[str, int] = {}
-    shared = {side: list(_shared_names(frame.schema, types)) for side, frame in sides.items()}
+    shared = {side: list(shared_names(_types_of(frame), types)) for side, frame in sides.items()}
     frames = (
         frame.toDF(*shared[side]).selectExpr(f"{number} AS {quote(SIDE)}", "*")
         for number, (side, frame) in enumerate(sides.items())
@@ -118,8 +118,7 @@ def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     """The rows of several frames, collected in one query."""
     if len(sides) == 1:  # the names of its columns may differ only in case
         ((side, frame),) = sides.items()
-        names = list(_shared_names(frame.schema, {}))
-        return {side: arrow_of(frame.toDF(*names)).rename_columns(frame.columns)}
+        return {side: arrow_of(frame.toDF(*shared_names(_types_of(frame), {}))).rename_columns(frame.columns)}
     together, shared = tag_sides(sides)
     rows = arrow_of(together)
     return {
@@ -128,11 +127,18 @@ def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     }
 
 
-def _shared_names(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
-    """A name for each column, made of two numbers: its type's, and its own among the columns of that type."""
+def _types_of(frame: "DataFrame") -> list[str]:
+    return [field.dataType.simpleString() for field in frame.schema]
+
+
+def shared_names(types: Iterable[str], numbers: dict[str, int]) -> Iterator[str]:
+    """A name for each column, made of two numbers: its type's, and its own among the columns of that type.
+
+    `numbers` has the numbers of known types, and is extended by new types.
+    """
     seen: Counter[int] = Counter()
-    for field in fields:
-        number = types.setdefault(field.dataType.simpleString(), len(types))
+    for type_ in types:
+        number = numbers.setdefault(type_, len(numbers))
         seen[number] += 1
         yield f"{number} {seen[number]}"
 
