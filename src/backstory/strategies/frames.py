@@ -4,7 +4,7 @@ NaN equals NaN and 0.0 equals -0.0 in Spark. Maps have no order. Events are sort
 and no single task has to process a large number of events.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from backstory.spark.versions import persist_on_disk
-from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, sort_columns
+from backstory.strategies.events.sides import OP, PLACE, TIME, sort_columns
 from backstory.strategies.events.terms import EventTerms
 
 if TYPE_CHECKING:
@@ -97,16 +97,26 @@ ROWS_IN_PARTITION: Final = 100_000
 OFFSET: Final = "offset"
 
 
-def struct_field(struct: str, name: str) -> "Column":
-    """A field of a struct. Its name may contain dots."""
-    return sf.col(struct).getField(name)
+def side_columns(op: "Column", time: "Column", place: "Column", data: "Iterable[Column]") -> "list[Column]":
+    """The columns of a side: operation, time and place, then the data columns as `c0`, `c1` and so on.
+
+    The columns' own names may contain dots, or differ only in case.
+    """
+    system = [op.cast("int").alias(OP), time.alias(TIME), place.cast("long").alias(PLACE)]
+    return [*system, *(value.alias(f"c{number}") for number, value in enumerate(data))]
 
 
-def sort_order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
-    """The columns by which events are sorted. `row_fields` are the fields of `ROW`."""
-    names = sort_columns(terms, [field.name for field in row_fields if not holds_map(field.dataType)])
-    system = {OP, TIME, LEAD, PLACE}
-    return [(sf.col(name) if name in system else struct_field(ROW, name)).asc_nulls_first() for name in names]
+def number_data(events: "DataFrame", count: int) -> "DataFrame":
+    """Events, with the names `c0`, `c1` and so on for their last `count` columns, which are the data."""
+    system = events.columns[: len(events.columns) - count]
+    return events.toDF(*system, *(f"c{number}" for number in range(count)))
+
+
+def sort_order(terms: EventTerms, data: Sequence[Any]) -> "list[Column]":
+    """The columns by which events are sorted. `data` are the fields of the data columns."""
+    numbers = {field.name: f"c{number}" for number, field in enumerate(data)}
+    names = sort_columns(terms, [field.name for field in data if not holds_map(field.dataType)])
+    return [sf.col(numbers.get(name, name)).asc_nulls_first() for name in names]
 
 
 @contextmanager

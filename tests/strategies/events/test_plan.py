@@ -24,15 +24,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from backstory.doors.odf.sides import DELIVERED, LOGGED, flatten_data, nest_data, plan_part
+from backstory.doors.odf.sides import DELIVERED, LOGGED, plan_part
 from backstory.engine.plans import PlanTerms, Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
 from backstory.strategies.events.plan import EVENTS, EventSummary, events_schema, plan_events
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by, sorted_places
+from backstory.strategies.events.sides import OP, PLACE, TIME, parted_by, sorted_places
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
-from backstory.strategies.frames import close_gaps, number_events, sort_order
+from backstory.strategies.frames import close_gaps, number_data, number_events, sort_order
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
 
@@ -48,8 +48,8 @@ SIDES = StructType(
     [
         StructField(OP, IntegerType()),
         StructField(TIME, TimestampType()),
-        StructField(ROW, FIELDS),
         StructField(PLACE, LongType()),
+        *(StructField(f"c{number}", field.dataType) for number, field in enumerate(FIELDS)),
     ]
 )
 INSTANT = pa.timestamp("us", "UTC")
@@ -139,23 +139,23 @@ def test_the_plan_gives_the_rules_events(name, parts):
 @contextmanager
 def in_tasks(store, logged, came, terms, moment):
     """The plan of two frames in Spark's tasks: its outcome, and its events as a frame."""
-    sides = {DELIVERED: Side(SIDE, lambda: flatten_data(came, FIELDS))}
+    sides = {DELIVERED: Side(SIDE, lambda: came)}
     if logged is not None and terms.looks_back:
         meets = None if terms.strategy is Strategy.SNAPSHOT else DELIVERED
-        sides[LOGGED] = Side(SIDE, lambda: flatten_data(logged, FIELDS), meets=meets)
+        sides[LOGGED] = Side(SIDE, lambda: logged, meets=meets)
     key = parted_by(terms) if terms.looks_back else ()
     plan = partial(plan_part, terms, moment, ())
     terms = PlanTerms(store, TableName("odf", "events"), sides, key, {EVENTS: events_schema(SIDE)}, plan)
     with ExitStack() as kept:
         planned = plan_in_tasks(terms, kept)
         rows = planned.rows(EVENTS)
-        yield EventSummary.of(planned.sums), None if rows is None else nest_data(rows, FIELDS)
+        yield EventSummary.of(planned.sums), None if rows is None else number_data(rows, len(FIELDS))
 
 
 def by_tasks(store, lives, deliveries, moment, partitions):
     """The same in tasks, with Spark's offsets."""
     logged, delivered = (
-        [(op, time, tuple(values.values()), place) for op, time, place, values in rows]
+        [(op, time, place, *values.values()) for op, time, place, values in rows]
         for rows in sides_of(lives, deliveries)
     )
     came = frame(store.spark, delivered).repartition(partitions)
@@ -165,9 +165,10 @@ def by_tasks(store, lives, deliveries, moment, partitions):
         bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
         if events is not None:
             with number_events(events, made.rows, sort_order(lives.terms, FIELDS), 0) as placed:
-                rows = placed.orderBy("offset").select(OP, TIME, ROW, "offset").collect()
+                rows = placed.orderBy("offset").collect()
     for row in rows:
-        found[row[ROW]["d"]].append(told(row[OP], row[TIME], row[ROW].asDict()))
+        values = {name: row[f"c{number}"] for number, name in enumerate(COLUMNS)}
+        found[values["d"]].append(told(row[OP], row[TIME], values))
     return found, bad, made.counts, [row["offset"] for row in rows]
 
 
@@ -224,10 +225,7 @@ def test_keys_of_floats_are_one_wherever_they_are_planned(store):
     parts = [key_parts(rows, ["x"], 16).tolist() for rows in values]
     assert parts[0] == parts[1]
     assert plan_events(*values, terms, moment).counts["unchanged"] == 3
-    frames = [
-        frame(store.spark, [(op, time, row, place) for op, time, place, row in each])
-        for each in (stored, came)
-    ]
+    frames = [frame(store.spark, [(*system, *values) for *system, values in each]) for each in (stored, came)]
     with in_tasks(store, *frames, terms, moment) as (made, _):
         assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
@@ -244,7 +242,7 @@ def test_gaps_between_partitions_are_closed(spark):
 @pytest.mark.parametrize("partitions", [1, 3, 20])
 def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  # R15, R96
     monkeypatch.setattr("backstory.strategies.frames.ROWS_IN_PARTITION", 40)
-    rows = [(0, second(n % 7), (n % 5, str(n % 11), None, float(n % 3)), n) for n in range(300)]
+    rows = [(0, second(n % 7), n, n % 5, str(n % 11), None, float(n % 3)) for n in range(300)]
     with (
         in_tasks(
             store,
@@ -259,5 +257,5 @@ def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  #
         found = placed.orderBy("offset").collect()
     assert [row["offset"] for row in found] == list(range(7, 307))
     assert [row[TIME] for row in found] == sorted(row[TIME] for row in found)
-    keys = [(row[TIME], row[ROW]["d"], row[ROW]["k"].encode(), row[ROW]["x"]) for row in found]
+    keys = [(row[TIME], row["c0"], row["c1"].encode(), row["c3"]) for row in found]
     assert keys == sorted(keys)

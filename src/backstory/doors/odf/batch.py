@@ -29,8 +29,8 @@ from backstory.stores.iceberg.literals import cast_as_shown, quote
 from backstory.stores.iceberg.schema import column_type
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.port import TableLike
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
-from backstory.strategies.frames import holds_map
+from backstory.strategies.events.sides import OP, PLACE, TIME
+from backstory.strategies.frames import holds_map, side_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -479,14 +479,13 @@ def delivered_side(
     if time is not None and time.unreadable is not None:
         op = sf.when(time.unreadable, sf.lit(UNREADABLE)).otherwise(op)
     require_fields(len(data), "Rows" if time is None else "Rows with nothing but a time")
-    row_values = (values.get(f.name, sf.col(quote(f.name))).cast(f.dataType).alias(f.name) for f in data)
-    sides = {
-        OP: op,
-        TIME: time.value if time else sf.lit(None).cast("date" if dated else "timestamp"),
-        ROW: sf.struct(*row_values),
-        PLACE: sf.col(quote(ARRIVAL)) if has_arrival else sf.monotonically_increasing_id(),
-    }
-    rows = frame.select(*(value.alias(name) for name, value in sides.items()))
+    side = side_columns(
+        op,
+        time.value if time else sf.lit(None).cast("date" if dated else "timestamp"),
+        sf.col(quote(ARRIVAL)) if has_arrival else sf.monotonically_increasing_id(),
+        (values.get(f.name, sf.col(quote(f.name))).cast(f.dataType) for f in data),
+    )
+    rows = frame.select(*side)
     known = expected is not None or not any(map(_is_void, frame.schema))
     taken = None
     if has_arrival and all(_is_void(fields[name]) for name in values):

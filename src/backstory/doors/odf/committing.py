@@ -21,7 +21,7 @@ from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import SnapshotMerge
 from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, PullRun, cache_in, fetch_hash
 from backstory.doors.odf.registry import SCHEMA, LogColumns, RegisteredDataset
-from backstory.doors.odf.sides import log_schema, nest_data, stored_frame
+from backstory.doors.odf.sides import log_schema, stored_frame
 from backstory.engine.spill import sort_rows
 from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
@@ -39,7 +39,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.events.plan import EventSummary
 from backstory.strategies.events.sides import sorted_places
 from backstory.strategies.events.terms import EventTerms
-from backstory.strategies.frames import number_events, sort_order
+from backstory.strategies.frames import number_data, number_events, sort_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -218,7 +218,7 @@ def rows_change(
         else:
             assert events is not None
             by = sort_order(terms, delivered.data)
-            frame = nest_data(events, delivered.data)
+            frame = number_data(events, len(delivered.data))
             frame = resources.enter_context(number_events(frame, summary.rows, by, start))
             rows = stored_frame(columns, frame, names, literal(ingestion.now))
         yield block_change(ingestion, event, delivered, rows, +summary.counts)

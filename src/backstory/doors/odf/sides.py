@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,29 +34,22 @@ from backstory.stores.iceberg.slice import LocalRows, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.searches import OneOf
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
+from backstory.strategies.events.sides import OP, PLACE, TIME, data_names, parted_by
 from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Op, Strategy
-from backstory.strategies.frames import close_gaps, struct_field
+from backstory.strategies.frames import close_gaps, side_columns
 from backstory.strategies.part_plan import PartPlan, Whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
 
+# In the frames of `encode_log`: a struct of the data columns. No source has a column with this name.
+ROW: Final = "backstory row"
+
 
 def log_schema(columns: LogColumns, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
     """All columns of the table with Spark's types."""
     return StructType([*from_arrow_schema(columns.system_schema(dated=dated)), *data])
-
-
-def side_columns(columns: LogColumns, data: Sequence[str]) -> "dict[str, Column]":
-    """The columns of a side as expressions over the table's columns."""
-    return {
-        OP: _operation(columns),
-        TIME: sf.col(quote(columns.time)),
-        ROW: sf.struct(*(sf.col(quote(name)).alias(name) for name in data)),
-        PLACE: sf.col(quote(columns.vocab.offset_column)),
-    }
 
 
 def stored_frame(
@@ -71,7 +64,7 @@ def stored_frame(
         OBSERVED: _translate(sf.col(OP), {int(op): letter for op, letter in LETTERS.items()}),
     }
     system = [values[name].alias(name) for name in columns.system]
-    return events.select(*system, *(sf.col(ROW).getField(name).alias(name) for name in data))
+    return events.select(*system, *(sf.col(f"c{number}").alias(name) for number, name in enumerate(data)))
 
 
 def _operation(columns: LogColumns) -> "Column":
@@ -117,14 +110,15 @@ def _operations(
     vocab = columns.vocab
     system = [name for name in (vocab.offset_column, vocab.system_time_column) if name in rows.columns]
     place = vocab.offset_column if vocab.offset_column in system else columns.time
-    sides = side_columns(columns, data)
-    identity = [sides[ROW].getField(name) if name in data else sides[TIME] for name in key]
+    whole_row = sf.struct(*(sf.col(quote(name)).alias(name) for name in data))
     before = sf.lag(sf.struct(TIME, ROW)).over(Window.partitionBy("key").orderBy(PLACE))
     stored = rows.select(
         *map(quote, system),
-        *(sides[name].alias(name) for name in (OP, TIME, ROW)),
+        _operation(columns).alias(OP),
+        sf.col(quote(columns.time)).alias(TIME),
+        whole_row.alias(ROW),
         sf.col(quote(place)).alias(PLACE),
-        sf.struct(*identity).alias("key"),
+        sf.struct(*map(quote, key)).alias("key"),
     ).withColumn("before", before)
 
     def event(op: Op, time: "Column", row: "Column") -> "Column":
@@ -277,7 +271,7 @@ class LogMerge:
             rows = persist_on_disk(rows)
             self.resources.callback(rows.unpersist)
             rows = close_gaps(rows, PLACE)  # the halves of a correction need adjacent places
-        return flatten_data(rows, self.delivered.data)
+        return rows
 
     def _delivered_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         """The delivered rows as read, or None if Spark must convert them."""
@@ -287,10 +281,10 @@ class LogMerge:
         return columnar_side(self.schema, partial(side_tables, read, taken))
 
     def _log_frame(self) -> "DataFrame":
-        rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
-        data = self.delivered.data
-        sides = side_columns(self.dataset.columns, [field.name for field in data])
-        return flatten_data(rows.select(*(value.alias(name) for name, value in sides.items())), data)
+        rows, columns = self.store.spark.table(self.store.sql_name(self.dataset.name)), self.dataset.columns
+        time, place = sf.col(quote(columns.time)), sf.col(quote(columns.vocab.offset_column))
+        data = (sf.col(quote(field.name)).cast(field.dataType) for field in self.delivered.data)
+        return rows.select(*side_columns(_operation(columns), time, place, data))
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
         """The events with keys of the delivery, or all events if the keys do not fit into memory."""
@@ -351,19 +345,3 @@ def plan_part(
     if any(failed.values()):
         return PartPlan(counts=failed)
     return plan_events(sides.get(LOGGED), delivered, terms, moment)
-
-
-def flatten_data(rows: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
-    """The rows of a side in Spark, with the data columns named by position (`c0`, `c1`)."""
-    data = [
-        struct_field(ROW, field.name).cast(field.dataType).alias(f"c{n}") for n, field in enumerate(fields)
-    ]
-    return rows.select(sf.col(OP).cast("int").alias(OP), TIME, sf.col(PLACE).cast("long").alias(PLACE), *data)
-
-
-def nest_data(events: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
-    """Planned events in Spark, with the data columns in the struct `ROW`."""
-    system = events.columns[: len(events.columns) - len(fields)]
-    flattened = events.toDF(*system, *(f"c{n}" for n in range(len(fields))))
-    row: Any = sf.struct(*(sf.col(f"c{n}").alias(field.name) for n, field in enumerate(fields)))
-    return flattened.select(*system, row.alias(ROW))

@@ -19,7 +19,6 @@ OP: Final = "backstory op"  # an integer: the operation of an event, or requeste
 TIME: Final = "backstory time"  # the event time, or NULL if the source has none
 PLACE: Final = "backstory place"  # the offset of an event, or the arrival number of a delivered row
 LEAD: Final = "backstory lead"  # a sort key of an event, which precedes its own time in the order
-ROW: Final = "backstory row"  # in Spark's frames: a struct of the data columns
 OWN: Final = (OP, TIME, PLACE, LEAD)
 NO_ROW: Final = -1
 
