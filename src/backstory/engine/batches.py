@@ -51,22 +51,6 @@ _PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "know
 _SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedBatch:
-    """The decoded rows of a batch, by kind, with the repairs that readers made to values.
-
-    `keys` are the key columns of every row, including repeated keys. `since` is an instant in microseconds.
-    Versions that ended before it are not read. None means that all versions are read. `plan` plans the
-    batch on stored rows.
-    """
-
-    rows: Mapping[str, Rows]
-    mended: Mended
-    keys: pa.Table
-    since: int | None
-    plan: Callable[[pa.Table], PartPlan]
-
-
 class Shipment(Protocol):
     """The files of a delivery, which are read on the driver or in Spark's tasks."""
 
@@ -86,8 +70,8 @@ class Shipment(Protocol):
     def parts(self) -> list[tuple[str, BatchFile]]:
         """Every file with its kind."""
 
-    def decode(self, lease: MemoryLease) -> DecodedBatch:
-        """All rows at once.
+    def decode(self, lease: MemoryLease) -> dict[str, Rows]:
+        """All rows at once, by kind. Rows of every kind have the key.
 
         Raises Refused for unreadable rows, and TooLarge if there is not enough memory.
         """
@@ -95,16 +79,17 @@ class Shipment(Protocol):
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file in parts, with every column of the table."""
 
-    def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
-        """One decoded batch made of the given rows, which are grouped by kind."""
+    def plan(self, rows: Mapping[str, Rows], stored: pa.Table) -> PartPlan:
+        """The plan that applies rows, by kind, to the stored rows with their keys."""
 
 
 @dataclass
 class BatchSides:
     """A batch and its table as sides of a plan.
 
-    Rows that Spark keeps are released with `kept`. `mended` has the repairs that readers made to values, once
-    the rows are read.
+    Rows that Spark keeps are released with `kept`. Once the rows are read, `mended` has the repairs that
+    readers made to values. The rows' keys are then also known, if the driver read them. Versions that ended
+    before their first instant are not read.
     """
 
     store: Store
@@ -112,7 +97,7 @@ class BatchSides:
     batch: Shipment
     kept: ExitStack
     mended: Mended = field(default_factory=Mended)
-    _decoded: DecodedBatch | None = None
+    _keys: pa.Table | None = None
     _since: int | None = None
 
     def terms(self) -> PlanTerms:
@@ -148,24 +133,33 @@ class BatchSides:
     def _rows_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
         # The rows are counted again when they are divided into parts.
         with time_stage("decode"), self.store.memory.lease() as lease:
-            self._decoded = self.batch.decode(lease)
-        self.mended = self._decoded.mended
+            decoded = self.batch.decode(lease)
+        self.mended = sum((rows.mended for rows in decoded.values()), Mended())
         schema = pa.schema([*_PLACE.items(), *arrow_schema(self.batch.types)])
-        nonempty = [(kind, rows) for kind, rows in self._decoded.rows.items() if rows.count]
+        nonempty = [(kind, rows) for kind, rows in decoded.items() if rows.count]
         tables = [_with_places(self.batch, kind, 0, 0, rows).cast(schema) for kind, rows in nonempty]
+        names = _names(self.batch)
         whole = pa.concat_tables([schema.empty_table(), *tables])
-        whole = whole.rename_columns([*_PLACE, *_names(self.batch).values()])
+        whole = whole.rename_columns([*_PLACE, *names.values()])
+        key = list(self.batch.key)
+        self._keys = whole.select([names[name] for name in key]).rename_columns(key)
+        instants = (whole[names[name]].cast(pa.int64()) for name in _instants(self.batch))
+        self._since = self._first(pc.min(column).as_py() for column in instants)
         return LocalSide(SideRows(whole.schema, lambda: [whole]))
 
     def _slice_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        if self._decoded is None:
+        if self._keys is None:
             return None
-        since = None if self.table.disorderly else self._decoded.since
         with time_stage("slice"):
-            stored = read_slice(self.store, self.table, self._decoded.keys, since)
+            stored = read_slice(self.store, self.table, self._keys, self._since)
         names = _names(self.batch)
         rows = stored.rename_columns([names.get(name, name) for name in stored.column_names])
         return LocalSide(SideRows(rows.schema, lambda: [rows]))
+
+    def _first(self, instants: Iterable[int | None]) -> int | None:
+        """The first instant in microseconds. None means that all versions are read."""
+        known = [instant for instant in instants if instant is not None]
+        return None if self.table.disorderly else min(known, default=None)
 
     def _rows_frame(self) -> DataFrame:
         """A frame with every row of every file. One task reads each file.
@@ -180,9 +174,8 @@ class BatchSides:
         rows = persist_on_disk(rows)
         self.kept.callback(rows.unpersist)
         with time_stage("decode"):
-            start, end, self.mended = _facts(rows, batch)
-        named = [instant for instant in (start, end) if instant is not None]
-        self._since = None if self.table.disorderly else min(named, default=None)
+            instants, self.mended = _facts(rows, batch)
+        self._since = self._first(instants)
         return rows.drop("mended")
 
     def _slice_frame(self) -> DataFrame:
@@ -199,6 +192,11 @@ class BatchSides:
 
 def _names(batch: Shipment) -> dict[str, str]:
     return {name: f"c{number}" for number, name in enumerate(batch.types)}
+
+
+def _instants(batch: Shipment) -> Sequence[str]:
+    """The columns with the instants of the rows."""
+    return (START, END) if batch.keeps_history else ()
 
 
 def _kinds(batch: Shipment) -> list[str]:
@@ -256,18 +254,16 @@ def _unpack_flags(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
     return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
 
 
-def _facts(rows: DataFrame, batch: Shipment) -> tuple[int | None, int | None, Mended]:
+def _facts(rows: DataFrame, batch: Shipment) -> tuple[Sequence[int | None], Mended]:
     """The earliest start and end in microseconds, and all repairs of values."""
     names = _names(batch)
     aggregates = [collect_list(column("mended")).alias("mended")]
-    if batch.keeps_history:
-        aggregates += [unix_micros(least(column(names[name]))).alias(name) for name in (START, END)]
+    aggregates += [unix_micros(least(column(names[name]))).alias(name) for name in _instants(batch)]
     texts, *instants = rows.agg(*aggregates).collect()[0]
     mended = Mended()
     for *about, values in (repair for part in texts for repair in json.loads(part)):
         mended[tuple(about)] += values
-    start, end = instants or (None, None)
-    return start, end, mended
+    return instants, mended
 
 
 def _plan_part(
@@ -278,7 +274,7 @@ def _plan_part(
     stored = sides[SLICE]
     stored = stored.rename_columns([named.get(name, name) for name in stored.column_names])
     refuse_broken_versions(stored, orderly)
-    planned = batch.change(_by_kind(batch, sides[DELIVERED])).plan(stored)
+    planned = batch.plan(_by_kind(batch, sides[DELIVERED]), stored)
     added = planned.rows[ADDED]
     if ROW_ID not in added.column_names:
         added = added.append_column(ROW_ID, pa.nulls(len(added), pa.int64()))

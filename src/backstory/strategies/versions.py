@@ -255,21 +255,12 @@ class HistoryDelivery:
     update: Rows
     delete: pa.Table
 
-    def first_instant(self) -> int | None:
-        """The earliest start or end in the delivery, in microseconds, or None if there is none."""
-        named = [
-            *(rows[START] for rows in (self.earliest, self.replace.values, self.update.values)),
-            *(rows[END] for rows in (self.delete, self.update.values)),
-        ]
-        least = [pc.min(column.cast(pa.int64())).as_py() for column in named]
-        return min((instant for instant in least if instant is not None), default=None)
-
 
 def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> PartPlan:
     """The plan that applies the delivery to the history.
 
     `stored` has versions of the delivered keys, with `_file` and `_pos`. It must include all versions that
-    are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
+    are active, end a millisecond before the delivery's first instant or later, or start after it. With
     `_row_id`, closed and rewritten versions keep their ids, and new versions have none.
     """
     update, closing, pointless = _split_updates(delivery.update)

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,19 @@ import pyarrow.compute as pc
 
 from backstory.doors.fivetran.definitions import DOOR, LAYOUTS, columns_from, key_from, refuse_foreign
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.engine.batches import BatchFiles, DecodedBatch
+from backstory.engine.batches import BatchFiles
 from backstory.errors import Refused
 from backstory.formats.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
 from backstory.formats.memory import MemoryLease
-from backstory.formats.rows import Mended, Rows
+from backstory.formats.rows import Rows
 from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.stores.port import StoredTable
 from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals
+from backstory.strategies.part_plan import PartPlan
 
 
 def refuse_incomplete(
@@ -156,8 +156,8 @@ class Batch:
         """Every file with its kind."""
         return self.files.parts
 
-    def decode(self, lease: MemoryLease) -> DecodedBatch:
-        """The change that the rows of all files describe.
+    def decode(self, lease: MemoryLease) -> dict[str, Rows]:
+        """The rows of all files, by kind.
 
         Raises Refused for an unreadable file, and TooLarge if the lease is exceeded.
         """
@@ -167,7 +167,7 @@ class Batch:
             parts = read_files(files, self.files.encoding, *columns, lease)
             checked = [self._check_rows(kind, file, part) for file, part in parts]
             rows[kind] = Rows.concat(checked, self._schema(kind))
-        return self.change(rows)
+        return rows
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file in parts, with every column of the table."""
@@ -176,23 +176,20 @@ class Batch:
             yield self._check_rows(kind, file, rows, first).align(arrow_schema(self.types))
             first += rows.count
 
-    def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
-        """The change that rows describe, by kind of row.
+    def plan(self, rows: Mapping[str, Rows], stored: pa.Table) -> PartPlan:
+        """The plan that applies rows, by kind, to the stored rows.
 
         The rows have all columns of the table, or at least the required columns.
         """
-        by_kind = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
-        mended = sum((part.mended for part in by_kind.values()), Mended())
-        keys = pa.concat_tables([part.values.select(self.key) for part in by_kind.values()])
-        earliest, replace, update, delete = by_kind.values()
+        earliest, replace, update, delete = (
+            Rows.concat([rows[kind]] if kind in rows else [], self._schema(kind)) for kind in KINDS
+        )
         if not self.keeps_history:
             deleted = delete.values.select(self.key)
             live = live_rows.LiveDelivery(self.key, self.requested, replace, update, deleted)
-            plan = partial(live_rows.plan_live_rows, delivery=live)
-            return DecodedBatch(by_kind, mended, keys, None, plan)
+            return live_rows.plan_live_rows(stored, live)
         history = intervals.HistoryDelivery(self.key, earliest.values, replace, update, delete.values)
-        plan = partial(intervals.plan_versions, delivery=history)
-        return DecodedBatch(by_kind, mended, keys, history.first_instant(), plan)
+        return intervals.plan_versions(stored, history)
 
     def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
         """The columns to read from files of one kind, and the time column that must have values."""
