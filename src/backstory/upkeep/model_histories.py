@@ -216,7 +216,7 @@ def prepare_archive(history: StoredHistory, engine: Engine) -> None:
     name = f"{history.model.name}{ARCHIVE_SUFFIX}"
     stored, columns = engine.introspect_table(history.schema, name), archive_columns(history)
     if stored is None:
-        former = [f"{former_name}{ARCHIVE_SUFFIX}" for former_name in history.model.former_names]
+        former = [f"{former_name}{ARCHIVE_SUFFIX}" for former_name in reversed(history.model.former_names)]
         old = next((memory for memory in former if engine.introspect_table(history.schema, memory)), None)
         if old is None:
             into = history.name_with_suffix(ARCHIVE_SUFFIX)

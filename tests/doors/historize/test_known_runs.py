@@ -72,6 +72,19 @@ def test_a_rerun_of_what_is_gone_loads_it(place):
     assert load(place, EU, "r2", "a:3").counts["changed"] == 1
 
 
+def test_a_renamed_dataset_takes_its_latest_tables(place):
+    """R35: Of several tables with former names of a dataset, the table with the latest name is renamed."""
+    for name in ("rc_a", "rc_b"):
+        place.use(document(dataset(name=name)))
+        place.base("x:1").put("x 1 [1,-) new r1")
+    place.use(document(dataset(name="rc_c", former_names=["rc_a", "rc_b"])))
+    changes = place.load("r2", 2, dry_run=True).schema_changes
+    assert [each for each in changes if "DATASET" in each] == [
+        "RENAME_DATASET rc_b to rc_c",
+        "RENAME_DATASET rc_b_hist to rc_c_hist",
+    ]
+
+
 def test_another_database_has_a_lock_file_of_its_own(tmp_path):
     """If one model is loaded into two databases of one name, the first load of each is a first load."""
     locks = []

@@ -5,6 +5,7 @@ from historizing import column, dataset, document, model_of, versions
 
 from backstory.doors.historize import door
 from backstory.doors.historize.model import ModelColumn
+from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import TryAgain, UsageError
 from backstory.stores.sql.ddl import fits
 from backstory.stores.sql.postgres_engine import open_postgres
@@ -60,12 +61,44 @@ def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # 
     with pytest.raises(UsageError, match="rc_customer was called rc_client before"):
         place.loads("r2", 2)
     place.use(document(renamed, other))
+    (place.folder / "a.csv").rename(place.folder / "c.csv")
+    assert [each.error["code"] for each in place.loads("r2", 2)] == ["no-stage", "wrong-model"]
+    (place.folder / "c.csv").rename(place.folder / "a.csv")
     for number in (3, 4):
         first, second = place.loads(f"r{number}", number)
         assert (first.error, second.error) == (None, None)
         locks = sorted(place.folder.glob("*.hist.lock.yaml"))
         assert locks == [place.lock("rc_client"), place.lock("rc_customer")]
     assert (first.counts["unchanged"], second.counts["unchanged"]) == (1, 1)
+
+
+def test_a_dataset_never_takes_the_tables_of_another(place):  # section 4.2
+    """A former name that another dataset has now is not a name of the renamed dataset, its history or archive."""
+    (place.folder / "a.csv").write_text("k,a\nx,1\n")
+    (place.folder / "b.csv").write_text("k,a\ny,2\n")
+
+    def use(*names):
+        """A dataset that had these names, and another one that has the first of them now."""
+        *former, name = names
+        mine = dataset(name=name, lineage_key="one", former_names=former, input="a.csv")
+        place.use(document(*[dataset(name="rc_a", lineage_key="two", input="b.csv")][: len(former)], mine))
+
+    use("rc_a")
+    place.loads("r1", 1)
+    use("rc_a", "rc_b")
+    place.loads("r2", 2, dataset="rc_b")
+    place.loads("r3", 3)
+    use("rc_a", "rc_b", "rc_c")
+    place.sql("CREATE TABLE rawcore.rc_a_hist_archive AS SELECT * FROM rawcore.rc_a_hist")
+    for number, dropped in enumerate([[], ["rc_c"], ["rc_c", "rc_c_hist"]], 4):
+        for table in dropped:
+            place.sql(f"DROP TABLE rawcore.{table}")
+        assert [each.error for each in place.loads(f"r{number}", number)] == [None, None]
+        rows = [place.rows(f"SELECT k FROM rawcore.{table}") for table in ("rc_a_hist", "rc_c", "rc_c_hist")]
+        assert rows == [[("y",)], [("x",)], [("x",)]]
+        keep = Upkeep(place.model, place.folder, place.target, place.target._engine, "rc_c")
+        assert keep.history().model.archive is None
+        assert sorted(place.folder.glob("*.lock.yaml")) == [place.lock("rc_a"), place.lock("rc_c")]
 
 
 def test_a_name_that_comes_back_keeps_its_lock_file(place):  # section 1.3: the state cannot be derived

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from backstory.doors.historize.hist_state import adopt_state, find_state, sync_hist, write_state
+from backstory.doors.historize.hist_state import (
+    adopt_state,
+    find_only_state,
+    find_state,
+    sync_hist,
+    without_lost_names,
+    write_state,
+)
 from backstory.doors.historize.load import Load, delta_cutoff, prepare_load, refuse_swaps
 from backstory.doors.historize.model import HistState, Model, ModelDataset, stored_labels, user_columns
 from backstory.doors.historize.receipts import (
@@ -36,7 +43,7 @@ from backstory.doors.historize.resolve import (
     resolve,
     schema_of,
 )
-from backstory.doors.historize.runs import LoadRun, RegisteredRun, RunLog, Target, base_names, hist_names
+from backstory.doors.historize.runs import LoadRun, RegisteredRun, RunLog, Target
 from backstory.doors.historize.sql_target import SqlTarget, base_steps
 from backstory.doors.historize.stage import read_stage, stage_of
 from backstory.engine.deliver import retry
@@ -109,7 +116,7 @@ def script(chosen: ChosenModel, only: str | None = None) -> str:
 def _dataset_script(chosen: ChosenModel, dataset: ModelDataset) -> Iterator[str]:
     model, folder, dialect = chosen.model, chosen.folder, chosen.dialect
     refuse_swaps(dataset)
-    hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
+    hist = sync_hist(dataset, find_only_state(model, dataset, folder), datetime.now(UTC))
     assert hist is not None
     load = prepare_load(model, dataset, hist, dialect)
     live = [column for column in hist.target_columns if column.active]
@@ -241,6 +248,8 @@ class DatasetLoads:
         run: LoadRun | None = None
         try:
             with translate_disk_errors(dataset.name), self.target.hold(schema, dataset, run_id):
+                others = [each for each in datasets_to_load(self.model, None) if each.name != dataset.name]
+                _refuse_taken(self.model, self.folder, self.target, dataset, others)
                 known = self.target.find_run(schema, dataset, run_id) if self.request.run_id else None
                 self._refuse_other_instant(known)
                 if known and known.receipt:
@@ -308,7 +317,7 @@ class DatasetLoads:
         second ahead of the clock.
         """
         now = self.log.clock()
-        newest = self.target.newest_instant(schema, hist_names(dataset))
+        newest = self.target.newest_instant(schema, dataset.hist_names)
         if newest is None or newest < now:
             return now
         if newest - now > CLOCK_LAG:
@@ -321,7 +330,7 @@ class DatasetLoads:
 
     def _load(self, run: LoadRun) -> HistoryReceipt:
         dataset = self._override_rules(run.dataset)
-        state = find_state(dataset, self.folder, run.schema, self.target) or self._adopt_state(run)
+        state = find_state(self.model, dataset, self.folder, self.target) or self._adopt_state(run)
         refuse_swaps(dataset)
         hist = sync_hist(dataset, state, run.instant)
         assert hist is not None
@@ -354,7 +363,7 @@ class DatasetLoads:
 
     def _adopt_state(self, run: LoadRun) -> HistState | None:
         """The metadata of a history without a lock file, derived from its table, or None without a table."""
-        for name in base_names(run.dataset):
+        for name in run.dataset.names:
             stored = self.target.columns(run.schema, f"{name}_hist")
             if stored is not None:
                 return adopt_state(run.dataset, name, stored, self.target.dialect)
@@ -457,7 +466,9 @@ def run_model(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
     """Load the datasets one after the other. A dataset is skipped if its input failed (R28)."""
-    datasets = datasets_to_load(model, request.dataset)
+    datasets = [
+        without_lost_names(model, each, folder, target) for each in datasets_to_load(model, request.dataset)
+    ]
     _refuse_wrong_request(model, folder, target, request, datasets)
     batch = str(uuid.uuid4())
     log = RunLog(model, target, batch, request.run_id or batch, silent=request.dry_run, clock=clock)
@@ -488,38 +499,39 @@ def _refuse_wrong_request(
         raise UsageError(
             "wrong-ratio", "`max_delete_ratio=` must be between 0 and 1.", "Use 0.1 for a tenth."
         )
+    waiting = datasets_to_load(model, None)
     later = {_table(model, dataset).lower() for dataset in datasets}
     for dataset in datasets:
         if (dataset.input or "").lower() in later:
             wrong = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
             raise UsageError("wrong-model", wrong, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset).lower())
-        _refuse_taken(model, target, dataset, datasets)
+        waiting = [each for each in waiting if each.name != dataset.name]
+        _refuse_taken(model, folder, target, dataset, waiting)
         prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
     if not datasets:
         events.warning("the model has no dataset that keeps a history")
 
 
 def _refuse_taken(
-    model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
+    model: Model, folder: Path, target: Target, dataset: ModelDataset, others: Sequence[ModelDataset]
 ) -> None:
-    """Raise UsageError if a dataset's name is a former name that another dataset's history still has."""
-    schema = namespace_of(model, dataset)
-    for other in datasets[datasets.index(dataset) + 1 :]:
-        if (
-            dataset.name in other.former_names
-            and target.columns(schema, dataset.hist_name) is not None
-            and target.columns(schema, other.hist_name) is None
-        ):
-            wrong = f"{other.name} was called {dataset.name} before, and its tables still have that name."
-            raise UsageError("wrong-model", wrong, f"Move {other.name} before {dataset.name}.")
+    """Raise UsageError if the tables of one of the other datasets still have the name of this dataset."""
+    for other in others:
+        if dataset.name in other.former_names:
+            schema, own = namespace_of(model, other), without_lost_names(model, other, folder, target)
+            stored = (name for name in own.hist_names if target.columns(schema, name) is not None)
+            if next(stored, None) == dataset.hist_name:
+                wrong = f"{other.name} was called {dataset.name} before, and its tables still have that name."
+                remedy = f"Load {other.name} first: move it before {dataset.name}."
+                raise UsageError("wrong-model", wrong, remedy)
 
 
 def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
     """The history's metadata. A broken lock file is ignored, because the dataset's own load reports it."""
     now = datetime.now(UTC)
     try:
-        hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset), target), now)
+        hist = sync_hist(dataset, find_state(model, dataset, folder, target), now)
     except BackstoryError:
         hist = sync_hist(dataset, None, now)
     assert hist is not None

@@ -5,6 +5,7 @@ The model's folder contains one lock file for each warehouse or database into wh
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
@@ -30,9 +31,9 @@ from backstory.doors.historize.model import (
     technical_column,
 )
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist, namespace_of, read_state
-from backstory.doors.historize.runs import Target, base_names, hist_names
+from backstory.doors.historize.runs import Target
 from backstory.doors.historize.stage import column_type
-from backstory.errors import Failed, Refused
+from backstory.errors import BackstoryError, Failed, Refused
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
 from backstory.model.table import Archive, Column, Dating, History, Labels, Shape, TableName
@@ -235,21 +236,51 @@ HEAD = (
 ENDING = ".hist.lock.yaml"
 
 
-def find_state(
-    dataset: ModelDataset, folder: Path, schema: str, target: Target | None = None
-) -> HistState | None:
+def find_only_state(model: Model, dataset: ModelDataset, folder: Path) -> HistState | None:
+    """The state of a history, from its lock file if there is exactly one, or else from the model."""
+    schema = namespace_of(model, dataset)
+    paths = [path for name in dataset.names for path in folder.glob(f"*.{_file(schema, name)}")]
+    return (read_state(paths[0]) if len(paths) == 1 else None) or dataset.hist_state
+
+
+def find_state(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState | None:
     """The state of a history, from a lock file under its current or a former name, or else from the model.
 
-    If the target does not have the history, lock files are ignored. Without a target, the lock file is used
-    if there is exactly one.
+    If the target does not have the history, lock files are ignored. Former names that another dataset has
+    now are left out.
     """
-    if target is None:
-        paths = [path for name in base_names(dataset) for path in folder.glob(f"*.{_file(schema, name)}")]
-        return (read_state(paths[0]) if len(paths) == 1 else None) or dataset.hist_state
-    if not any(target.columns(schema, name) for name in hist_names(dataset)):
+    schema = namespace_of(model, dataset)
+    if not any(target.columns(schema, name) for name in dataset.hist_names):
         return dataset.hist_state
-    states = (read_state(_path(folder, target, schema, name)) for name in base_names(dataset))
-    return next(filter(None, states), dataset.hist_state)
+    states = (read_state(_path(folder, target, schema, name)) for name in dataset.names)
+    state = next(filter(None, states), dataset.hist_state)
+    if state is None:
+        return None
+    own = _own_names(model, dataset, state.former_names, folder, target)
+    return state.model_copy(update={"former_names": own})
+
+
+def without_lost_names(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> ModelDataset:
+    """The dataset without former names that another dataset has now, so that it never takes its tables."""
+    own = _own_names(model, dataset, dataset.former_names, folder, target)
+    return dataset.model_copy(update={"former_names": own})
+
+
+def _own_names(
+    model: Model, dataset: ModelDataset, former: Sequence[str], folder: Path, target: Target
+) -> tuple[str, ...]:
+    """The former names of a base or a history, without names under which another dataset has been loaded.
+
+    The lock file under a name contains the lineage key of the dataset that was loaded last under this name.
+    """
+    lost, schema = set[str](), namespace_of(model, dataset)
+    for other in model.target_datasets if former else ():
+        names = {other.name, other.hist_name} & {*former}
+        if names and other.name != dataset.name and other.target_schema == dataset.target_schema:
+            with suppress(BackstoryError):  # the load of the other dataset reports a broken lock file
+                state = read_state(_path(folder, target, schema, other.name))
+                lost |= names if state and state.lineage_key == other.lineage_key else set()
+    return tuple(name for name in former if name not in lost)
 
 
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:

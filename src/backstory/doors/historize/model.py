@@ -251,6 +251,11 @@ class HistState(_Part):
     active: bool = True
     target_columns: tuple[ModelColumn, ...] = ()
 
+    @property
+    def names(self) -> list[str]:
+        """The names that the table may have: its current name, followed by former names, latest first."""
+        return [self.target_dataset_name, *reversed(self.former_names)]
+
 
 class StageFile(_Part):
     """The format of an input's CSV file, as options of `snapshot`.
@@ -301,6 +306,16 @@ class ModelDataset(_Part):
     def hist_name(self) -> str:
         """The name of the history table."""
         return f"{self.name}_hist"
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the base may have: its current name, followed by former names, latest first."""
+        return [self.name, *reversed(self.former_names)]
+
+    @property
+    def hist_names(self) -> list[str]:
+        """The names that the history may have, in the same order."""
+        return [f"{name}_hist" for name in self.names]
 
     @property
     def key(self) -> str:

@@ -103,16 +103,6 @@ def dataset_key(schema: str, dataset: ModelDataset) -> str:
     return f"{schema}.{dataset.lineage_key or f'{dataset.target_schema}:{dataset.name}'}"
 
 
-def base_names(dataset: ModelDataset) -> list[str]:
-    """The names that the base may have: its current name, followed by former names, latest first."""
-    return [dataset.name, *reversed(dataset.former_names)]
-
-
-def hist_names(dataset: ModelDataset) -> list[str]:
-    """The names that the history may have, in the same order."""
-    return [f"{name}_hist" for name in base_names(dataset)]
-
-
 def wrote_versions(receipt: Mapping[str, Any]) -> bool:
     """Whether a run began or ended versions, according to its receipt."""
     return any(count for name, count in receipt["counts"].items() if name != UNCHANGED)

@@ -156,8 +156,8 @@ def find_run(
     are considered. For a run without a commit, the log is considered only while the history still has the
     versions from that time.
     """
-    base = first_of(store, schema, runs.base_names(dataset))
-    hist = first_of(store, schema, runs.hist_names(dataset))
+    base = first_of(store, schema, dataset.names)
+    hist = first_of(store, schema, dataset.hist_names)
     if base is None or hist is None:
         return None
     token = token_of(schema, dataset, run_id)

@@ -286,15 +286,15 @@ def plan_table(
     store: IcebergStore,
     wanted: Shape,
     columns: Sequence[ModelColumn],
-    former: Sequence[str],
+    names: Sequence[str],
     dialect: Dialect,
 ) -> TablePlan:
-    """The plan for a table, under its current or a former name.
+    """The plan for a table. `names` has its current name, and its former names, the latest first.
 
     Raises Refused for a table with another layout, for changes that `ddl.plan_changes` refuses, and for a
     type that Iceberg cannot widen in place.
     """
-    table = first_of(store, wanted.table.schema, [wanted.table.name, *former])
+    table = first_of(store, wanted.table.schema, names)
     if table is None:
         return TablePlan(wanted, None, partial(_empty_rows, store, wanted), ddl.DdlPlan(), wanted)
     require_layout(table, wanted.layout)

@@ -169,7 +169,7 @@ def recover(work: SparkWork) -> None:
     if a dry run would need to restore the base.
     """
     store, schema, dataset = work.store, work.load.schema, work.load.dataset
-    hist = first_of(store, schema, runs.hist_names(dataset))
+    hist = first_of(store, schema, dataset.hist_names)
     lease = lease_of(hist)
     if hist is None or lease is None:
         return
@@ -181,7 +181,7 @@ def recover(work: SparkWork) -> None:
             f"The run {lease.run_id} was interrupted while it loaded {hist.shape.table}.",
             "Load without `dry_run=True`: the load restores the base first, which a dry run does not.",
         )
-    base = first_of(store, schema, runs.base_names(dataset))
+    base = first_of(store, schema, dataset.names)
     if base is None:
         _write_lease(store, hist, None)  # nothing is left to restore
     else:
@@ -347,13 +347,11 @@ class SparkTarget(runs.Target):
 
     def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         store, model, dataset = self._store, work.load, work.load.dataset
-        base = plan_table(store, base_shape(model), model.base_columns, dataset.former_names, self.dialect)
+        base = plan_table(store, base_shape(model), model.base_columns, dataset.names, self.dialect)
         if base.has_rows:
             require_base_key(model, base.plan.added)
         of_hist = model.hist
-        hist = plan_table(
-            store, hist_shape(model), of_hist.target_columns, of_hist.former_names, self.dialect
-        )
+        hist = plan_table(store, hist_shape(model), of_hist.target_columns, of_hist.names, self.dialect)
         require_hist_columns(model, hist.plan.added)
         refuse_leased(hist.table)
         return base, hist

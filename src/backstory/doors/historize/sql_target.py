@@ -136,8 +136,8 @@ class SqlTarget(runs.Target):
 
         If the run wrote no versions, the versions of the last earlier run that wrote some are checked.
         """
-        histories = [name for name in runs.hist_names(dataset) if self.columns(schema, name) is not None]
-        if not histories or all(self.columns(schema, name) is None for name in runs.base_names(dataset)):
+        histories = [name for name in dataset.hist_names if self.columns(schema, name) is not None]
+        if not histories or all(self.columns(schema, name) is None for name in dataset.names):
             return False
         instant: datetime | None = known.load_timestamp
         if not runs.wrote_versions(known.receipt or {}):
@@ -261,7 +261,7 @@ class SqlTarget(runs.Target):
             require_base(engine, load)
         else:
             load = with_stage(engine, load, run.stage)
-        changes = apply_shape(engine, load, dataset.name, load.base_columns, dataset.former_names)
+        changes = apply_shape(engine, load, dataset.names, load.base_columns)
         if not run.skip_base:
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)
             refuse_empty_stage(engine, load, values)
@@ -271,7 +271,7 @@ class SqlTarget(runs.Target):
                 warn_of_collisions(load, dict(zip(text_differences(load, "s", "b"), counts, strict=True)))
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
-        changes += apply_shape(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)
+        changes += apply_shape(engine, load, hist.names, hist.target_columns)
         load = with_archive(load, self.columns)
         run_statements(engine, maintenance(load, run), values)
         refresh_views(engine, load)
@@ -415,8 +415,7 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
 
 def require_base(engine: Engine, load: Load) -> None:
     """P10: raise Refused if the base does not exist, because the load would keep it as it is."""
-    names = (load.dataset.name, *load.dataset.former_names)
-    if all(engine.introspect_table(load.schema, name) is None for name in names):
+    if all(engine.introspect_table(load.schema, name) is None for name in load.dataset.names):
         missing = f"There is no table {load.schema}.{load.dataset.name}."
         raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
 
@@ -431,14 +430,18 @@ def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) ->
 
 
 def apply_shape(
-    engine: Engine, load: Load, table: str, columns: Sequence[ModelColumn], former: Sequence[str]
+    engine: Engine, load: Load, names: Sequence[str], columns: Sequence[ModelColumn]
 ) -> list[str]:
-    """Create, rename or alter a table so that it has these columns. Returns descriptions of the changes."""
-    dialect = load.dialect
+    """Create, rename or alter a table so that it has these columns. Returns descriptions of the changes.
+
+    `names` has the table's current name, and its former names, the latest first.
+    """
+    dialect, table = load.dialect, names[0]
     stored = engine.introspect_table(load.schema, table)
     changes: list[str] = []
     if stored is None:
-        old = next((name for name in former if engine.introspect_table(load.schema, name) is not None), None)
+        former = (name for name in names[1:] if engine.introspect_table(load.schema, name) is not None)
+        old = next(former, None)
         if old is None:
             engine.execute(dialect.render_create_schema_if_not_exists(load.schema))
             name = dialect.render_table_identifier(load.schema, table)

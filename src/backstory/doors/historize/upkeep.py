@@ -15,6 +15,7 @@ from backstory.doors.historize.hist_state import (
     find_state,
     stored_history,
     sync_hist,
+    without_lost_names,
     write_state,
 )
 from backstory.doors.historize.load import Load, prepare_load
@@ -51,7 +52,7 @@ class Upkeep:
         datasets = datasets_to_load(self.model, self.name)
         if not datasets:
             raise UsageError("no-history", f"{self.name} keeps no history.", "Name a historized dataset.")
-        return datasets[0]
+        return without_lost_names(self.model, datasets[0], self.folder, self.target)
 
     @cached_property
     def schema(self) -> str:
@@ -61,7 +62,7 @@ class Upkeep:
     @cached_property
     def state(self) -> HistState:
         """The history's metadata, from its lock file or else from its table."""
-        state = find_state(self.dataset, self.folder, self.schema, self.target)
+        state = find_state(self.model, self.dataset, self.folder, self.target)
         stored = self.target.columns(self.schema, self.dataset.hist_name)
         if state is None and stored is not None:
             adopted = adopt_state(self.dataset, self.dataset.name, stored, self.target.dialect)
