@@ -7,6 +7,8 @@ from ruamel.yaml import YAML
 from small_model import FIRST, MODEL, SECOND
 
 from backstory.cli.app import run
+from backstory.doors.historize.door import choose, early_refusals
+from backstory.doors.historize.receipts import LoadRequest
 
 
 @pytest.fixture
@@ -80,6 +82,15 @@ def test_a_refusal_is_exit_code_3_and_names_its_keys(folder, capsys):
     said = capsys.readouterr()
     assert "DUPLICATE_KEY" in said.err
     assert "rejected" in said.out
+
+
+def test_a_missing_file_ends_only_a_new_run_before_java_starts(folder):
+    """R17: A run with an id may be known, and then it reads no file. A wrong id is refused at once."""
+    (folder / "stage.csv").unlink()
+    chosen = choose("model.yaml", None)
+    assert [each.error.code for each in early_refusals(chosen, LoadRequest())] == ["no-stage"]
+    assert early_refusals(chosen, LoadRequest(run_id="r1")) == []
+    assert run(["historize", "model.yaml", "--run-id", " "]) == 2
 
 
 def test_an_unreadable_cell_names_file_and_line(folder, capsys):

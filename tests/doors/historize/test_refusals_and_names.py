@@ -141,12 +141,16 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
 
 
 def test_an_input_is_known_in_any_case(place):  # R28
-    """If a load failed, datasets that read its table are not loaded, however they spell its name."""
+    """If a load failed, datasets that read its table are not loaded, however they spell its name. A dataset
+    that is loaded before its input is refused."""
     (place.folder / "a.csv").write_text("k,a\nx,1\nx,2\n")
     again = dataset(name="rc_d", input="RAWCORE.rc_c_hist_labeled")
     place.use(document(dataset(input="a.csv"), again))
     first, second = place.loads("r1", 1)
     assert (first.error["code"], second.error["code"]) == ("DUPLICATE_KEY", "BASE_NOT_LOADED")
+    place.use(document(again, dataset(input="a.csv")))
+    with pytest.raises(UsageError, match="which is not loaded before it"):
+        place.loads("r2", 2)
 
 
 def test_two_keys_of_one_name_are_refused():  # section 2.3: every business key is a part of the key

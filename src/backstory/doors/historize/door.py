@@ -184,13 +184,14 @@ def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryRec
     """The receipts of all loads if every load's file is refused, or else an empty list.
 
     This check runs before Java and Spark start. A run that ends here writes nothing, not even a row of the
-    run log. Raises UsageError if there is no pepper.
+    run log. A run with an id is not checked, because it may be known already, and then it reads no file.
+    Raises UsageError for a wrong option, or if there is no pepper.
     """
     find_pepper(chosen.model.environment)
-    if request.skip_base:
+    _refuse_wrong_options(request)
+    if request.skip_base or request.run_id is not None:
         return []
-    run_id = request.run_id or str(uuid.uuid4())
-    receipts = []
+    run_id, receipts = str(uuid.uuid4()), []
     for dataset in datasets_to_load(chosen.model, request.dataset):
         stop = _file_refusal(chosen, dataset)
         if stop is None:
@@ -487,10 +488,7 @@ def run_model(
     return receipts
 
 
-def _refuse_wrong_request(
-    model: Model, folder: Path, target: Target, request: LoadRequest, datasets: Sequence[ModelDataset]
-) -> None:
-    """Refuse a request at the start if it would fail in the middle of the batch."""
+def _refuse_wrong_options(request: LoadRequest) -> None:
     if request.run_id is not None and not 0 < len(request.run_id.strip()) <= LONGEST_RUN_ID:
         wrong = f"A run id has 1 to {LONGEST_RUN_ID} characters."
         raise UsageError("wrong-run-id", wrong, "Leave it out for a new one.")
@@ -499,13 +497,21 @@ def _refuse_wrong_request(
         raise UsageError(
             "wrong-ratio", "`max_delete_ratio=` must be between 0 and 1.", "Use 0.1 for a tenth."
         )
+
+
+def _refuse_wrong_request(
+    model: Model, folder: Path, target: Target, request: LoadRequest, datasets: Sequence[ModelDataset]
+) -> None:
+    """Refuse a request at the start if it would fail in the middle of the batch."""
+    _refuse_wrong_options(request)
     waiting = datasets_to_load(model, None)
-    later = {_table(model, dataset).lower() for dataset in datasets}
+    later = {_table(model, dataset) for dataset in datasets}
     for dataset in datasets:
-        if (dataset.input or "").lower() in later:
+        source = _source(model, dataset)
+        if source is not None and _table(model, source) in later:
             wrong = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
             raise UsageError("wrong-model", wrong, "Datasets are loaded in the model's order: move it down.")
-        later.remove(_table(model, dataset).lower())
+        later.remove(_table(model, dataset))
         waiting = [each for each in waiting if each.name != dataset.name]
         _refuse_taken(model, folder, target, dataset, waiting)
         prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
@@ -542,15 +548,17 @@ def _table(model: Model, dataset: ModelDataset) -> str:
     return f"{namespace_of(model, dataset)}.{dataset.name}"
 
 
+def _source(model: Model, dataset: ModelDataset) -> ModelDataset | None:
+    """The dataset from which another one is loaded: from its base, its history, or a view of the history."""
+    table = HISTORY.sub("", (dataset.input or "").lower())
+    return next((each for each in model.target_datasets if _table(model, each).lower() == table), None)
+
+
 def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
     """The tables of the model from which the dataset is loaded, directly or indirectly."""
-    by_table = {_table(model, other).lower(): other for other in model.target_datasets}
     upstream: set[str] = set()
-    names = [dataset.input]
-    while names:
-        # The input may be a base, its history, or a view of the history.
-        source = by_table.get(HISTORY.sub("", (names.pop() or "").lower()))
-        if source is not None and _table(model, source) not in upstream:
-            upstream.add(_table(model, source))
-            names.append(source.input)
+    source = _source(model, dataset)
+    while source is not None and _table(model, source) not in upstream:
+        upstream.add(_table(model, source))
+        source = _source(model, source)
     return upstream
