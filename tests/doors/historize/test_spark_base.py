@@ -306,7 +306,8 @@ def test_a_stage_that_cannot_be_a_base_is_refused(place):
 
 
 def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
-    """A stage column with more digits than the base's is refused by name, so no cast loses a digit."""
+    """A stage column with more digits than the base's is refused by name, so no cast loses a digit. H9: Rows
+    without the run that the stage records are refused with their keys."""
     place.sql("CREATE TABLE stage.c (k STRING, d DECIMAL(10,4)) USING iceberg")
     place.use(document(dataset("k* d:DECIMAL(10,2)", input="stage.c")))
     error = place.load("r1", 1, skip_base=False).error
@@ -315,6 +316,9 @@ def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
     place.insert("stage.c", [{"k": "a", "d": Decimal("1.2345")}])
     assert place.load("r1", 1, skip_base=False).error is None
     assert base_rows(place, "k", "d") == [("a", Decimal("1.2345"))]
+    place.sql("ALTER TABLE stage.c ADD COLUMN load_run_id STRING")
+    error = place.load("r2", 2, skip_base=False).error
+    assert (error["code"], error["keys"]) == ("NULL_VALUE", ["a"])
 
 
 def evolved(place, columns, text, run, at, former=None, **more):

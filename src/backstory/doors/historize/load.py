@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from backstory.doors.historize.model import (
     FORKED,
+    LOAD_COLUMNS,
     STRICT,
     ColumnRole,
     ForeignKey,
@@ -346,11 +347,7 @@ class Load:
 
     def _unique_rows(self, source: str, columns: Sequence[ModelColumn]) -> str:
         """For each key, one row of a relation: the row whose strings sort first."""
-        compared = [
-            column
-            for column in columns
-            if column.system_role not in {ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT}
-        ]
+        compared = [column for column in columns if column.system_role not in LOAD_COLUMNS]
         order = ", ".join(self._sort_value(column) for column in compared)
         if live := self.live("d").removeprefix(" AND "):  # a row flagged as deleted is not a duplicate
             order = f"CASE WHEN {live} THEN 0 ELSE 1 END, {order}"

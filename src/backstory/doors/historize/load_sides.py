@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 
 from backstory.doors.historize.load import hist_scope, increment_scope
 from backstory.doors.historize.model import (
+    LOAD_COLUMNS,
     ColumnRole,
     ModelColumn,
     business_keys,
@@ -24,13 +25,8 @@ from backstory.doors.historize.model import (
     words_of,
 )
 from backstory.doors.historize.preflight import collidable_columns
-from backstory.doors.historize.spark_tables import (
-    LOAD_COLUMNS,
-    SparkWork,
-    TablePlan,
-    stage_rows_and_load_columns,
-)
-from backstory.doors.historize.stage import Stage, column_type, stage_batches
+from backstory.doors.historize.spark_tables import SparkWork, TablePlan, stage_rows_and_load_columns
+from backstory.doors.historize.stage import column_type, stage_batches
 from backstory.engine.plans import KeepRows, LocalSide, Side, SideRows, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
@@ -45,7 +41,7 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.slice import PLACE, PLACE_SCHEMA, LocalRows, rows_of_keys
-from backstory.stores.iceberg.store import IcebergTable, load
+from backstory.stores.iceberg.store import IcebergTable
 from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.metadata.searches import IsNull, OneOf
 from backstory.stores.metadata.table_metadata import Unreadable
@@ -76,7 +72,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     stage = work.run.stage
     if stage is None or any(each.datatype not in SAME_TEXT for each in columns):
         return None
-    read = partial(stage_batches, stage, columns) if stage.path else _table_reader(work, stage, columns)
+    read = partial(stage_batches, stage, columns) if stage.path else _table_reader(work, columns)
     if read is None:
         return None
     local = replace(work.load, dialect=DuckDB())
@@ -137,9 +133,9 @@ def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) 
         return engine.rows(f"SELECT {listed} FROM {engine.bring(ROWS_ALIAS, rows, [])}")
 
 
-def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> StageReader | None:
+def _table_reader(work: SparkWork, columns: Sequence[ModelColumn]) -> StageReader | None:
     """A reader for the files of a stage table, or None if Spark must read, convert or refuse its rows."""
-    table = load(work.store, TableName(*stage.table))
+    table = work.stage_table
     if table is None or not all_are_current(table.shape):
         return None
     stored = arrow_schema({each.name: each.type for each in table.shape.columns})
@@ -149,7 +145,7 @@ def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn])
         widens(stored.field(sources[each.name]).type, each.type) for each in wanted
     ):
         return None
-    load_columns = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
+    load_columns = [stored.field(name) for name in work.stage_load_columns]
     sources |= {each.name: each.name for each in load_columns}
     schema = pa.schema([*wanted, *load_columns])
 
@@ -176,7 +172,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
         run=work.run.run_id,
         words=words_of(load.labels),
         compared=(*(each.name for each in compared), ColumnRole.ROW_HASH),
-        needed=tuple(each.name for each in columns if not each.nullable),
+        needed=(*(each.name for each in columns if not each.nullable), *work.stage_load_columns),
         lengths={each.name: each.max_length or 0 for each in texts},
         unsure={each.name: each.hash_as.scale if each.hash_as else None for each in collidable_columns(load)},
         collapses=rules.duplicate_keys == "collapse_identical",
@@ -426,7 +422,7 @@ def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
     if stage is not None and stage.path is not None:
         size = stage.path.stat().st_size if stage.path.is_file() else 0
         return max(1, size * (UNPACKED if stage.format is Format.PARQUET else 1)), None
-    table = None if stage is None else load(work.store, TableName(*stage.table))
+    table = work.stage_table
     return _size_of(table), None if table is None else table.rows
 
 

@@ -47,6 +47,8 @@ _VERSION = {ColumnRole.STARTED, ColumnRole.ENDED, ColumnRole.STATE}
 TECHNICAL = frozenset(
     {ColumnRole.PAYLOAD, ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT, ColumnRole.ROW_HASH, *_VERSION}
 )
+# Columns that a stage may have, and that the base then copies (decision H9).
+LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 GENERATED = TECHNICAL | {ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, ColumnRole.FOREIGN_KEY}
 
 

@@ -14,6 +14,7 @@ import structlog
 from backstory.doors.historize.hist_state import FIXED
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import (
+    LOAD_COLUMNS,
     STRICT,
     ColumnRole,
     Historization,
@@ -289,7 +290,7 @@ def refuse_faults(
 def _refuse_stage(load: Load, sums: PlanSums) -> None:
     keys = {each.name for each in business_keys(load.dataset)}
     names = [each.name for each in user_columns(load.dataset)]
-    for name in names:
+    for name in (*LOAD_COLUMNS, *names):
         code = "NULL_KEY" if name in keys else "NULL_VALUE"
         _refuse(code, f"{name} is NULL in {{rows}} of the stage.", sums, scd2.NULL + name)
     for name in names:

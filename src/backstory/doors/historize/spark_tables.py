@@ -14,7 +14,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 
 from backstory.doors.historize.load import Load, row_hash_of
-from backstory.doors.historize.model import ColumnRole, ModelColumn, ModelDataset, base_columns, user_columns
+from backstory.doors.historize.model import (
+    LOAD_COLUMNS,
+    ColumnRole,
+    ModelColumn,
+    ModelDataset,
+    base_columns,
+    user_columns,
+)
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.runs import LoadRun, dataset_key
 from backstory.doors.historize.stage import (
@@ -125,6 +132,18 @@ class SparkWork:
         """The rows with the pepper as a column, which `sql` needs to compute their keys."""
         return rows.crossJoin(broadcast(frame_of(self.store, pa.table({PEPPER: [self.pepper]}))))
 
+    @cached_property
+    def stage_table(self) -> IcebergTable | None:
+        """The table from which the base is loaded, or None if there is none: a file, or a base that stays."""
+        stage = None if self.run.skip_base else self.run.stage
+        return None if stage is None or stage.path else load(self.store, TableName(*stage.table))
+
+    @property
+    def stage_load_columns(self) -> list[str]:
+        """The load columns that the stage has."""
+        table = self.stage_table
+        return [] if table is None else [name for name in LOAD_COLUMNS if name in table.shape.names]
+
     @property
     def token(self) -> str:
         """The token in the commits of this run."""
@@ -147,7 +166,6 @@ class SparkWork:
 
 # The largest stage file, in bytes, that the driver reads. An executor reads larger files.
 ON_DRIVER = 64 << 20
-LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
 def types_of(shape: Shape) -> dict[str, str]:
@@ -187,7 +205,7 @@ def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFram
     columns = user_columns(work.load.dataset)
     if stage.path:
         return _file_rows(work, stage, columns), frozenset()
-    table = load(store, TableName(*stage.table))
+    table = work.stage_table
     if table is None:
         raise no_stage_table(stage)
     stored = types_of(table.shape)
@@ -195,7 +213,7 @@ def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFram
         if each.source not in stored:
             raise no_stage_column(stage, each.source)
         refuse_stage_type(stage, each.source, stored[each.source], each, work.load.dialect)
-    load_columns = frozenset(name for name in LOAD_COLUMNS if name in stored)
+    load_columns = frozenset(work.stage_load_columns)
     flag = work.load.deletion_flag
     marked = flag is not None and flag.source == DELETED
     rows = (

@@ -15,6 +15,7 @@ from backstory.doors.historize import preflight, runs
 from backstory.doors.historize.hist_state import stored_history
 from backstory.doors.historize.load import Load, new_label, with_archive
 from backstory.doors.historize.model import (
+    LOAD_COLUMNS,
     ColumnRole,
     ModelColumn,
     ModelDataset,
@@ -353,9 +354,6 @@ def _is_return(load: Load, before: StateLabels) -> str:
     )
 
 
-LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.value})
-
-
 def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
     """The load with the relation of the stage's rows, its column names, and the stage's load columns.
 
@@ -378,7 +376,7 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
         source = spelled[wanted] = _spelling(stage, stored, wanted)
         refuse_stage_type(stage, source, stored[source], column, load.dialect)
     lower = {name.lower() for name in stored}
-    load_columns = LOAD_COLUMNS & lower
+    load_columns = frozenset(name.value for name in LOAD_COLUMNS if name in lower)
     spelled |= {name: _spelling(stage, stored, name) for name in load_columns}
     table = load.dialect.render_table_identifier(*stage.table)
     staged = replace(load, stage=table, stage_load_columns=load_columns, spellings=spelled)
