@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import structlog
 
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, StateLabels
+from backstory.doors.historize.model import ColumnRole, Model, ModelColumn, ModelDataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, status_of
 from backstory.doors.historize.resolve import namespace_of, source_of
 from backstory.doors.historize.stage import Stage
@@ -103,9 +103,26 @@ def dataset_key(schema: str, dataset: ModelDataset) -> str:
     return f"{schema}.{dataset.lineage_key or f'{dataset.target_schema}:{dataset.name}'}"
 
 
-def wrote_versions(receipt: Mapping[str, Any]) -> bool:
-    """Whether a run began or ended versions, according to its receipt."""
-    return any(count for name, count in receipt["counts"].items() if name != UNCHANGED)
+def versions_remain(
+    known: RegisteredRun,
+    last_that_wrote: Callable[[datetime], datetime | None],
+    has_version: Callable[[str], bool],
+    dialect: Dialect,
+) -> bool:
+    """Whether the versions that a successful run began or ended are still stored.
+
+    If the run wrote no versions, the versions of the last earlier run that wrote some are checked. If there
+    is no such run, the history must be empty, or not younger than the run. `has_version` tests whether the
+    history or its archive has a version that meets a condition. `last_that_wrote` returns the instant of the
+    last run, at or before an instant, that began or ended versions.
+    """
+    counts, instant = (known.receipt or {})["counts"], known.load_timestamp
+    wrote = any(count for name, count in counts.items() if name != UNCHANGED)
+    wrote_at = instant if wrote else last_that_wrote(instant)
+    started, moment = ColumnRole.STARTED, dialect.timestamp_literal(wrote_at or instant)
+    if wrote_at:
+        return has_version(f"{started} = {moment} OR {ColumnRole.ENDED} = {moment}")
+    return has_version(f"{started} <= {moment}") or not has_version("1 = 1")
 
 
 def error_text(message: str) -> str:

@@ -22,7 +22,7 @@ from backstory.formats.delivered import rows_as
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import Layout
-from backstory.model.table import Column, Shape, TableName
+from backstory.model.table import ARCHIVE_SUFFIX, Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
@@ -40,6 +40,7 @@ from backstory.stores.iceberg.store import (
 from backstory.stores.metadata.searches import bounds_of
 from backstory.stores.metadata.table_metadata import DATA, live_files
 from backstory.stores.port import require_layout
+from backstory.stores.sql.dialects import Spark
 from backstory.upkeep.table_views import OF, make_views
 
 LOG: Final = TableName(runs.META, runs.LOADS)
@@ -222,31 +223,17 @@ def _find_logged_run(
     if not rows:
         return None
     receipt = json.loads(max(rows)["receipt"])
-    instant: datetime | None = parse_instant(receipt["load_timestamp"])
-    if not runs.wrote_versions(receipt):
-        instant = _last_that_wrote(success, receipt["load_timestamp"])
     known = runs.RegisteredRun(parse_instant(receipt["load_timestamp"]), 1, receipt)
-    return known if _has_versions(store, hist, instant, known.load_timestamp) else None
+    archive = first_of(store, schema, [f"{name}{ARCHIVE_SUFFIX}" for name in dataset.hist_names])
+    tables = [store.sql_name(table.shape.table) for table in (hist, archive) if table]
 
+    def has_version(condition: str) -> bool:
+        return any(store.spark.table(table).where(condition).take(1) for table in tables)
 
-def _last_that_wrote(success: DataFrame, until: str) -> datetime | None:
-    """The instant of the last run, at or before `until`, that began or ended versions."""
-    written = reduce(add, (col(name) for name in runs.COUNTS)) > 0
-    earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
-    latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
-    return parse_instant(json.loads(latest[0]["receipt"])["load_timestamp"]) if latest else None
+    def last_that_wrote(until: datetime) -> datetime | None:
+        written = reduce(add, (col(name) for name in runs.COUNTS)) > 0
+        earlier = success.where(written & (column("load_timestamp") <= lit(iso(until)).cast("timestamp")))
+        latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
+        return parse_instant(json.loads(latest[0]["receipt"])["load_timestamp"]) if latest else None
 
-
-def _has_versions(
-    store: IcebergStore, hist: IcebergTable, wrote_at: datetime | None, until: datetime
-) -> bool:
-    """Whether versions begin or end at `wrote_at`.
-
-    If `wrote_at` is None, the result is whether the history is empty or began by `until`.
-    """
-    instant = lit(iso(wrote_at or until)).cast("timestamp")
-    rows = store.spark.table(store.sql_name(hist.shape.table))
-    started, ended = column(ColumnRole.STARTED), column(ColumnRole.ENDED)
-    if wrote_at:
-        return bool(rows.where((started == instant) | (ended == instant)).take(1))
-    return bool(rows.where(started <= instant).take(1)) or not rows.take(1)
+    return known if runs.versions_remain(known, last_that_wrote, has_version, Spark()) else None

@@ -134,7 +134,7 @@ class SparkWork:
 
     @cached_property
     def stage_table(self) -> IcebergTable | None:
-        """The table from which the base is loaded, or None if there is none: a file, or a base that stays."""
+        """The stage's table, or None if the stage is a file, is not read, or does not exist."""
         stage = None if self.run.skip_base else self.run.stage
         return None if stage is None or stage.path else load(self.store, TableName(*stage.table))
 

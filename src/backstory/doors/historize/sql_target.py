@@ -133,41 +133,31 @@ class SqlTarget(runs.Target):
         return known if self._is_in_tables(schema, dataset, known) else None
 
     def _is_in_tables(self, schema: str, dataset: ModelDataset, known: runs.RegisteredRun) -> bool:
-        """Whether the versions that a run began or ended are in the history or its archive.
-
-        If the run wrote no versions, the versions of the last earlier run that wrote some are checked.
-        """
+        """Whether the base exists, and the history or its archive has the versions that a run wrote."""
         histories = [name for name in dataset.hist_names if self.columns(schema, name) is not None]
         if not histories or all(self.columns(schema, name) is None for name in dataset.names):
             return False
-        instant: datetime | None = known.load_timestamp
-        if not runs.wrote_versions(known.receipt or {}):
-            instant = self._last_that_wrote(schema, dataset, known.load_timestamp)
-        started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
-        # If no earlier run wrote versions, the history must not be younger than the run.
-        condition = (
-            f"{started} = {moment} OR {ColumnRole.ENDED} = {moment}" if instant else f"{started} <= {moment}"
-        )
         tables = [histories[0], f"{histories[0]}{ARCHIVE_SUFFIX}"]
-        there = [table for table in tables if self.columns(schema, table) is not None]
-        return self._any(schema, there, condition) or not (instant or self._any(schema, there, "1 = 1"))
+        there = [
+            self.dialect.render_table_identifier(schema, table)
+            for table in tables
+            if self.columns(schema, table) is not None
+        ]
 
-    def _last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
-        """The instant of the last run, at or before `until`, that began or ended versions."""
-        (latest,) = self._engine.fetch_all(
-            f"SELECT MAX(load_timestamp) FROM {self._meta(runs.RUNS)} "
-            f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' "
-            f"AND {' + '.join(runs.COUNTS)} > 0 "
-            f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
-        )
-        return latest[0] and in_utc(latest[0])
+        def has_version(condition: str) -> bool:
+            found = (f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1" for table in there)
+            return any(map(self._engine.fetch_all, found))
 
-    def _any(self, schema: str, tables: Sequence[str], condition: str) -> bool:
-        """Whether one of the tables has a row that meets the condition."""
-        names = (self.dialect.render_table_identifier(schema, table) for table in tables)
-        return any(
-            self._engine.fetch_all(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1") for name in names
-        )
+        def last_that_wrote(until: datetime) -> datetime | None:
+            latest = self._engine.execute_scalar(
+                f"SELECT MAX(load_timestamp) FROM {self._meta(runs.RUNS)} "
+                f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' "
+                f"AND {' + '.join(runs.COUNTS)} > 0 "
+                f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
+            )
+            return latest and in_utc(latest)
+
+        return runs.versions_remain(known, last_that_wrote, has_version, self.dialect)
 
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for table in tables:
