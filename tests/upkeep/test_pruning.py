@@ -334,6 +334,11 @@ def test_the_archive_follows_the_history(place, tmp_path):
     load(2, "k* a", **key)
     load(3, "k* a", **key)
     upkeep(place, "rc_c").prune(second(2.5), apply=True)
+    renamed = dataset("k* a", "rc_d", former_names=["rc_c"], historization=RULES, **key)
+    place.use(document(renamed))
+    lock = place.lock("rc_c").rename(tmp_path / "lost")
+    assert upkeep(place, "rc_d").history().model.name == "rc_c_hist"  # until the next load
+    lock.rename(place.lock("rc_c"))
     place.sql("DROP VIEW rawcore.rc_c_hist_all")
     load(4, "k* b n:INTEGER", "rc_d", former_names=["rc_c"], **key)
     told = upkeep(place, "rc_d")

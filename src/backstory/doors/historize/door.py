@@ -331,7 +331,9 @@ class DatasetLoads:
 
     def _load(self, run: LoadRun) -> HistoryReceipt:
         dataset = self._override_rules(run.dataset)
-        state = find_state(self.model, dataset, self.folder, self.target) or self._adopt_state(run)
+        state = find_state(self.model, dataset, self.folder, self.target) or adopt_state(
+            self.model, dataset, self.target
+        )
         refuse_swaps(dataset)
         hist = sync_hist(dataset, state, run.instant)
         assert hist is not None
@@ -361,14 +363,6 @@ class DatasetLoads:
                 events.warning(str(error))
             self.log.add_success(dataset, run, outcome, receipt)
         return receipt
-
-    def _adopt_state(self, run: LoadRun) -> HistState | None:
-        """The metadata of a history without a lock file, derived from its table, or None without a table."""
-        for name in run.dataset.names:
-            stored = self.target.columns(run.schema, f"{name}_hist")
-            if stored is not None:
-                return adopt_state(run.dataset, name, stored, self.target.dialect)
-        return None
 
     def _override_rules(self, dataset: ModelDataset) -> ModelDataset:
         once = {

@@ -364,8 +364,19 @@ def _labels_of(labels: StateLabels) -> Labels:
     return Labels(labels.new, labels.changed, labels.deleted, labels.reappeared)
 
 
-def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
-    """Derive a history's metadata from its table, as if the base still had every business column."""
+def adopt_state(model: Model, dataset: ModelDataset, target: Target) -> HistState | None:
+    """The metadata of a history without a lock file, derived from its table, or None without a table."""
+    for name in dataset.names:
+        stored = target.columns(namespace_of(model, dataset), f"{name}{HIST}")
+        if stored is not None:
+            return _state_of_table(dataset, name, stored, target.dialect)
+    return None
+
+
+def _state_of_table(
+    dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect
+) -> HistState:
+    """The metadata of a history table, as if the base still had every business column."""
     base = {column.name: column for column in base_columns(dataset)}
     fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
     columns = []

@@ -41,7 +41,7 @@ from backstory.doors.historize.model import (
 from backstory.doors.historize.resolve import active_policy, namespace_of, schema_of, source_of
 from backstory.errors import Refused, UsageError
 from backstory.model.layout import STARTED
-from backstory.model.table import ARCHIVE_SUFFIX
+from backstory.model.table import ARCHIVE_SUFFIX, Archive
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import (
@@ -572,17 +572,20 @@ def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
     return dataset.model_copy(update={"target_columns": tuple(map(pin, dataset.target_columns))})
 
 
-def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
-    """The load with the archive of its history, which may still have a former name (section 7.5).
+# A function that returns the columns of a table with their types, or None if the table does not exist.
+StoredColumns = Callable[[str, str], Mapping[str, str] | None]
 
-    `columns` returns the columns of a table, or None if the table does not exist.
-    """
-    hist = load.hist
-    key = next(each for each in hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
-    for name in (hist.target_dataset_name, *reversed(hist.former_names)):
-        table = f"{name}{ARCHIVE_SUFFIX}"
-        stored = columns(load.schema, table) or ()
-        named = next((each for each in (key.name, *reversed(key.former_names)) if each in stored), None)
-        if named:
-            return replace(load, archive=PrunedRecords(table, named))
-    return load
+
+def find_archive(schema: str, hist: HistState, columns: StoredColumns) -> Archive | None:
+    """The archive of a history, which may still have a former name (section 7.5), or None."""
+    found = ((f"{name}{ARCHIVE_SUFFIX}", columns(schema, f"{name}{ARCHIVE_SUFFIX}")) for name in hist.names)
+    return next((Archive(name, frozenset(stored)) for name, stored in found if stored), None)
+
+
+def with_archive(load: Load, columns: StoredColumns) -> Load:
+    """The load with the archive of its history, if there is one."""
+    archive = find_archive(load.schema, load.hist, columns)
+    key = next(each for each in load.hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
+    stored = (archive and archive.columns) or ()
+    named = next((each for each in (key.name, *reversed(key.former_names)) if each in stored), None)
+    return replace(load, archive=PrunedRecords(archive.name, named)) if archive and named else load

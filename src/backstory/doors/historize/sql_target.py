@@ -476,7 +476,7 @@ def refresh_views(engine: Engine, load: Load) -> None:
 
 def _history(engine: Engine, load: Load) -> StoredHistory:
     stored = engine.introspect_table(load.schema, load.dataset.hist_name) or {}
-    name = f"{load.dataset.hist_name}{ARCHIVE_SUFFIX}"
+    name = f"{load.dataset.hist_name}{ARCHIVE_SUFFIX}"  # renamed with the history
     archive = engine.introspect_table(load.schema, name)
     columns = tuple(column for column in load.hist.target_columns if column.name in stored)
     hist = load.hist.model_copy(update={"target_columns": columns})

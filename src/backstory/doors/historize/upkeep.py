@@ -18,13 +18,12 @@ from backstory.doors.historize.hist_state import (
     without_lost_names,
     write_state,
 )
-from backstory.doors.historize.load import Load, prepare_load
+from backstory.doors.historize.load import Load, find_archive, prepare_load
 from backstory.doors.historize.model import ColumnRole, HistState, Model, ModelDataset
-from backstory.doors.historize.resolve import namespace_of
+from backstory.doors.historize.resolve import HIST, namespace_of
 from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import instant_of, iso
-from backstory.model.table import ARCHIVE_SUFFIX, Archive
 from backstory.reading.history_queries import Key, Query, StoredHistory, Time, fetch_rows, in_utc
 from backstory.stores.sql.engine import Engine
 from backstory.upkeep import model_histories
@@ -62,13 +61,15 @@ class Upkeep:
     @cached_property
     def state(self) -> HistState:
         """The history's metadata, from its lock file or else from its table."""
-        state = find_state(self.model, self.dataset, self.folder, self.target)
-        stored = self.target.columns(self.schema, self.dataset.hist_name)
-        if state is None and stored is not None:
-            adopted = adopt_state(self.dataset, self.dataset.name, stored, self.target.dialect)
-            state = sync_hist(self.dataset, adopted, self.clock())
-        if state is None:
+        if state := find_state(self.model, self.dataset, self.folder, self.target):
+            return state
+        adopted = adopt_state(self.model, self.dataset, self.target)
+        if adopted is None:
             raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
+        name = adopted.target_dataset_name.removesuffix(HIST)  # maybe a former one, until the next load
+        dataset = self.dataset.model_copy(update={"target_dataset_name": name})
+        state = sync_hist(dataset, adopted, self.clock())
+        assert state is not None
         return state
 
     def history(self) -> StoredHistory:
@@ -79,10 +80,7 @@ class Upkeep:
             raise UsageError("no-history", f"There is no table {self.schema}.{name}.", "Load it first.")
         columns = tuple(each for each in self.state.target_columns if each.name in stored)
         hist = self.state.model_copy(update={"target_columns": columns})
-        names = [f"{each}{ARCHIVE_SUFFIX}" for each in (name, *reversed(hist.former_names))]
-        archives = {each: self.target.columns(self.schema, each) for each in names}
-        there = (Archive(each, frozenset(stored)) for each, stored in archives.items() if stored)
-        archive = next(there, None)
+        archive = find_archive(self.schema, hist, self.target.columns)
         rules = self.dataset.historization
         history = stored_history(self.target.dialect, self.schema, hist, rules, archive, self.catalog)
         newest = (
