@@ -20,6 +20,7 @@ from typing import Any
 from backstory.documents import Document
 from backstory.doors.historize.door import run_model
 from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, base_columns, business_keys
 from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest
 from backstory.doors.historize.resolve import MODEL, resolve, schema_of
@@ -70,6 +71,12 @@ def document(
 def model_of(written: Mapping[str, Any]) -> Model:
     """The resolved model."""
     return resolve(Model.model_validate(written), Document("model.yaml", written, MODEL))
+
+
+def load_of(model: Model, dialect: Dialect) -> Load:
+    """The load of the model's first dataset."""
+    base = model.target_datasets[0]
+    return Load(dialect, model, base, sync_hist(base, None, DAY))
 
 
 def save(written: Mapping[str, Any], folder: Path) -> Path:

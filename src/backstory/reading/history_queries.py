@@ -21,7 +21,7 @@ from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.reading.lifetimes import TRUE_AT
 from backstory.reading.options import exact_value
 from backstory.stores.sql.columns import Datatype, SqlColumn
-from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect, SqlNames
 from backstory.stores.sql.engine import Engine
 from backstory.strategies.scd2.transitions import State
 
@@ -113,14 +113,13 @@ class ResultColumn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoredHistory:
+class StoredHistory(SqlNames):
     """A history table in one dialect. `model` describes the history.
 
     `columns` are all its columns, including retired columns. `catalog` precedes the schema in names if a
     session has several catalogs.
     """
 
-    dialect: Dialect
     model: History
     columns: tuple[SqlColumn, ...]
     catalog: str | None = None
@@ -146,15 +145,7 @@ class StoredHistory:
 
     def _qualify(self, name: str) -> str:
         name = self.dialect.render_table_identifier(self.schema, name)
-        return f"{self.dialect.render_identifier(self.catalog)}.{name}" if self.catalog else name
-
-    def of(self, alias: str, column: str) -> str:
-        """A column of an alias: `alias.column`."""
-        return f"{alias}.{self.dialect.render_identifier(column)}"
-
-    def text(self, text: str) -> str:
-        """A text as an SQL literal."""
-        return self.dialect.string_literal(text)
+        return f"{self.name(self.catalog)}.{name}" if self.catalog else name
 
     @cached_property
     def names(self) -> list[str]:
@@ -359,7 +350,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
     """
     # The query's own names: the time, its number among equal times, and the end of a deleted record.
     own = distinct([*history.names, "effective_from", "effective_to", "nth", "gone"])[-4:]
-    begin, end, nth, gone = map(history.dialect.render_identifier, own)
+    begin, end, nth, gone = map(history.name, own)
     key, started, ended = history.of("h", history.key), history.start_of("h"), history.end_of("h")
     deleted, known = f"{history.of('h', STATE)} = {history.text(history.model.labels.deleted)}", ""
     if known_at is not None:
@@ -406,7 +397,7 @@ _FIRST_START = "first_started_at"
 
 def _join_first_starts(history: StoredHistory) -> str:
     """The join of the versions `h` with the first start of their records, including pruned versions."""
-    key = history.dialect.render_identifier(history.key)
+    key = history.name(history.key)
     first = (
         f"SELECT e.{key}, MIN({history.start_of('e')}) AS {_FIRST_START} FROM {history.all_versions} AS e"
         f" GROUP BY e.{key}"

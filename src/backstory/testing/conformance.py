@@ -404,7 +404,7 @@ def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
     """Every statement for a load into the table with columns of all types."""
     model = sample_model(profile)
     dataset = dataset_of(model, "rc_types")
-    load = Load(model, dataset, history_of(dataset), dialect, stage="stage_")
+    load = Load(dialect, model, dataset, history_of(dataset), stage="stage_")
     with examination("base_steps"):
         yield from base_steps(load)
     with examination("hist_steps"):

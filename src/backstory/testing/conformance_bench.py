@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from backstory.documents import Document
 from backstory.doors.historize.hist_state import sync_hist
-from backstory.doors.historize.load import NO_COLUMNS, STRICT_NULL, Expressions, Load, hash_order
+from backstory.doors.historize.load import NO_COLUMNS, STRICT_NULL, Load, hash_order
 from backstory.doors.historize.model import (
     STRICT,
     ColumnRole,
@@ -224,7 +224,7 @@ def fresh(bench: Bench, model: Model, dataset: ModelDataset, *, merges: bool = F
     hist = history_of(dataset)
     bench.make(dataset.name, base_columns(dataset))
     bench.make(dataset.hist_name, hist.target_columns)
-    return Load(model, dataset, hist, bench.dialect, merges=merges)
+    return Load(bench.dialect, model, dataset, hist, merges=merges)
 
 
 def bring_rows(
@@ -442,7 +442,7 @@ TYPED: Mapping[Datatype, Sequence[Any]] = {
 }
 
 
-# Expressions
+# Keys and hashes
 
 
 def examine_hashes(bench: Bench) -> None:
@@ -465,7 +465,7 @@ def examine_hashes(bench: Bench) -> None:
 
 
 def _values_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
-    expressions = Expressions(bench.dialect, schema_of(model, dataset))
+    load = Load(bench.dialect, model, dataset, history_of(dataset))
     table = bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
 
@@ -474,17 +474,17 @@ def _values_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dic
         return str(rows[0][0])
 
     built = {
-        "a key": evaluate(expressions.base_key(dataset, "s")),
-        f"a row hash, {schema_of(model, dataset).hash_profile}": evaluate(expressions.row_hash(dataset, "s")),
+        "a key": evaluate(load.base_key("s")),
+        f"a row hash, {schema_of(model, dataset).hash_profile}": evaluate(load.row_hash("s")),
     }
     for name, instant in (
         ("a history key", DAY + timedelta(hours=3, minutes=4, seconds=5.6)),
         ("a history key of another day", DAY + timedelta(days=1)),
     ):
-        built[name] = evaluate(expressions.hist_key(dataset, "s"), instant)
+        built[name] = evaluate(load.hist_key("s"), instant)
     bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {"customer_id": None})
-    built["a key with NULL"] = evaluate(expressions.base_key(dataset, "s"))
+    built["a key with NULL"] = evaluate(load.base_key("s"))
     return built
 
 

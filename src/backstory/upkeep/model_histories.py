@@ -169,7 +169,7 @@ def archive_columns(history: StoredHistory) -> list[TableColumn]:
 
 def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: datetime) -> list[str]:
     """The statements that copy versions to the archive, and replace copies of an interrupted run."""
-    names = [history.dialect.render_identifier(column.name) for column in archive_columns(history)]
+    names = [history.name(column.name) for column in archive_columns(history)]
     values = [history.of("h", column.name) for column in history.columns]
     values += [history.dialect.timestamp_literal(instant), history.text(run_id)]
     left = f"EXISTS (SELECT 1 FROM {history.table} AS h WHERE {_same_version(history)})"
@@ -269,9 +269,8 @@ def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key
     attributes = {attribute.name for attribute in history.model.attributes}
     own_columns = {name for name in history.names if name not in attributes}
     own_columns |= {column.name for column in archive_columns(history)[len(history.columns) :]}
-    name = history.dialect.render_identifier
-    values = {name(column): "NULL" for column in stored if column not in own_columns}
-    values[name(ROW_HASH)] = history.text(ERASED)
+    values = {history.name(column): "NULL" for column in stored if column not in own_columns}
+    values[history.name(ROW_HASH)] = history.text(ERASED)
     return history.dialect.render_update_exists(table, "h", values, history.is_record("h", key))
 
 

@@ -8,9 +8,8 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from historizing import DAY, PEPPER, dataset, document, model_of
+from historizing import DAY, PEPPER, dataset, document, load_of, model_of
 
-from backstory.doors.historize.load import Expressions
 from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.engine import fill_placeholders
@@ -138,18 +137,17 @@ def test_golden_vectors_in_a_database(place, zone):
     told = {}
     for profile, name in (("elevata_v1", "row_v1"), ("strict_v2", "row_v2")):
         strict, strict_base = customer(profile)
-        expressions = Expressions(place.dialect, schema_of(strict, strict_base))
-        told[name] = hashed(place, expressions.row_hash(strict_base, "s"), "FROM stage.s AS s")
-    expressions = Expressions(place.dialect, schema_of(model, base))
-    told["key"] = hashed(place, expressions.base_key(base, "s"), "FROM stage.s AS s")
+        told[name] = hashed(place, load_of(strict, place.dialect).row_hash("s"), "FROM stage.s AS s")
+    load = load_of(model, place.dialect)
+    told["key"] = hashed(place, load.base_key("s"), "FROM stage.s AS s")
     entity = f"FROM (SELECT '{KEY}' AS rc_crm_customer_key) AS s"
     for name, at in (
         ("first", datetime(2025, 1, 2, 3, 4, 5, 600_000, UTC)),
         ("second", datetime(2025, 1, 3, tzinfo=UTC)),
     ):
-        told[name] = hashed(place, expressions.hist_key(base, "s"), entity, at)
+        told[name] = hashed(place, load.hist_key("s"), entity, at)
     place.sql("UPDATE stage.s SET customer_id = NULL")
-    told["null_key"] = hashed(place, expressions.base_key(base, "s"), "FROM stage.s AS s")
+    told["null_key"] = hashed(place, load.base_key("s"), "FROM stage.s AS s")
 
     assert told == TEXTS
 
@@ -171,7 +169,7 @@ def test_no_attributes(place):
     base = model.target_datasets[0]
 
     assert Hashes(schema_of(model, base), PEPPER).row_hash(base, {"k": "a"}) == NO_COLUMNS
-    assert hashed(place, Expressions(place.dialect, schema_of(model, base)).row_hash(base, "s")) == NO_COLUMNS
+    assert hashed(place, load_of(model, place.dialect).row_hash("s")) == NO_COLUMNS
 
 
 def test_the_order_of_business_keys_does_not_matter(place):
@@ -184,8 +182,7 @@ def test_the_order_of_business_keys_does_not_matter(place):
         model = model_of(document(dataset(" ".join(order))))
         base = model.target_datasets[0]
         keys.add(Hashes(schema_of(model, base), PEPPER).base_key(base, row))
-        sql = Expressions(place.dialect, schema_of(model, base)).base_key(base, "s")
-        keys.add(hashed(place, sql, "FROM stage.s AS s"))
+        keys.add(hashed(place, load_of(model, place.dialect).base_key("s"), "FROM stage.s AS s"))
 
     assert len(keys) == 1
 
@@ -209,10 +206,10 @@ def test_every_type_is_hashed_as_in_python(place, zone, profile):
     ]
     place.stage("s", EVERY, typed)
     in_zone(place, zone)
-    expressions = Expressions(place.dialect, schema_of(model, base))
+    load = load_of(model, place.dialect)
     hashes = Hashes(schema_of(model, base), PEPPER)
     pepper = {"pepper": place.dialect.string_literal(PEPPER)}
-    sql = f"SELECT k, {expressions.base_key(base, 's')}, {expressions.row_hash(base, 's')} FROM stage.s AS s"
+    sql = f"SELECT k, {load.base_key('s')}, {load.row_hash('s')} FROM stage.s AS s"
     found = {k: (key, row_hash) for k, key, row_hash in place.rows(fill_placeholders(sql, pepper))}
 
     assert found == {row["k"]: (hashes.base_key(base, row), hashes.row_hash(base, row)) for row in rows}
@@ -235,7 +232,7 @@ def test_a_float_is_hashed_as_a_decimal(place, zone, hash_as, values):
     place.create("stage", "s", [column for column in base.target_columns if column.name in {"k", "f"}])
     place.insert("stage.s", [{"k": str(n), "f": value} for n, value in enumerate(values)])
     in_zone(place, zone)
-    sql = Expressions(place.dialect, schema_of(model, base)).row_hash(base, "s")
+    sql = load_of(model, place.dialect).row_hash("s")
     hashes = Hashes(schema_of(model, base), PEPPER)
 
     assert dict(place.rows(f"SELECT k, {sql} FROM stage.s AS s")) == {
@@ -311,13 +308,10 @@ def assert_told_apart(place, columns, rows):
     """Check that distinct attributes have distinct hashes, and distinct keys distinct keys."""
     model = model_of(document(dataset("a* b c"), hash_profile="strict_v2"))
     base = model.target_datasets[0]
-    hashes, expressions = (
-        Hashes(schema_of(model, base), PEPPER),
-        Expressions(place.dialect, schema_of(model, base)),
-    )
+    hashes, load = Hashes(schema_of(model, base), PEPPER), load_of(model, place.dialect)
     place.stage("s", columns, rows)
     pepper = {"pepper": place.dialect.string_literal(PEPPER)}
-    sql = f"SELECT k, {expressions.base_key(base, 's')}, {expressions.row_hash(base, 's')} FROM stage.s AS s"
+    sql = f"SELECT k, {load.base_key('s')}, {load.row_hash('s')} FROM stage.s AS s"
     found = {k: each for k, *each in place.rows(fill_placeholders(sql, pepper))}
 
     assert len({key for key, _ in found.values()}) == len({row["a"] for row in rows})

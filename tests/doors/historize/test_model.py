@@ -4,13 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from historizing import dataset, document, model_of
+from historizing import dataset, document, load_of, model_of
 from ruamel.yaml import YAML
 
 from backstory.dialects import DuckDB
 from backstory.doors.historize.door import datasets_to_load
 from backstory.doors.historize.hist_state import as_yaml
-from backstory.doors.historize.load import Expressions
 from backstory.doors.historize.model import Model
 from backstory.doors.historize.resolve import findings, is_hist, read_model, resolve, schema_of
 from backstory.errors import UsageError
@@ -347,7 +346,7 @@ def test_r5_the_order_of_business_keys_changes_nothing():
         (base,) = model.target_datasets
         schema = schema_of(model, base)
         keys.add(Hashes(schema, "pepper").base_key(base, row))
-        sql.add(Expressions(DuckDB(), schema).base_key(base, "s"))
+        sql.add(load_of(model, DuckDB()).base_key("s"))
     assert len(keys) == len(sql) == 1
 
 

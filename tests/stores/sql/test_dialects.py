@@ -3,7 +3,7 @@
 import importlib.metadata
 
 import pytest
-from historizing import Place, dataset, document, model_of, second, versions
+from historizing import Place, dataset, document, load_of, model_of, second, versions
 
 from backstory.dialects import (
     Dialect,
@@ -17,9 +17,8 @@ from backstory.dialects import (
     register_dialect,
 )
 from backstory.doors.historize.hist_state import sync_hist
-from backstory.doors.historize.load import Expressions, prepare_load
+from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.model import ModelColumn
-from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.sql_target import base_steps
 from backstory.errors import UsageError
 from backstory.stores.sql import dialects
@@ -237,7 +236,7 @@ def test_literals_have_their_shape(dialect):
     assert tuple(dialect().render_literal(value) for value in made) == LITERALS[dialect]
 
 
-# Expressions
+# Keys
 
 
 @pytest.mark.parametrize(
@@ -254,8 +253,7 @@ def test_a17_a18_keys_hash_their_parts_in_the_order_of_names(dialect, hashed):
     made = set()
     for columns in ("b* a*", "a* b*"):
         model = model_of(document(dataset(columns)))
-        expressions = Expressions(dialect(), schema_of(model, model.target_datasets[0]))
-        made.add(expressions.base_key(model.target_datasets[0], "s"))
+        made.add(load_of(model, dialect()).base_key("s"))
     (sql,) = made
     assert sql.startswith(hashed)
     assert sql.index("a~") < sql.index("b~") < sql.index("{{ pepper }}")

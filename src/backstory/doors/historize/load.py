@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import NamedTuple
 
 import sqlglot
 from sqlglot import exp
@@ -20,7 +19,6 @@ from backstory.doors.historize.model import (
     LOAD_COLUMNS,
     STRICT,
     ColumnRole,
-    ForeignKey,
     HistState,
     IncrementPolicy,
     Model,
@@ -43,14 +41,13 @@ from backstory.errors import Refused, UsageError
 from backstory.model.layout import STARTED
 from backstory.model.table import ARCHIVE_SUFFIX, Archive
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect, SqlNames
 from backstory.stores.sql.engine import (
     LOAD_RUN_ID,
     LOAD_TIMESTAMP,
     LOAD_TIMESTAMP_TEXT,
     PEPPER,
     PLACEHOLDER,
-    without_placeholders,
 )
 from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashable_text, joined_hash
 from backstory.strategies.scd2.statements import ArchiveTable, Pair
@@ -151,13 +148,6 @@ def _step_back(now: datetime, policy: IncrementPolicy) -> datetime:
     return now.replace(year=year, month=month + 1, day=day)
 
 
-class PrunedRecords(NamedTuple):
-    """The archive table for a history's pruned versions, and its column with the record's key."""
-
-    table: str
-    key: str
-
-
 NO_COLUMNS = "no_columns"
 STRICT_NULL = "^0"
 
@@ -165,62 +155,6 @@ STRICT_NULL = "^0"
 def hash_order(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
     """The attributes in hashing order: in the base's order or, if strict, by identity."""
     return sorted(columns, key=identity) if strict else list(columns)
-
-
-class Expressions:
-    """SQL expressions for one layer in one dialect, over the columns of an alias."""
-
-    def __init__(self, dialect: Dialect, schema: TargetSchema) -> None:
-        self._dialect = dialect
-        self._schema = schema
-        self._strict = schema.hash_profile == STRICT
-
-    def column(self, alias: str, name: str) -> str:
-        """A column of an alias: `alias.name`."""
-        return f"{alias}.{self._dialect.render_identifier(name)}"
-
-    def base_key(self, dataset: ModelDataset, alias: str) -> str:
-        """SQL for the surrogate key of a row. The alias must have the base's columns."""
-        return self.key(
-            {
-                key_name(key): self.canonical(key, self.column(alias, key.name))
-                for key in business_keys(dataset)
-            }
-        )
-
-    def foreign_key(
-        self, reference: ForeignKey, parent: ModelDataset, child: Mapping[str, ModelColumn], alias: str
-    ) -> str:
-        """SQL for the parent's key, computed from the child's columns."""
-        source = {part.to: part.from_ for part in reference.key_components}
-        return self.key(
-            {
-                key_name(key): self.canonical(child[source[key.name]], self.column(alias, source[key.name]))
-                for key in business_keys(parent)
-            }
-        )
-
-    def hist_key(self, dataset: ModelDataset, alias: str) -> str:
-        """SQL for the key of the version that this load begins."""
-        return self.key({dataset.key: self.column(alias, dataset.key), STARTED: LOAD_TIMESTAMP_TEXT})
-
-    def row_hash(self, dataset: ModelDataset, alias: str) -> str:
-        """SQL for the hash of a row's attributes."""
-        hashed = row_hash_of(self._schema, dataset)
-        return hashed.sql(self._dialect, lambda name: self.column(alias, name))
-
-    def key(self, parts: Mapping[str, str]) -> str:
-        """SQL for the key made from these canonical strings, in the order of their names."""
-        schema, dialect, named = self._schema, self._dialect, []
-        for name, value in sorted(parts.items()):
-            label = dialect.string_literal(f"{name}{schema.surrogate_key_pair_separator}")
-            text = hashable_text(dialect, value, _null_token(schema), escaped=self._strict)
-            named.append(dialect.concat_expression([label, text]))
-        return joined_hash(dialect, [*named, PEPPER], schema.surrogate_key_component_separator)
-
-    def canonical(self, column: ModelColumn, sql: str) -> str:
-        """SQL for the canonical string of a column's value."""
-        return self._dialect.canonical_text(sql, column.datatype, *_digits(column))
 
 
 def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:
@@ -254,7 +188,7 @@ _READ = {Datatype.JSON, Datatype.TIME, Datatype.UUID}
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(SqlNames):
     """A dataset's load in one dialect.
 
     * `hist`: the history's metadata.
@@ -270,7 +204,6 @@ class Load:
     model: Model
     dataset: ModelDataset
     hist: HistState
-    dialect: Dialect
     stage: str = ""
     stage_load_columns: frozenset[str] = frozenset()
     spellings: Mapping[str, str] = field(default_factory=dict)
@@ -279,12 +212,7 @@ class Load:
     hist_scope: str | None = None
     closes_deleted: bool = True
     merges: bool = False
-    archive: PrunedRecords | None = None
-
-    @cached_property
-    def expressions(self) -> Expressions:
-        """The SQL expressions for keys and hashes."""
-        return Expressions(self.dialect, schema_of(self.model, self.dataset))
+    archive: ArchiveTable | None = None
 
     @cached_property
     def schema(self) -> str:
@@ -306,23 +234,45 @@ class Load:
         """The names of the states as they are stored in the table."""
         return stored_labels(self.dataset.historization.state_labels)
 
-    def name(self, column: str) -> str:
-        """A column's name, quoted for the dialect."""
-        return self.dialect.render_identifier(column)
-
-    def of(self, alias: str, column: str) -> str:
-        """A column of an alias: `alias.column`."""
-        return f"{alias}.{self.name(column)}"
-
-    def text(self, text: str) -> str:
-        """The SQL literal of a string. Parts that look like placeholders are split to protect them."""
-        return self.dialect.concat_expression(
-            [self.dialect.string_literal(part) for part in without_placeholders(text)]
-        )
-
     def same_key(self, left: str, right: str) -> str:
         """SQL that tests whether the rows of two aliases belong to the same record."""
-        return f"{self.of(left, self.dataset.key)} = {self.of(right, self.dataset.key)}"
+        return self.pair.same_key(left, right)
+
+    # Keys and hashes
+
+    def base_key(self, alias: str) -> str:
+        """SQL for the surrogate key of a row. The alias must have the base's columns."""
+        return self._record_key(alias, {key_name(key): key for key in business_keys(self.dataset)})
+
+    def hist_key(self, alias: str) -> str:
+        """SQL for the key of the version that this load begins."""
+        key = self.dataset.key
+        return self._key({key: self.of(alias, key), STARTED: LOAD_TIMESTAMP_TEXT})
+
+    def row_hash(self, alias: str) -> str:
+        """SQL for the hash of a row's attributes."""
+        hashed = row_hash_of(schema_of(self.model, self.dataset), self.dataset)
+        return hashed.sql(self.dialect, lambda name: self.of(alias, name))
+
+    def canonical(self, column: ModelColumn, sql: str) -> str:
+        """SQL for the canonical string of a column's value."""
+        return self.dialect.canonical_text(sql, column.datatype, *_digits(column))
+
+    def _record_key(self, alias: str, columns: Mapping[str, ModelColumn]) -> str:
+        """SQL for the key of a record, from columns of the alias by their names in the key."""
+        return self._key(
+            {name: self.canonical(each, self.of(alias, each.name)) for name, each in columns.items()}
+        )
+
+    def _key(self, parts: Mapping[str, str]) -> str:
+        """SQL for the key made from these canonical strings, in the order of their names."""
+        layer, named = schema_of(self.model, self.dataset), []
+        for name, value in sorted(parts.items()):
+            label = self.dialect.string_literal(f"{name}{layer.surrogate_key_pair_separator}")
+            strict = layer.hash_profile == STRICT
+            text = hashable_text(self.dialect, value, _null_token(layer), escaped=strict)
+            named.append(self.dialect.concat_expression([label, text]))
+        return joined_hash(self.dialect, [*named, PEPPER], layer.surrogate_key_component_separator)
 
     @cached_property
     def base_columns(self) -> list[ModelColumn]:
@@ -362,7 +312,7 @@ class Load:
     def _sort_value(self, column: ModelColumn) -> str:
         value = self.of("d", column.name)
         hashed = column.datatype is not Datatype.FLOAT or column.hash_as is not None
-        return self.expressions.canonical(column, value) if hashed else value
+        return self.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
         """SQL with a leading AND that tests whether a base row is live (7.3).
@@ -374,7 +324,7 @@ class Load:
             return ""
         value = self.of(alias, soft.column)
         deleted = ", ".join(self.text(value) for value in soft.deleted_values)
-        return f" AND ({value} IS NULL OR {self.expressions.canonical(flag, value)} NOT IN ({deleted}))"
+        return f" AND ({value} IS NULL OR {self.canonical(flag, value)} NOT IN ({deleted}))"
 
     @property
     def flags_deleted(self) -> bool:
@@ -424,10 +374,10 @@ class Load:
     def base_values(self, alias: str, load_columns: Collection[str]) -> dict[str, str]:
         """SQL for each column of the base, computed from a stage row under the base's names."""
         return {
-            self.dataset.key: self.expressions.base_key(self.dataset, alias),
+            self.dataset.key: self.base_key(alias),
             **{column.name: self.of(alias, column.name) for column in user_columns(self.dataset)},
             **self._foreign_keys(alias),
-            ColumnRole.ROW_HASH: self.expressions.row_hash(self.dataset, alias),
+            ColumnRole.ROW_HASH: self.row_hash(alias),
             ColumnRole.LOAD_RUN_ID: LOAD_RUN_ID,
             ColumnRole.LOADED_AT: LOAD_TIMESTAMP,
             **{name: self.of(alias, name) for name in sorted(load_columns)},
@@ -444,15 +394,17 @@ class Load:
         return cast(value, self.dialect.type_of(column)) if column.datatype in _READ else value
 
     def _foreign_keys(self, alias: str) -> dict[str, str]:
+        """SQL for the key of each parent, computed from the child's columns."""
         children = {column.name: column for column in user_columns(self.dataset)}
         parents = {dataset.name: dataset for dataset in self.model.target_datasets}
-        return {
-            reference.column: self.expressions.foreign_key(
-                reference, parents[reference.referenced_dataset], children, alias
-            )
-            for reference in self.dataset.references
-            if reference.active
-        }
+        keys = {}
+        for reference in self.dataset.references:
+            if reference.active:
+                source = {part.to: children[part.from_] for part in reference.key_components}
+                parent = business_keys(parents[reference.referenced_dataset])
+                columns = {key_name(key): source[key.name] for key in parent}
+                keys[reference.column] = self._record_key(alias, columns)
+        return keys
 
     def differs(self, left: str, right: str) -> str:
         """SQL that tests whether two base rows with the same key differ, apart from load columns."""
@@ -467,7 +419,7 @@ class Load:
     def other_text(self, column: ModelColumn, left: str, right: str) -> str:
         """SQL that tests whether the canonical strings of a column differ between two rows."""
         sides = (self.of(alias, column.name) for alias in (left, right))
-        return self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in sides))
+        return self.dialect.null_safe_ne(*(self.canonical(column, each) for each in sides))
 
     # The history load
 
@@ -492,7 +444,7 @@ class Load:
             {column.name: column.source for column in self.mirrored_columns},
             {self.name(column.name): self.dialect.type_of(column) for column in self.hist.target_columns},
             words_of(self.labels),
-            lambda alias: self.expressions.hist_key(self.dataset, alias),
+            self.hist_key,
             self.live,
             self.hist_scope,
             self.closes_deleted,
@@ -526,10 +478,10 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
     scope = increment_scope(model, dataset, dialect, "b") if dataset.incremental_strategy == "merge" else None
     full = dataset.incremental_strategy == "full"
     return Load(
+        dialect,
         model,
         _pin_names(dataset, hist),
         hist,
-        dialect,
         delete_scope=scope,
         deletes_base=full or (dataset.handle_deletes and scope is not None),
         hist_scope=hist_scope(dataset, hist, dialect),
@@ -588,4 +540,4 @@ def with_archive(load: Load, columns: StoredColumns) -> Load:
     key = next(each for each in load.hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
     stored = (archive and archive.columns) or ()
     named = next((each for each in (key.name, *reversed(key.former_names)) if each in stored), None)
-    return replace(load, archive=PrunedRecords(archive.name, named)) if archive and named else load
+    return replace(load, archive=ArchiveTable(archive.name, named)) if archive and named else load

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from backstory.doors.historize.load import Expressions
 from backstory.doors.historize.load_sides import (
     ROWS_ALIAS,
     compute_locally,
@@ -27,7 +26,6 @@ from backstory.doors.historize.load_sides import (
 )
 from backstory.doors.historize.preflight import refuse_faults, refuse_late, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
-from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_runs import NEWEST
 from backstory.doors.historize.spark_tables import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_tables import (
@@ -188,9 +186,7 @@ class _Versions:
     def _begin_locally(self, earlier: PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
         work, dataset = self.work, self.work.load.dataset
         versions = begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
-        key = {
-            "key": Expressions(DuckDB(), schema_of(work.load.model, dataset)).hist_key(dataset, ROWS_ALIAS)
-        }
+        key = {"key": replace(work.load, dialect=DuckDB()).hist_key(ROWS_ALIAS)}
         keys = compute_locally(work, versions.select([dataset.key]), key)["key"]
         return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[scd2.ENDS])
 

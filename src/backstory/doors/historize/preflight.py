@@ -97,7 +97,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
     else:
         # The rows of a key conflict if they differ in hash or business keys.
         # In the default profile, different keys may have the same string.
-        texts = [load.expressions.canonical(key, load.of("ss", key.name)) for key in keys]
+        texts = [load.canonical(key, load.of("ss", key.name)) for key in keys]
         values = [load.of("ss", ColumnRole.ROW_HASH), *texts]
         conflicts = [f"COUNT(DISTINCT {value}) > 1" for value in values]
         conflicts += [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]

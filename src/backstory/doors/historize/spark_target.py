@@ -98,7 +98,7 @@ def _update(work: SparkWork, shape: Shape, where: Column, becoming: Callable[[Da
 
 
 def _rehash(work: SparkWork, rows: DataFrame) -> DataFrame:
-    value = work.sql(work.load.expressions.row_hash(work.load.dataset, "h"))
+    value = work.sql(work.load.row_hash("h"))
     return rows.alias("h").withColumn(ColumnRole.ROW_HASH, value)
 
 

@@ -314,7 +314,7 @@ def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
 
 
 def _rehash(step: str, load: Load, table: str, condition: str) -> Statement:
-    values = {load.name(ColumnRole.ROW_HASH): load.expressions.row_hash(load.dataset, "h")}
+    values = {load.name(ColumnRole.ROW_HASH): load.row_hash("h")}
     return Statement(step, load.dialect.render_update_exists(table, "h", values, condition))
 
 

@@ -6,6 +6,7 @@ Types and canonical texts are tables of templates.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, ClassVar
@@ -15,6 +16,7 @@ from sqlglot.dialects.duckdb import DuckDB as _Reserved
 
 from backstory.errors import UsageError
 from backstory.stores.sql.columns import Datatype, SqlColumn
+from backstory.stores.sql.engine import without_placeholders
 
 if TYPE_CHECKING:
     from backstory.stores.sql.engine import Engine
@@ -288,3 +290,23 @@ class TemplateDialect(Dialect):
     ) -> str:
         template = self.TEXTS.get(datatype, self.CAST_TEXT)
         return template.format(sql=sql, precision=precision, scale=scale)
+
+
+@dataclass(frozen=True)
+class SqlNames:
+    """Columns and strings in the SQL of a dialect."""
+
+    dialect: Dialect
+
+    def name(self, column: str) -> str:
+        """A column's name, quoted for the dialect."""
+        return self.dialect.render_identifier(column)
+
+    def of(self, alias: str, column: str) -> str:
+        """A column of an alias: `alias.column`."""
+        return f"{alias}.{self.name(column)}"
+
+    def text(self, text: str) -> str:
+        """The SQL literal of a string. Parts that look like placeholders are split to protect them."""
+        parts = map(self.dialect.string_literal, without_placeholders(text))
+        return self.dialect.concat_expression([*parts])

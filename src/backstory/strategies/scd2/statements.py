@@ -12,21 +12,21 @@ from typing import Any, Final, NamedTuple
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialect import SqlNames
 from backstory.stores.sql.engine import LOAD_RUN_ID as RUN
-from backstory.stores.sql.engine import LOAD_TIMESTAMP, Statement, without_placeholders
+from backstory.stores.sql.engine import LOAD_TIMESTAMP, Statement
 from backstory.strategies.scd2.transitions import BEGINNINGS, TRANSITIONS, Case, Now, Past, State, Tally
 
 
 class ArchiveTable(NamedTuple):
-    """The archive of a history's pruned versions, as SQL, and its column with the record's key."""
+    """The archive of a history's pruned versions, by name or as SQL, and its column with the record's key."""
 
     table: str
     key: str
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(SqlNames):
     """A base and its history in one dialect.
 
     * `table`, `base`: the history and the base as SQL relations.
@@ -41,7 +41,6 @@ class Pair:
     * `closes_deleted`: whether any version is closed as deleted.
     """
 
-    dialect: Dialect
     table: str
     base: str
     key: str
@@ -55,18 +54,9 @@ class Pair:
     closes_deleted: bool = True
     archive: ArchiveTable | None = None
 
-    def name(self, column: str) -> str:
-        """The name of a column, quoted for the dialect."""
-        return self.dialect.render_identifier(column)
-
-    def of(self, alias: str, column: str) -> str:
-        """A column of an alias: `alias.column`."""
-        return f"{alias}.{self.name(column)}"
-
     def word(self, state: State) -> str:
-        """The SQL literal of a state. Parts that look like a placeholder are split."""
-        parts = without_placeholders(self.words[state])
-        return self.dialect.concat_expression([self.dialect.string_literal(part) for part in parts])
+        """The SQL literal of a state."""
+        return self.text(self.words[state])
 
     def same_key(self, left: str, right: str) -> str:
         """SQL for whether the rows of two aliases belong to the same record."""
