@@ -360,9 +360,7 @@ def dataset_of(model: Model, name: str) -> ModelDataset:
 
 def history_of(dataset: ModelDataset) -> HistState:
     """The metadata for the history of a sample dataset."""
-    hist = sync_hist(dataset, None, datetime(2025, 1, 1, tzinfo=UTC))
-    assert hist is not None
-    return hist
+    return sync_hist(dataset, None, datetime(2025, 1, 1, tzinfo=UTC))
 
 
 @contextmanager

@@ -233,17 +233,6 @@ def test_a_forked_name_fits():
     assert fork.former_names == (long,)
 
 
-def test_what_has_no_history_gets_none():
-    """4.2 rule 10, 3.1: `historize: false` gives no history. An existing one is kept, and can be used again."""
-    assert sync_hist(base(historize=False), None, T1) is None
-    first = sync_hist(base(), None, T1)
-    asleep = sync_hist(base(historize=False), first, T1)
-    assert asleep == first.model_copy(update={"active": False})
-    assert sync_hist(base(), asleep, T2) == first
-    model = model_of(document(dataset(), {**dataset("k*", "rc_x_hist"), "incremental_strategy": "historize"}))
-    assert sync_hist(model.target_datasets[1], None, T1) is None
-
-
 # Random evolutions
 
 NAMES = st.sampled_from("abcdef")

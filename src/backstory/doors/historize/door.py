@@ -117,7 +117,6 @@ def _dataset_script(chosen: ChosenModel, dataset: ModelDataset) -> Iterator[str]
     model, folder, dialect = chosen.model, chosen.folder, chosen.dialect
     refuse_swaps(dataset)
     hist = sync_hist(dataset, find_only_state(model, dataset, folder), datetime.now(UTC))
-    assert hist is not None
     load = prepare_load(model, dataset, hist, dialect)
     live = [column for column in hist.target_columns if column.active]
     yield f"-- Tables of {dataset.name}"
@@ -336,7 +335,6 @@ class DatasetLoads:
         )
         refuse_swaps(dataset)
         hist = sync_hist(dataset, state, run.instant)
-        assert hist is not None
         run, hist = self._settle_changes(replace(run, dataset=dataset), state, hist)
         load = prepare_load(self.model, dataset, hist, self.target.dialect)
         if not run.dry_run:
@@ -531,11 +529,9 @@ def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target)
     """The history's metadata. A broken lock file is ignored, because the dataset's own load reports it."""
     now = datetime.now(UTC)
     try:
-        hist = sync_hist(dataset, find_state(model, dataset, folder, target), now)
+        return sync_hist(dataset, find_state(model, dataset, folder, target), now)
     except BackstoryError:
-        hist = sync_hist(dataset, None, now)
-    assert hist is not None
-    return hist
+        return sync_hist(dataset, None, now)
 
 
 def _table(model: Model, dataset: ModelDataset) -> str:

@@ -30,7 +30,7 @@ from backstory.doors.historize.model import (
     stored_labels,
     technical_column,
 )
-from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist, namespace_of, read_state
+from backstory.doors.historize.resolve import HIST, namespace_of, read_state
 from backstory.doors.historize.runs import Target
 from backstory.doors.historize.stage import column_type
 from backstory.errors import BackstoryError, Failed, Refused
@@ -47,8 +47,8 @@ ROUNDS = 4
 FIXED = frozenset({ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, *TAIL})
 
 
-def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
-    """The history's metadata, or None for a dataset without a history.
+def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState:
+    """The metadata of a base's history.
 
     Columns are matched by their input, their lineage key, their name or a former name. A column that is no
     longer in the base is retired, and remains in the table. Raises Refused if a retired column returns with
@@ -56,18 +56,14 @@ def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> 
     """
     state = _sync_once(base, previous, now)
     for _ in range(ROUNDS):
-        again = _sync_once(base, state, now) if state else state
+        again = _sync_once(base, state, now)
         if again == state:
             break
         state = again  # a second round resolves swapped names of columns that also forked
     return state
 
 
-def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
-    if base.target_schema != RAWCORE or is_hist(base):
-        return None
-    if not base.historize:
-        return previous.model_copy(update={"active": False}) if previous else None
+def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState:
     old = (
         [column for column in previous.target_columns if column.system_role not in FIXED] if previous else []
     )

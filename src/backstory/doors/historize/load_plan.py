@@ -296,8 +296,8 @@ class PlannedHistory:
         if made_from is not None and not work.run.skip_base:  # the owner of a kept base may replace it
             more[BASE_SNAPSHOT] = str(made_from)
         change = replace(self.change(table), counts=outcome.counts, properties=properties)
-        built = work.commit(table, change, work.note(**more))
-        return replace(outcome, version=str(built and built.snapshot_id))
+        work.commit(table, change, work.note(**more))
+        return outcome
 
 
 def assemble_load(

@@ -78,9 +78,8 @@ class LoadStep:
 class LoadOutcome:
     """The number of records by outcome, the schema changes, and the steps.
 
-    `base` is the number of base rows, and `version` is the history's snapshot. `changed_base` is the number
-    of base rows that were written or removed. `warnings` report writes to the history by other programs since
-    the last load.
+    `base` is the number of base rows. `changed_base` is the number of base rows that were written or removed.
+    `warnings` report writes to the history by other programs since the last load.
     """
 
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
@@ -88,7 +87,6 @@ class LoadOutcome:
     steps: Sequence[LoadStep] = ()
     base: int = 0
     changed_base: int = 0
-    version: str | None = None
     keys: Mapping[str, Sequence[object]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 

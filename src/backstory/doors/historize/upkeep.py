@@ -68,9 +68,7 @@ class Upkeep:
             raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
         name = adopted.target_dataset_name.removesuffix(HIST)  # maybe a former one, until the next load
         dataset = self.dataset.model_copy(update={"target_dataset_name": name})
-        state = sync_hist(dataset, adopted, self.clock())
-        assert state is not None
-        return state
+        return sync_hist(dataset, adopted, self.clock())
 
     def history(self) -> StoredHistory:
         """The history in its current shape, with the time from which it is complete."""

@@ -40,12 +40,11 @@ _TEXT = {_KIND.VARCHAR, _KIND.NVARCHAR, _KIND.TEXT, _KIND.CHAR, _KIND.NCHAR}
 
 @dataclass(frozen=True)
 class DdlPlan(Generic[ColumnT]):
-    """The changes to one table, in order, and warnings."""
+    """The changes to one table, in order."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     widened: Sequence[tuple[ColumnT, str]] = ()
     added: Sequence[ColumnT] = ()
-    warnings: Sequence[str] = ()
 
     @property
     def changes_in_words(self) -> list[str]:
@@ -95,17 +94,13 @@ def plan_changes(
     own = {name: stands for name, stands in known.items() if stands not in renamed}
     widened: list[tuple[ColumnT, str]] = []
     added: list[ColumnT] = []
-    warnings: list[str] = []
     for column in columns:
         source = sources.get(column.name) or own.get(column.name)
         if source is not None:
             widened += _plan_widening(table, column, stored[source], dialect)
         elif column.active:
             added.append(column)
-        if column.name in own:
-            doubles = [own[name.lower()] for name in column.former_names if name.lower() in own]
-            warnings += [f"DUPLICATE_COLUMN: {table} has {column.name} and {name}" for name in doubles]
-    return DdlPlan(renamed, widened, added, warnings)
+    return DdlPlan(renamed, widened, added)
 
 
 def _plan_renames(
