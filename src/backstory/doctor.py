@@ -18,11 +18,12 @@ from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.reading.queries import translate_query_faults
 from backstory.spark.versions import arrow_of
-from backstory.stores.connect.abilities import STATEMENTS, remove_at_end
+from backstory.stores.connect.abilities import STATEMENTS
 from backstory.stores.connect.store import iceberg_version
 from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.commit import commit
 from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import existing, load
 from backstory.stores.iceberg.workers import map_batches
 from backstory.table import Table
@@ -142,23 +143,22 @@ def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) 
 
 @contextmanager
 def _remove_at_end(probe: _Probe) -> Iterator[None]:
-    """Drop the scratch table, its views and its schema at the end, if they exist."""
+    """Drop the scratch tables, their views and their schema at the end, if they exist."""
     store = probe.warehouse.store
-    if not store.has_java:
-        with remove_at_end(cast("ConnectStore", store), [probe.name, _by_sql(probe)]):
-            yield
-        return
     try:
         yield
     finally:
-        for name in (probe.name, _archive(probe)):
-            with suppress(Exception):
-                drop(store, name)
         for view in ("current", "versions"):
             with suppress(Exception):
                 store.spark.sql(f"DROP VIEW {store.sql_name(TableName(SCHEMA, f'{probe.name.name}_{view}'))}")
+        for name in (probe.name, _archive(probe) if store.has_java else _by_sql(probe)):
+            with suppress(Exception):
+                if store.has_java:
+                    drop(store, name)
+                else:
+                    store.spark.sql(f"DROP TABLE {store.sql_name(name)} PURGE")
         with suppress(Exception):  # the schema has other tables while two examinations run at once
-            store.iceberg().dropNamespace(store.namespace(SCHEMA))
+            store.spark.sql(f"DROP NAMESPACE {quote(store.catalog)}.{quote(SCHEMA)}")
 
 
 def _by_sql(probe: _Probe) -> TableName:

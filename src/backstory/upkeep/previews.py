@@ -70,7 +70,7 @@ def read_branch(store: IcebergStore, table: TableName, branch: str) -> IcebergSt
 def branch_head(stored: IcebergTable, branch: str) -> int | None:
     """The newest snapshot of a branch, or None if the branch does not exist."""
     ref = dict(stored.iceberg.refs()).get(branch)
-    return int(ref.snapshotId()) if ref is not None and ref.isBranch() else None
+    return int(ref.snapshotId()) if ref is not None and not ref.isTag() else None
 
 
 def publish(store: IcebergStore, table: TableName, branch: str) -> Published:

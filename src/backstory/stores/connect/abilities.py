@@ -1,7 +1,6 @@
 """Trials, on a scratch table, of the statements that commits over Spark Connect need."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
@@ -12,7 +11,7 @@ from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import MAIN
 from backstory.stores.connect.commit import MERGE_MODE
-from backstory.stores.connect.store import NOTE, ConnectStore, fast_forward
+from backstory.stores.connect.store import NOTE, ConnectStore, commit_session, fast_forward
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.frames import LINEAGE_SINCE
 from backstory.stores.iceberg.literals import property_list, quote
@@ -22,21 +21,10 @@ _BRANCH, _LATE, _PROPERTY, _VALUE = "tried", "late", "backstory.tried", "doctor"
 _BEFORE, _AFTER = {1: "a", 2: "b"}, {1: "a", 2: "x"}
 
 
-def _clone(store: ConnectStore, _: TableName) -> None:
-    with _copy_of_session(store) as session:
+def _clone(store: ConnectStore, table: TableName) -> None:
+    with commit_session(store, table, {_PROPERTY: _VALUE}) as session:
         if session.conf.get(NOTE + _PROPERTY) != _VALUE or store.setting(NOTE + _PROPERTY) is not None:
             raise _other_result("A copy of the session does not have settings of its own.")
-
-
-@contextmanager
-def _copy_of_session(store: ConnectStore) -> Iterator[Any]:
-    session = store.spark.cloneSession()  # type: ignore[attr-defined]
-    try:
-        session.conf.set(NOTE + _PROPERTY, _VALUE)
-        yield session
-    finally:
-        with suppress(Exception):
-            session.client.release_session()
 
 
 def _create(store: ConnectStore, table: TableName) -> None:
@@ -59,7 +47,7 @@ def _merge(store: ConnectStore, table: TableName) -> None:
     base = store.find(table).currentSnapshot().snapshotId()
     for branch in (_BRANCH, _LATE):
         store.spark.sql(f"ALTER TABLE {store.sql_name(table)} CREATE BRANCH {branch} AS OF VERSION {base}")
-    with _copy_of_session(store) as session:
+    with commit_session(store, table, {_PROPERTY: _VALUE}) as session:
         for branch in (_BRANCH, _LATE):
             session.sql(
                 f"MERGE INTO {store.sql_name(table, f'branch_{branch}')} AS t USING "  # noqa: S608
@@ -109,21 +97,6 @@ def _other_result(message: str) -> Failed:
     return Failed(
         "other-result", message, "Use Spark 4.1 and Iceberg 1.11 or 1.12, with another catalog if they are."
     )
-
-
-@contextmanager
-def remove_at_end(store: ConnectStore, tables: Sequence[TableName]) -> Iterator[None]:
-    """Remove scratch tables, their views and their schema at the end, if they exist."""
-    try:
-        yield
-    finally:
-        for table in tables:
-            for kind, name in (("VIEW", "_current"), ("VIEW", "_versions"), ("TABLE", "")):
-                place = store.sql_name(TableName(table.schema, f"{table.name}{name}"))
-                with suppress(Exception):
-                    store.spark.sql(f"DROP {kind} {place}{' PURGE' if kind == 'TABLE' else ''}")
-        with suppress(Exception):  # the schema has other tables while two examinations run at once
-            store.spark.sql(f"DROP NAMESPACE {quote(store.catalog)}.{quote(tables[0].schema)}")
 
 
 _CREATED, _MERGED = "create a table by SQL", "change rows of a branch"

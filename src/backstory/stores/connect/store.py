@@ -110,10 +110,6 @@ class DescribedReference(_Described):
         """Whether the reference is a tag."""
         return bool(self.json["type"] == "tag")
 
-    def isBranch(self) -> bool:  # noqa: N802 - Java's name
-        """Whether the reference is a branch."""
-        return not self.isTag()
-
 
 class DescribedSpec(_Described):
     """A partition spec of a table."""
