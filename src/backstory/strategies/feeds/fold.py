@@ -34,24 +34,7 @@ from backstory.strategies.feeds.facts import (
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
 from backstory.strategies.feeds.states import States, effects_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms
-from backstory.strategies.keys import ParallelArrays, flags_of, key_codes, keys_by_value, pair_codes
-
-
-@dataclass(frozen=True)
-class SequencedEvents(ParallelArrays):
-    """Events as parallel arrays: record, instant, sequence number, and index in the pool.
-
-    `delete` is true for deletes. `own` is a log message's own time, or `FIRST` for other events. `read`
-    is true for reads.
-    """
-
-    record: np.ndarray
-    at: np.ndarray
-    code: np.ndarray
-    place: np.ndarray
-    delete: np.ndarray
-    own: np.ndarray
-    read: np.ndarray
+from backstory.strategies.keys import flags_of, key_codes, keys_by_value, pair_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +49,7 @@ class Ties:
     own_times: np.ndarray
 
 
-def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: SequencedEvents) -> Ties:
+def ties_of(terms: FeedTerms, pool: Pool, delivered: RecordFacts, stored: RecordFacts) -> Ties:
     """Match each delivered event with the stored event that has its instant and sequence.
 
     If no such event is stored, the event is matched with the earliest delivered event that has the same
@@ -75,7 +58,7 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
     count = len(delivered.record)
     sides = [(events.record, place_in_order(events.at, events.own)) for events in (delivered, stored)]
     instants, _ = pair_codes(*(np.concatenate(arrays) for arrays in zip(*sides, strict=True)))
-    codes, size = pair_codes(instants, np.concatenate([delivered.code, stored.code]))
+    codes, size = pair_codes(instants, np.concatenate([delivered.order, stored.order]))
     delivered_codes, stored_codes = codes[:count], codes[count:]
     rival = np.full(size, -1)
     late_first = np.argsort(delivered.own, kind="stable")[::-1]
@@ -83,9 +66,9 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
     rival[stored_codes] = np.arange(len(stored_codes)) + count
     meets = rival[delivered_codes]
     others = np.flatnonzero(meets != np.arange(count))
-    same = _have_same_content(
-        terms, pool, delivered, others, SequencedEvents.join(delivered, stored), meets[others]
-    )
+    source = np.concatenate([delivered.source, stored.source])
+    kind = np.concatenate([delivered.kind, stored.kind])
+    same = _have_same_content(terms, pool, source, kind, others, meets[others])
     again, conflict = np.zeros(count, bool), np.zeros(count, bool)
     again[others[same]] = True
     conflict[others[~same]] = True
@@ -96,17 +79,12 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
 
 
 def _have_same_content(
-    terms: FeedTerms,
-    pool: Pool,
-    delivered: SequencedEvents,
-    rows: np.ndarray,
-    all_: SequencedEvents,
-    rivals: np.ndarray,
+    terms: FeedTerms, pool: Pool, source: np.ndarray, kind: np.ndarray, events: np.ndarray, rivals: np.ndarray
 ) -> np.ndarray:
     """Whether each event has the same content as its rival: the event that it is matched with (V52)."""
-    one, other = delivered.place[rows], all_.place[rivals]
-    delete = delivered.delete[rows] & all_.delete[rivals]
-    same = delivered.delete[rows] == all_.delete[rivals]
+    one, other = source[events], source[rivals]
+    same = kind[events] == kind[rivals]
+    delete = same & (kind[events] == CLEAR)
     for name in terms.data:
         sets, rival_sets = pool.has(name)[one], pool.has(name)[other]
         same &= delete | (sets == rival_sets)
@@ -213,31 +191,48 @@ class RecordFold:
     def _unsettled_events(self) -> np.ndarray:
         """Indexes of delivered events that are after all settled positions of their record."""
         events = self.delivered_events
-        beyond = (events.own == FIRST) | (events.code > self._settled_code[events.record])
+        beyond = (events.own == FIRST) | (events.order > self._settled_code[events.record])
         return np.flatnonzero(beyond)
 
     @cached_property
-    def delivered_events(self) -> SequencedEvents:
-        """The delivered events as parallel arrays."""
+    def delivered_events(self) -> RecordFacts:
+        """The delivered events as facts. The indexes of values and lists refer to the pool."""
         count = len(self.events)
         delete = of_kind(self.events, FactKind.DELETE)
         place = len(self.rows) + np.arange(count)
         at = micros(self.events[AT])
         own = np.where(has_position(self.terms, self.events), at, FIRST)
         read = are_reads(self.terms, further_sequence(self.terms, self.events), count) & ~delete
-        return SequencedEvents(self.codes[0][0], at, self._orders[1], place, delete, own, read)
+        return make_facts(
+            self.codes[0][0],
+            at,
+            np.where(delete, CLEAR, UPSERT),
+            order=self._orders[1],
+            source=place,
+            columns=place,
+            event=np.arange(count),
+            own=own,
+            read=read,
+        )
 
-    def _sequence_rows(self, places: np.ndarray) -> SequencedEvents:
+    def _facts_of_rows(self, places: np.ndarray) -> RecordFacts:
+        """The events that the rows at these indexes store, as facts."""
         stored = self.stored_records
-        return SequencedEvents(
+        return make_facts(
             stored.record[places],
             stored.start[places],
-            self._orders[0][places],
-            places,
-            stored.delete[places],
-            stored.own_times[places],
-            self._stored_reads[places],
+            np.where(stored.delete[places], CLEAR, UPSERT),
+            order=self._orders[0][places],
+            source=places,
+            columns=places,
+            stored=places,
+            own=stored.own_times[places],
+            read=self._stored_reads[places],
         )
+
+    @cached_property
+    def _stored_event_facts(self) -> RecordFacts:
+        return self._facts_of_rows(self._stored_events)
 
     @cached_property
     def _stored_reads(self) -> np.ndarray:
@@ -247,7 +242,7 @@ class RecordFold:
     def ties(self) -> Ties:
         """Masks of the events that are duplicates, and of the events that conflict."""
         events = self.delivered_events.take(self._unsettled_events)
-        ties = ties_of(self.terms, self.pool, events, self._sequence_rows(self._stored_events))
+        ties = ties_of(self.terms, self.pool, events, self._stored_event_facts)
         again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
         again[self._unsettled_events], conflict[self._unsettled_events] = ties.duplicate, ties.conflict
         return Ties(again, conflict, ties.own_times)
@@ -264,10 +259,10 @@ class RecordFold:
         rows = self._stored_events
         if not len(truncates) and not len(mark):
             return np.zeros(0, int), rows[:0]
-        marks, stored, events = self.marks, self.stored_records, self.delivered_events
+        marks, stored, events = self.marks, self._stored_event_facts, self.delivered_events
         sides = [
-            (place_in_order(events.at, events.own), self._orders[1]),
-            (place_in_order(stored.start[rows], stored.own_times[rows]), self._orders[0][rows]),
+            (place_in_order(events.at, events.own), events.order),
+            (place_in_order(stored.at, stored.own), stored.order),
             (place_in_order(truncates, self._own_of_truncates), self._orders[2]),
             (place_in_order(marks.at[mark], marks.own[mark]), self._orders[3][mark]),
         ]
@@ -316,21 +311,21 @@ class RecordFold:
     @cached_property
     def _earlier_duplicates(self) -> np.ndarray:
         """Indexes of duplicates whose own time is earlier than the stored time."""
-        stored = self._sequence_rows(self._stored_events)
+        stored = self._stored_event_facts
         renewed = np.flatnonzero(self.ties.own_times != stored.own)
         events = self.delivered_events
         codes, _ = pair_codes(
             np.concatenate([events.record, stored.record[renewed]]),
-            np.concatenate([events.code, stored.code[renewed]]),
+            np.concatenate([events.order, stored.order[renewed]]),
         )
         again = self.ties.duplicate & (events.own != FIRST)
         return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
 
-    def _first_positions(self, new: SequencedEvents) -> np.ndarray:
+    def _first_positions(self, new: RecordFacts) -> np.ndarray:
         """For each record, the first position added to or removed from its log, or `OPEN` for none."""
         low = np.full(self.codes[1], OPEN)
         log = np.flatnonzero(new.own != FIRST)
-        np.minimum.at(low, new.record[log], new.code[log])
+        np.minimum.at(low, new.record[log], new.order[log])
         for code in self._orders[2][self._own_of_truncates != FIRST]:
             low = np.where(code > self._settled_code, np.minimum(low, code), low)
         withdrawn = self._unsettled_rows[self._is_withdrawn[self._unsettled_rows]]
@@ -397,7 +392,7 @@ class RecordFold:
         """For each record, the index of a row in the pool that has the record's key."""
         rows = np.full(self.codes[1], NONE)
         rows[self.stored_records.record] = np.arange(len(self.rows))
-        rows[self.delivered_events.record] = self.delivered_events.place
+        rows[self.delivered_events.record] = self.delivered_events.source
         return rows
 
     @cached_property
@@ -421,17 +416,12 @@ class RecordFold:
 
     def _stored_facts(self) -> list[RecordFacts]:
         stored, touched, since = self.stored_records, self.touched_records, self.since[self.touched_records]
-        rows = self._stored_events[
-            stored.start[self._stored_events] >= self.since[stored.record[self._stored_events]]
-        ]
         # The own times of stored events, or earlier own times that are delivered.
-        own = stored.own_times.copy()
-        own[self._stored_events] = self.ties.own_times
-        events = replace(self._sequence_rows(rows), own=own[rows])
+        events = replace(self._stored_event_facts, own=self.ties.own_times)
         return [
             first_facts(stored, touched, since),
             settled_facts(self.terms, stored, touched, since),
-            _events(events, stored=rows),
+            events.take(events.at >= self.since[events.record]),
         ]
 
     def new_facts(self) -> list[RecordFacts]:
@@ -442,7 +432,7 @@ class RecordFold:
         says = np.flatnonzero((own == FIRST) | (code > self._settled_code[touched[owner]]))
         owner, truncate, own, code = owner[says], truncate[says], own[says], code[says]
         return [
-            _events(self.delivered_events.take(new), stored=self._restated_rows[new], event=new),
+            replace(self.delivered_events, stored=self._restated_rows).take(new),
             make_facts(touched[owner], at[truncate], CLEAR, order=code, truncate=truncate, own=own),
         ]
 
@@ -454,10 +444,10 @@ class RecordFold:
             return none
         stored = self.stored_records
         rows = np.flatnonzero((stored.upsert | stored.delete) & self._is_withdrawn)
-        sides = self.delivered_events, self._sequence_rows(rows)
+        sides = self.delivered_events, self._facts_of_rows(rows)
         codes = np.concatenate([place_in_order(events.at, events.own) for events in sides])
-        for name in ("record", "code", "delete"):
-            more = np.concatenate([getattr(events, name) for events in sides]).astype(np.int64)
+        for name in ("record", "order", "kind"):
+            more = np.concatenate([getattr(events, name) for events in sides])
             codes, size = pair_codes(codes, more)
         row = np.full(size, NONE)
         row[codes[len(none) :]] = rows
@@ -524,19 +514,3 @@ class RecordFold:
                 outside = rows[(source < 0) | ~inside]
                 facts.source[outside] = facts.stored[outside] = NONE
         return facts
-
-
-def _events(events: SequencedEvents, **more: np.ndarray) -> RecordFacts:
-    """Events as facts. The indexes of values and lists refer to the pool."""
-    kind = np.where(events.delete, CLEAR, UPSERT)
-    return make_facts(
-        events.record,
-        events.at,
-        kind,
-        order=events.code,
-        source=events.place,
-        columns=events.place,
-        own=events.own,
-        read=events.read,
-        **more,
-    )
