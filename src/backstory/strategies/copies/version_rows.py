@@ -78,15 +78,12 @@ def past_rows(rows: pa.Table, memory: ColumnType) -> pa.Table:
 def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType) -> pa.Table:
     """Copies of moved or withdrawn rows, as new rows that are true until the given ends."""
     fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
-    nothing = pa.nulls(len(rows), INSTANT)
     role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))
-    remembered = _memory(rows, memory, {ENDED_AT: nothing, END_BEFORE: nothing, ROLE: role})
-    empty = reduce(pc.and_, (part.is_null() for part in remembered.flatten()))
     own = {
         VALID_TO: instants(ends),
         IS_CURRENT: pa.array(ends == OPEN),
         RECORDED_AT: _repeat(recorded, len(rows)),
-        MEMORY: pc.if_else(empty, pa.scalar(None, remembered.type), remembered),
+        MEMORY: _memory(rows, memory, {ENDED_AT: None, END_BEFORE: None, ROLE: role}),
     }
     return with_columns(rows, own | _without_ids(rows))
 
@@ -112,19 +109,18 @@ def copy_mark(
     (V31, V138).
     """
     fact = {
-        ROLE: Role.FACT.value,
-        KIND: FactKind.COPY.value,
-        COLUMNS: None if columns is None else list(columns),
-        SCOPE: scope,
+        ROLE: pa.array([Role.FACT.value]),
+        KIND: pa.array([FactKind.COPY.value]),
+        COLUMNS: pa.array([columns], pa.list_(pa.int32())),
+        SCOPE: pa.array([scope], pa.string()),
     }
-    value = {name: fact.get(name) for name, _ in memory.parts}
     return pa.table(
         {
             VALID_FROM: _repeat(at, 1),
             VALID_TO: _repeat(at, 1),
             IS_CURRENT: pa.array([False]),
             RECORDED_AT: _repeat(recorded, 1),
-            MEMORY: pa.array([value], arrow_type(memory)),
+            MEMORY: memory_of(memory, fact, 1),
         }
     )
 
@@ -170,14 +166,24 @@ def memory_field(rows: pa.Table, name: str) -> pa.Array:
     return pc.struct_field(rows[MEMORY].combine_chunks(), name)
 
 
-def _memory(rows: pa.Table, memory: ColumnType, changes: Mapping[str, pa.Array]) -> pa.Array:
-    """The column `_memory` with these fields replaced. Fields that only feeds use are kept."""
+def memory_of(memory: ColumnType, fields: Mapping[str, pa.Array | None], count: int) -> pa.Array:
+    """The column `_memory` with these fields, or NULL for rows in which all its fields are NULL (V1).
+
+    A field that is missing or None is NULL in all rows.
+    """
     types = {name: arrow_type(type_) for name, type_ in memory.parts}
-    values = (changes[name] if name in changes else memory_field(rows, name) for name in types)
-    fields = [pa.field(name, type_) for name, type_ in types.items()]
-    return pa.StructArray.from_arrays(
-        [value.cast(field.type) for value, field in zip(values, fields, strict=True)], fields=fields
-    )
+    parts = []
+    for name, type_ in types.items():
+        values = fields.get(name)
+        parts.append(pa.nulls(count, type_) if values is None else values.cast(type_))
+    empty = reduce(pc.and_, (part.is_null() for part in parts))
+    return pa.StructArray.from_arrays(parts, names=list(types), mask=empty)
+
+
+def _memory(rows: pa.Table, memory: ColumnType, changes: Mapping[str, pa.Array | None]) -> pa.Array:
+    """The column `_memory` with these fields replaced. Fields that only feeds use are kept."""
+    fields = {name: memory_field(rows, name) for name, _ in memory.parts if name not in changes}
+    return memory_of(memory, {**fields, **changes}, len(rows))
 
 
 def _without_ids(rows: pa.Table) -> dict[str, Values]:

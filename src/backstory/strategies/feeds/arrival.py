@@ -9,18 +9,12 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shape_rows
+from backstory.model import versions_layout
 from backstory.model.layout import FILE, POSITION, VALID_FROM
-from backstory.model.versions_layout import FactKind, Role
+from backstory.model.versions_layout import OWN_TIME, ROLE, SEQUENCE, FactKind, Role
 from backstory.strategies.copies.version_rows import OPEN, micros, withdraw_facts
 from backstory.strategies.feeds.facts import has_position, in_interval, place_in_order, times_to_store
-from backstory.strategies.feeds.records import (
-    Remembered,
-    is_of,
-    make_rows,
-    own_times,
-    sequence_codes,
-    sequences,
-)
+from backstory.strategies.feeds.records import is_of, make_rows, own_times, sequence_codes, sequences
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
 from backstory.strategies.values import Values, take_rows
@@ -161,9 +155,13 @@ def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.nd
 def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
     at = micros(truncates[AT])
     time = times_to_store(np.where(has_position(terms, truncates), at, FIRST))
-    kind = pa.repeat(FactKind.TRUNCATE.value, len(truncates))
-    remembered = Remembered(kind, further_sequence(terms, truncates), role=Role.FACT, time=time)
-    return make_rows(terms, {}, at, at, remembered)
+    memory = {
+        ROLE: pa.repeat(Role.FACT.value, len(truncates)),
+        versions_layout.KIND: pa.repeat(FactKind.TRUNCATE.value, len(truncates)),
+        SEQUENCE: further_sequence(terms, truncates),
+        OWN_TIME: time,
+    }
+    return make_rows(terms, {}, at, at, memory)
 
 
 def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:

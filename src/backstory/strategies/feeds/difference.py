@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.model.versions_layout import FactKind, Role
+from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SEQUENCE, FactKind, Role
 from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, with_columns, withdraw_facts
 from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.records import Pool, Remembered, StoredRecords, make_rows, values_at
+from backstory.strategies.feeds.records import Pool, StoredRecords, make_rows, values_at
 from backstory.strategies.feeds.states import Runs, States
 from backstory.strategies.feeds.terms import FIRST, FeedTerms
 
@@ -159,10 +159,13 @@ class HistoryDifference:
         event = self.facts.kind[begin] == UPSERT
         kind = pa.array(np.full(len(begin), FactKind.UPSERT.value), pa.string(), mask=~event)
         time = times_to_store(np.where(event, self.facts.own[begin], FIRST))
-        remembered = Remembered(
-            kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event), time=time
-        )
-        return make_rows(self.terms, values, self.facts.at[begin], self.runs.end[new], remembered)
+        memory = {
+            KIND: kind,
+            SEQUENCE: self._sequence(np.where(event, row, -1)),
+            COLUMNS: self._lists(begin, event),
+            OWN_TIME: time,
+        }
+        return make_rows(self.terms, values, self.facts.at[begin], self.runs.end[new], memory)
 
     @cached_property
     def _silent_events(self) -> np.ndarray:
@@ -209,10 +212,14 @@ class HistoryDifference:
             values[name] = self.pool.at(name, np.where(self.pool.has(name)[lists] & ~delete, row, -1))
         kind = pa.array(np.where(delete, FactKind.DELETE.value, FactKind.UPSERT.value), pa.string())
         time = times_to_store(self.facts.own[places])
-        remembered = Remembered(
-            kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT, time=time
-        )
-        return make_rows(self.terms, values, self.facts.at[places], self.facts.at[places], remembered)
+        memory = {
+            ROLE: pa.repeat(Role.FACT.value, len(places)),
+            KIND: kind,
+            SEQUENCE: self._sequence(row),
+            COLUMNS: self._lists(places, ~delete),
+            OWN_TIME: time,
+        }
+        return make_rows(self.terms, values, self.facts.at[places], self.facts.at[places], memory)
 
     def _sequence(self, rows: np.ndarray) -> pa.Array | None:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.model.layout import VALID_FROM
-from backstory.model.versions_layout import OWN_TIME, SCOPE, FactKind, Role
+from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, FactKind, Role
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 from backstory.strategies.copies.version_rows import (
     are_live,
@@ -27,14 +27,7 @@ from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPO
 from backstory.strategies.feeds.difference import HistoryDifference
 from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, marks_of
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.records import (
-    Remembered,
-    is_of,
-    make_rows,
-    sequence_codes,
-    sequences,
-    values_at,
-)
+from backstory.strategies.feeds.records import is_of, make_rows, sequence_codes, sequences, values_at
 from backstory.strategies.feeds.states import States
 from backstory.strategies.feeds.terms import BEFORE_IMAGE, FIRST, FeedTerms
 from backstory.strategies.part_plan import PartPlan, PlanSums, refused_part
@@ -131,20 +124,16 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     # The void of a truncate has an empty list of columns; the void of a copy has NULL.
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
-    time = memory_field(taken, OWN_TIME)
-    remembered = Remembered(
-        pa.repeat(FactKind.VOID.value, len(taken)),
-        sequences(taken),
-        columns,
-        memory_field(taken, SCOPE),
-        time,
-        Role.FACT,
-    )
-    at = micros(taken[VALID_FROM])
-    yield (
-        make_rows(terms, values_at(records.pool, terms.key, records.row_of[record]), at, at, remembered),
-        False,
-    )
+    memory = {
+        ROLE: pa.repeat(Role.FACT.value, len(taken)),
+        KIND: pa.repeat(FactKind.VOID.value, len(taken)),
+        SEQUENCE: sequences(taken),
+        COLUMNS: columns,
+        SCOPE: memory_field(taken, SCOPE),
+        OWN_TIME: memory_field(taken, OWN_TIME),
+    }
+    at, keys = micros(taken[VALID_FROM]), values_at(records.pool, terms.key, records.row_of[record])
+    yield make_rows(terms, keys, at, at, memory), False
 
 
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:

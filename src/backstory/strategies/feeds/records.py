@@ -5,17 +5,16 @@ All are Arrow tables or arrays (V2 to V9, V31, V72).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
-from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, FactKind, Role
-from backstory.strategies.copies.version_rows import INSTANT, OPEN, instants, memory_field, micros
+from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, FactKind
+from backstory.strategies.copies.version_rows import INSTANT, OPEN, instants, memory_field, memory_of, micros
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
 from backstory.strategies.keys import rank_values
 from backstory.strategies.values import alike, equal_to
@@ -212,18 +211,6 @@ def _sparse(lists: pa.ListArray, terms: FeedTerms) -> pa.ListArray:
     return pc.if_else(pa.array(full), pa.scalar(None, lists.type), lists)
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """The fields of `_memory`, one array for each. None means NULL in all rows."""
-
-    kind: pa.Array
-    sequence: pa.Array | None = None
-    columns: pa.Array | None = None
-    scope: pa.Array | None = None
-    time: pa.Array | None = None
-    role: Role | None = None
-
-
 def values_at(pool: Pool, names: tuple[str, ...], places: np.ndarray) -> dict[str, pa.Array]:
     """The values of these columns at the given indexes of the pool, by column."""
     return {name: pool.at(name, places) for name in names}
@@ -234,7 +221,7 @@ def make_rows(
     values: Mapping[str, pa.Array],
     start: np.ndarray,
     end: np.ndarray,
-    remembered: Remembered,
+    memory: Mapping[str, pa.Array | None],
 ) -> pa.Table:
     """New versions or facts with these values and fields of `_memory`. The end of a fact is its start."""
     own = {
@@ -242,27 +229,6 @@ def make_rows(
         VALID_TO: instants(end),
         IS_CURRENT: pa.array(end == OPEN),
         RECORDED_AT: pa.repeat(pa.scalar(terms.recorded, INSTANT), len(start)),
-        MEMORY: _memory(terms, remembered, len(start)),
+        MEMORY: memory_of(terms.memory, memory, len(start)),
     }
     return shape_rows(pa.table({**values, **own}), terms.columns, ids=terms.ids)
-
-
-def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
-    """The column `_memory`, or NULL for rows in which all its fields are NULL (V1)."""
-    role = None if remembered.role is None else pa.repeat(remembered.role.value, count)
-    values = {
-        ROLE: role,
-        KIND: remembered.kind,
-        SEQUENCE: remembered.sequence,
-        COLUMNS: remembered.columns,
-        SCOPE: remembered.scope,
-        OWN_TIME: remembered.time,
-    }
-    types = {name: arrow_type(type_) for name, type_ in terms.memory.parts}
-    parts = []
-    for name, type_ in types.items():
-        value = values.get(name)
-        parts.append(pa.nulls(count, type_) if value is None else value.cast(type_))
-    empty = reduce(np.logical_and, (np.asarray(part.is_null()) for part in parts))
-    fields = [pa.field(name, type_) for name, type_ in types.items()]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array(empty))
