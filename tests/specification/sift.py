@@ -18,12 +18,13 @@ def sift(
     compared: Sequence[str],
     scope: Sequence[bool | None],
 ) -> dict[tuple[Any, ...], str] | None:
-    """The outcome of each record by its key, or None if a row has no key or two rows of a side share a key.
+    """The outcome of each record by its key.
 
-    `scope` has for each stored row whether it counts if the delivery lacks it.
+    The result is None if a delivered row has no key, or if two rows of a side share a key. `scope` has for
+    each stored row whether it counts if the delivery lacks it.
     """
     sides = [{_key(row, key): row for row in rows} for rows in (delivered, stored)]
-    whole = all(row[name] is not None for rows in (delivered, stored) for row in rows for name in key)
+    whole = all(row[name] is not None for row in delivered for name in key)
     if not whole or any(repeated(rows, key) for rows in (delivered, stored)):
         return None
     counts = dict(zip(sides[1], scope, strict=True))

@@ -29,18 +29,19 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 def alike(left: Values, right: Values) -> np.ndarray:
     """For each row, whether the two values are equal. Both sides have the same type and number of rows."""
     one, other = one_array(left), one_array(right)
-    both_null = np.asarray(pc.and_(one.is_null(), other.is_null()))
+    both_null = pc.and_(one.is_null(), other.is_null())
     if pa.types.is_struct(one.type):
         fields = zip(one.flatten(), other.flatten(), strict=True)
-        return both_null | _both(one, other) & reduce(np.logical_and, (alike(*field) for field in fields))
+        same = reduce(np.logical_and, (alike(*field) for field in fields))
+        return np.asarray(both_null) | _both(one, other) & same
     if pa.types.is_map(one.type):
         return alike(entries(one), entries(other))
     if pa.types.is_list(one.type):
-        return both_null | _both(one, other) & _lists_alike(one, other)
+        return np.asarray(both_null) | _both(one, other) & _lists_alike(one, other)
     same = pc.fill_null(pc.equal(one, other), False)
     if pa.types.is_floating(one.type):
         same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
-    return both_null | np.asarray(same)
+    return np.asarray(pc.or_(both_null, same))
 
 
 def equal_to(values: Values, value: object) -> np.ndarray:
@@ -58,8 +59,10 @@ def rows_alike(pairs: Iterable[tuple[Values, Values]], count: int) -> np.ndarray
 
 
 def one_array(values: Values) -> pa.Array:
-    """The values as one array, without chunks."""
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    """The values as one array, without chunks. A single chunk is not copied."""
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
 
 
 def _both(one: pa.Array, other: pa.Array) -> np.ndarray:
@@ -214,23 +217,6 @@ def _repeats(codes: np.ndarray, count: int) -> np.ndarray:
     return numbers[codes] > 1 if len(codes) and numbers.max() > 1 else np.zeros(len(codes), bool)
 
 
-def match(
-    delivered: pa.Table, stored: pa.Table, key: Sequence[str], compared: Sequence[str], scope: pa.ChunkedArray
-) -> Matches | None:
-    """Match two tables by the key's columns.
-
-    A record changed if one of the `compared` columns differs. `scope` is a mask of the stored rows that count
-    as deleted if they are not delivered. Returns None if a side has a row without a key, or several rows with
-    the same key.
-    """
-    if any(each[name].null_count for each in (delivered, stored) for name in key):
-        return None
-    codes = side_codes(delivered, stored, key)
-    if any(flags.any() for flags in codes.repeats):
-        return None
-    return pair_rows(delivered, stored, codes, compared, scope)
-
-
 def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> SideCodes:
     """Number the keys of both sides. Equal keys have equal numbers."""
     (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
@@ -242,7 +228,9 @@ def pair_rows(
 ) -> Matches:
     """Match two sides without repeated keys.
 
-    All delivered rows must have a key. Stored rows without a key have no match.
+    A record changed if one of the `compared` columns differs. `scope` is a mask of the stored rows that count
+    as deleted if they are not delivered. All delivered rows must have a key. Stored rows without a key have
+    no match.
     """
     left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]
@@ -287,12 +275,6 @@ def _all(rows: pa.Table, places: np.ndarray | pa.Array) -> bool:
     return len(places) == len(rows) and bool((np.diff(np.asarray(places)) == 1).all())
 
 
-def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
-    """For each row, whether any pair of values differs, or None if there are no pairs."""
-    same = [alike(left, right) for left, right in pairs]
-    return pa.array(~reduce(np.logical_and, same)) if same else None
-
-
 def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     """The first row of each key, and one conflicting row of each key whose rows differ."""
     (codes,), count = key_codes([keys_by_value(rows, key)], key)
@@ -301,23 +283,17 @@ def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     firsts = np.full(count, -1, np.int64)
     firsts[codes[::-1]] = np.arange(len(rows))[::-1]
     others = np.flatnonzero(firsts[codes] != np.arange(len(rows)))
-    names = [name for name in rows.column_names if name not in key]
     repeated, first_rows = rows.take(pa.array(others)), rows.take(pa.array(firsts[codes[others]]))
-    unlike = np.zeros(len(others), bool)
-    for name in names:
-        unlike |= ~alike(repeated[name], first_rows[name])
-    conflicts = others[unlike]
+    pairs = ((repeated[name], first_rows[name]) for name in rows.column_names if name not in key)
+    conflicts = others[~rows_alike(pairs, len(others))]
     one_each = np.unique(codes[conflicts], return_index=True)[1]
     return rows.take(pa.array(np.sort(firsts[firsts >= 0]))), rows.take(pa.array(conflicts[one_each]))
 
 
 def differing(left: pa.Table, right: pa.Table) -> np.ndarray:
     """For each row, whether any column differs. NULL equals NULL, and floats are compared by their bits."""
-    differs = np.zeros(left.num_rows, bool)
-    for name in left.column_names:
-        unlike = pc.fill_null(pc.not_equal(_comparable(left[name]), _comparable(right[name])), False)
-        differs |= np.asarray(pc.or_(unlike, pc.xor(left[name].is_null(), right[name].is_null())))
-    return differs
+    pairs = ((_comparable(left[name]), _comparable(right[name])) for name in left.column_names)
+    return ~rows_alike(pairs, len(left))
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -329,8 +305,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
     """The values at these row numbers, with NULL for the row number -1."""
-    whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    return whole.take(pa.array(rows, mask=rows < 0))
+    return one_array(column).take(pa.array(rows, mask=rows < 0))
 
 
 def with_row_ids(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:

@@ -261,6 +261,20 @@ def test_a_key_of_several_columns_is_one():
     ]
 
 
+def test_a_stored_version_without_a_part_of_its_key_ends_with_the_next_copy():
+    """Only other programs write such versions, and no copy lists their record."""
+    columns = (*(Column(name, ColumnType(Kind.STRING)) for name in ("k", "l", "v")), *OWN_COLUMNS)
+    terms = CopyTerms(columns, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
+    own = {"valid_from": 1, "is_current": True, "recorded_at": 1}
+    versions = [{"k": "a", "l": each, "v": "x", **own} for each in ("b", None)]
+    rows = placed(pa.Table.from_pylist(versions, arrow_schema({each.name: each.type for each in columns})))
+    for parts in (WHOLE, 3):
+        planned = plan(terms, pa.table({"k": ["a"], "l": ["b"], "v": ["x"]}), rows, parts)
+        assert (planned.counts[UNCHANGED], planned.counts[CLOSED]) == (1, 1)
+        ended = planned.added.select(["k", "l", "is_current"]).to_pylist()
+        assert ended == [{"k": "a", "l": None, "is_current": False}]
+
+
 def test_V16_floats_as_keys_and_nested_values_compare_by_value():
     """0.0 equals -0.0 and NaN equals NaN, in keys and in lists, structs and maps."""
     list_ = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.DOUBLE)),))

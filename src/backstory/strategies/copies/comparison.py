@@ -26,7 +26,7 @@ from backstory.strategies.feeds.copy_plan import own_voids, plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
 from backstory.strategies.part_plan import PartPlan, refused_part
-from backstory.strategies.values import Matches, alike, distinct, equal_to, match, take_rows
+from backstory.strategies.values import Matches, alike, distinct, equal_to, pair_rows, side_codes, take_rows
 from backstory.strategies.whole_rows import count_equal_rows
 
 # Counts of faults for which a copy is refused, with sampled keys, and counts of delivered rows.
@@ -76,8 +76,8 @@ def plan_rows(
     if refused := refused_part(faults, lambda rows: rows.select(terms.key).slice(0, MAX_KEYS)):
         return refused
     scope = pa.chunked_array([_in_scope(terms.scope, stored) & terms.closes])
-    matches = match(delivered, stored, terms.key, terms.decisive, scope)
-    assert matches is not None  # keys are unique on each side
+    codes = side_codes(delivered, stored, terms.key)  # all keys are unique on each side
+    matches = pair_rows(delivered, stored, codes, terms.decisive, scope)
     touched, rest = _split_by_touch(terms, matches)
     rows = take_rows(delivered, touched[0])
     versions = whole(_versions_of_records(terms, rows, slice_, stored, touched[1]))

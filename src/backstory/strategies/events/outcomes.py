@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from backstory.strategies.events.sides import NO_ROW, EventSides, Mask, Neighbours, Places, neighbours
 from backstory.strategies.events.terms import EventTerms, OnConflict, Op, RowProblem, Strategy
-from backstory.strategies.values import LACKING, differ
+from backstory.strategies.values import LACKING, rows_alike
 
 # The outcome of a row of a changelog: an event with the row's own operation.
 AS_DELIVERED: Final = "as-delivered"
@@ -115,11 +115,9 @@ class RowFacts:
         """For each row in `these`, whether it equals the row at its place, in `names` or in all columns."""
         rows, data = np.flatnonzero(these), self.sides.data
         wanted = data.column_names if names is None else names
-        others = _values_of(data, places[rows], wanted, self._terms.key)
-        differences = differ(zip(_values_of(data, rows, wanted, self._terms.key), others, strict=True))
+        sides = (_values_of(data, each, wanted, self._terms.key) for each in (rows, places[rows]))
         equal = these.copy()
-        if differences is not None:
-            equal[rows] = ~np.asarray(differences)
+        equal[rows] = rows_alike(zip(*sides, strict=True), len(rows))
         return equal
 
 
