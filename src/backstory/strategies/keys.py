@@ -109,6 +109,24 @@ def last_of(codes: Codes, count: int) -> np.ndarray:
     return last
 
 
+def latest_at(codes: Codes, times: np.ndarray, wanted: Codes, at: np.ndarray) -> np.ndarray:
+    """For each pair of a wanted code and a time, the code's latest row at or before the time, or -1.
+
+    `codes` and `times` have the code and the time of each row. If several rows share the time, the last one
+    counts.
+    """
+    count = len(codes)
+    code, time = np.concatenate([codes, wanted]), np.concatenate([times, at])
+    order = np.lexsort((np.arange(len(code)) >= count, time, code))
+    is_row = order < count
+    latest = np.maximum.accumulate(np.where(is_row, np.arange(len(order)), -1))[~is_row]
+    rows = np.full(len(wanted), -1)
+    rows[order[~is_row] - count] = np.where(latest >= 0, order[latest], -1)
+    there = rows >= 0
+    there[there] = codes[rows[there]] == wanted[there]
+    return np.where(there, rows, -1)
+
+
 def flags_of(codes: Codes, count: int) -> np.ndarray:
     """For each code below `count`, whether it occurs."""
     flags = np.zeros(count, bool)

@@ -19,26 +19,19 @@ from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import Shape
 from backstory.model.values import key_text
-from backstory.strategies.keys import Codes, ParallelArrays, key_codes, last_of, pair_codes
+from backstory.strategies.keys import Codes, ParallelArrays, key_codes, last_of, latest_at, pair_codes
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
-from backstory.strategies.values import differing, take_or_null, with_row_ids
+from backstory.strategies.values import LACKING, differing, integers, take_or_null, with_row_ids
 
 TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
-NO_TIME = np.iinfo(np.int64).min  # the number for NULL, earlier than every instant
 NEVER = np.iinfo(np.int64).max
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
 
-def micros(column: pa.ChunkedArray) -> np.ndarray:
-    """Microseconds since 1970-01-01T00:00:00Z, or NO_TIME for NULL."""
-    numbers = column.cast(pa.int64()).fill_null(NO_TIME)
-    return numbers.to_numpy() if numbers.num_chunks else np.zeros(0, np.int64)
-
-
 def timestamps(numbers: np.ndarray) -> pa.Array:
-    """Microseconds as timestamps: the inverse of `micros`."""
-    return pa.array(numbers, mask=numbers == NO_TIME).cast(_INSTANT)
+    """Microseconds as timestamps: the inverse of `integers`."""
+    return pa.array(numbers, mask=numbers == LACKING).cast(_INSTANT)
 
 
 STORED, REPLACE, UPDATE = 0, 1, 2
@@ -70,14 +63,14 @@ class Versions(ParallelArrays):
     def disorderly(self) -> bool:
         """Whether versions of one key, sorted by start, overlap, or an active version precedes another."""
         same_key = self.code[1:] == self.code[:-1]
-        known = self.start[1:] != NO_TIME
+        known = self.start[1:] != LACKING
         overlap = (self.end[:-1] >= self.start[1:]) | (self.active[:-1] == TRUE)
         return bool((same_key & known & overlap).any())
 
     def by_start(self) -> Self:
         """The versions that have a start, sorted by key, start, kind and row."""
         order = np.lexsort((self.row, self.kind, self.start, self.code))
-        return self.take(order[self.start[order] != NO_TIME])
+        return self.take(order[self.start[order] != LACKING])
 
 
 def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray, np.ndarray]:
@@ -166,7 +159,8 @@ def close(versions: Versions, codes: Codes, ends: np.ndarray) -> tuple[Versions,
     Deletes are applied by ascending end. A delete closes the version that was true at its time. This version
     must be active, or end no earlier than a millisecond before the delete.
     """
-    target = _targets(versions, codes, ends)
+    # Starts and ends are compared as whole milliseconds.
+    target = latest_at(versions.code, versions.start // MILLISECOND, codes, ends // MILLISECOND)
     order = np.lexsort((ends, target))
     order = order[target[order] >= 0]
     instant, end = target[order], ends[order]
@@ -182,25 +176,6 @@ def close(versions: Versions, codes: Codes, ends: np.ndarray) -> tuple[Versions,
     new_active[instant[applied]] = FALSE
     missed = len(codes) - int(np.count_nonzero(applied))
     return versions.with_ends(new_end, new_active), missed
-
-
-def _targets(versions: Versions, codes: Codes, ends: np.ndarray) -> np.ndarray:
-    """For each delete, the version of its key with the greatest start at or before it, or -1.
-
-    Starts and ends are compared as whole milliseconds.
-    """
-    count = versions.count
-    code = np.concatenate([versions.code, codes])
-    time = np.concatenate([versions.start, ends]) // MILLISECOND
-    is_delete = np.arange(len(code)) >= count
-    order = np.lexsort((np.arange(len(code)), is_delete, time, code))
-    seen = np.maximum.accumulate(np.where(is_delete[order], -1, order))
-    target = np.full(len(code), -1)
-    target[order] = seen
-    target = target[count:]
-    has_target = target >= 0
-    has_target[has_target] = versions.code[target[has_target]] == codes[has_target]
-    return np.where(has_target, target, -1)
 
 
 def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
@@ -220,11 +195,11 @@ def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
     if shape is None or not stored.num_rows:
         return
     (codes,), _ = key_codes([stored], shape.key)
-    start, end = micros(stored[START]), micros(stored[END])
+    start, end = integers(stored[START]), integers(stored[END])
     active = np.asarray(stored[ACTIVE].cast(pa.int8()).fill_null(0).to_numpy()) == TRUE
     order = np.lexsort((end, start, codes))
-    never = order[start[order] == NO_TIME]
-    order = order[start[order] != NO_TIME]
+    never = order[start[order] == LACKING]
+    order = order[start[order] != LACKING]
     before, after = order[:-1], order[1:]
     covered = active[before] | (end[before] > start[after]) | (start[before] == start[after])
     wrong = np.concatenate([before[(codes[before] == codes[after]) & covered], never])
@@ -267,7 +242,7 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> PartPlan:
     parts = [stored, delivery.replace.values, update.values]
     codes, count = key_codes([*parts, delivery.earliest, delivery.delete, closing], delivery.key)
     first = np.full(count, NEVER)
-    np.minimum.at(first, codes[3], micros(delivery.earliest[START]))
+    np.minimum.at(first, codes[3], integers(delivery.earliest[START]))
     cells = Rows.concat(
         [_complete_rows(stored.select(update.values.column_names)), delivery.replace, update],
         update.values.schema,
@@ -278,7 +253,7 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> PartPlan:
     chains = Chains.link(all_versions.by_start(), first, removed)
 
     final = chains.final()
-    ends = np.concatenate([micros(delivery.delete[END]), micros(closing[END])])
+    ends = np.concatenate([integers(delivery.delete[END]), integers(closing[END])])
     closed, missed = close(chains.versions.take(final), np.concatenate(codes[4:]), ends)
     outcome = _Outcome(
         stored,
@@ -286,16 +261,10 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> PartPlan:
         cells,
         chains,
         final,
-        Versions.join(closed, all_versions.take(all_versions.start == NO_TIME)),
+        Versions.join(closed, all_versions.take(all_versions.start == LACKING)),
     )
     ignored = int(np.count_nonzero(chains.orphan)) + missed + pointless
     return outcome.plan(ignored)
-
-
-def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether versions of a key overlap, or an open version precedes another."""
-    (codes,), _ = key_codes([rows], key)
-    return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
 
 
 def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
@@ -303,13 +272,13 @@ def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
 
     If an update that begins a version has no active flag, the version is active if it has no end.
     """
-    starts, ends = micros(update.values[START]), micros(update.values[END])
-    makes = starts != NO_TIME
-    closes = ~makes & (ends != NO_TIME) & (ends < TMAX)
+    starts, ends = integers(update.values[START]), integers(update.values[END])
+    makes = starts != LACKING
+    closes = ~makes & (ends != LACKING) & (ends < TMAX)
     pointless = int(np.count_nonzero(~makes & ~closes))
     closing = update.values.filter(pa.array(closes))
     making = Rows(update.values.filter(pa.array(makes)), update.known.filter(pa.array(makes)))
-    endless = pa.array(micros(making.values[END]) == TMAX)
+    endless = pa.array(integers(making.values[END]) == TMAX)
     place = making.values.column_names.index(ACTIVE)
     flags = pc.if_else(making.values[ACTIVE].is_valid(), making.values[ACTIVE], endless)
     return Rows(making.values.set_column(place, ACTIVE, flags), making.known), closing, pointless
@@ -323,9 +292,9 @@ def _complete_rows(values: pa.Table) -> Rows:
 
 def _versions(values: pa.Table, code: Codes, sizes: Sequence[int]) -> Versions:
     flags = values[ACTIVE].cast(pa.int8()).fill_null(NULL)
-    active = flags.to_numpy() if flags.num_chunks else np.zeros(0, np.int8)
-    kind = np.repeat([STORED, REPLACE, UPDATE], sizes)
-    return Versions(np.arange(len(code)), kind, code, micros(values[START]), micros(values[END]), active)
+    kind, places = np.repeat([STORED, REPLACE, UPDATE], sizes), np.arange(len(code))
+    start, end = integers(values[START]), integers(values[END])
+    return Versions(places, kind, code, start, end, np.asarray(flags))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from specification import shape_changes as rule
 
 from backstory.formats.delivered import arrow_schema, rows_as
 from backstory.model.change import Change
-from backstory.model.layout import FILE, POSITION
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import Shape
 from backstory.stores.iceberg.literals import cast_batch
 from backstory.stores.port import DISORDER, repeated_key
+from backstory.strategies.keys import key_codes
 from backstory.strategies.shape_changes import (
     AddInHistory,
     Operation,
@@ -21,7 +24,8 @@ from backstory.strategies.shape_changes import (
     Touching,
     change_of,
 )
-from backstory.strategies.versions import overlap
+from backstory.strategies.values import integers
+from backstory.strategies.versions import Versions
 from memory_store.store import MemoryStore, MemoryTable, rows_of
 
 Row = dict[str, object]
@@ -86,11 +90,19 @@ def _reshaped(table: MemoryTable, rows: pa.Table, operation: Reshape) -> Change:
     marks: dict[str, str | None] = {}
     if by is not None:
         _refuse_repeated(into, rows, by)
-        if operation.of_history and overlap(rows, into.key):
+        if operation.of_history and _overlap(rows, into.key):
             marks = {DISORDER: "true"}
     if not new_types:
         return Change(into=into, properties=marks)
     return Change(added=rows, into=into, whole=True, count_as="rewritten", properties=marks)
+
+
+def _overlap(rows: pa.Table, key: Sequence[str]) -> bool:
+    """Whether versions of a key overlap, or an open version precedes another."""
+    (codes,), _ = key_codes([rows], key)
+    active = np.asarray(pc.fill_null(rows[ACTIVE], False)).astype(int)
+    start, end, places = integers(rows[START]), integers(rows[END]), np.arange(len(rows))
+    return Versions(places, places, codes, start, end, active).by_start().disorderly()
 
 
 def _refuse_repeated(into: Shape, rows: pa.Table, by: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, 
 from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, FactKind
 from backstory.strategies.copies.version_rows import INSTANT, OPEN, instants, memory_field, memory_of, micros
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
-from backstory.strategies.keys import rank_values
+from backstory.strategies.keys import latest_at, rank_values
 from backstory.strategies.values import alike, equal_to
 
 
@@ -105,22 +105,11 @@ class StoredRecords:
     def covering(self, record: np.ndarray, at: np.ndarray) -> np.ndarray:
         """For each pair of a record and an instant, the index of the version that is true then, or -1."""
         versions = np.flatnonzero(self.version)
-        count = len(versions)
-        records = np.concatenate([self.record[versions], record])
-        times = np.concatenate([self.start[versions], at])
-        asks = np.arange(len(records)) >= count
-        order = np.lexsort((asks, times, records))
-        latest = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
-        covering = np.full(len(records), -1, np.int64)
-        there = latest >= 0
-        covering[order[there]] = versions[order[latest[there]]] if count else -1
-        covering = covering[count:]
-        fits = (
-            (covering >= 0) & (self.record[covering] == record) & (self.end[covering] > at)
-            if count
-            else covering >= 0
-        )
-        return np.where(fits, covering, -1)
+        latest = latest_at(self.record[versions], self.start[versions], record, at)
+        covering, there = np.full(len(record), -1), np.flatnonzero(latest >= 0)
+        covering[there] = versions[latest[there]]
+        covering[there[self.end[covering[there]] <= at[there]]] = -1
+        return covering
 
     def spoilt(self) -> np.ndarray:
         """The indexes of versions that overlap their predecessor, or that never began (V119)."""
