@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from backstory.spark.versions import persist_on_disk
 from backstory.strategies.events.sides import OP, PLACE, TIME, sort_columns
@@ -18,7 +18,7 @@ from backstory.strategies.events.terms import EventTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import ArrayType, DataType, MapType
+    from pyspark.sql.types import DataType
 
 
 def comparable(value: "Column", type_: "DataType") -> "Column":
@@ -64,7 +64,10 @@ def _words(value: "Column", type_: "DataType") -> "list[Column]":
 
 
 def _hashable(value: "Column", type_: "DataType") -> "Column":
-    """The value, or its number if it is nested. An empty list, NULL and a list of NULL differ."""
+    """The value, or its number if it is nested. An empty list, NULL and a list of NULL differ.
+
+    Maps have no order, so the numbers of their entries are sorted.
+    """
     if isinstance(type_, StructType):
         words = [word for field in type_ for word in _words(value.getField(field.name), field.dataType)]
         return sf.when(value.isNotNull(), sf.xxhash64(*words))
@@ -73,24 +76,13 @@ def _hashable(value: "Column", type_: "DataType") -> "Column":
         items = sf.transform(value, lambda each: sf.xxhash64(*_words(each, element)))
         return sf.when(value.isNotNull(), sf.xxhash64(sf.size(value), items))
     if isinstance(type_, MapType):
-        return _hashable(comparable(value, type_), _entries(type_))
+        key, item = type_.keyType, type_.valueType
+        entries = sf.transform(
+            sf.map_entries(value),
+            lambda each: sf.xxhash64(*_words(each["key"], key), *_words(each["value"], item)),
+        )
+        return sf.when(value.isNotNull(), sf.xxhash64(sf.size(value), sf.sort_array(entries)))
     return value
-
-
-def _entries(type_: "MapType") -> "ArrayType":
-    """The type of a map after `comparable`: a list of its entries."""
-    fields = [StructField("key", type_.keyType), StructField("value", _comparable_type(type_.valueType))]
-    return ArrayType(StructType(fields))
-
-
-def _comparable_type(type_: "DataType") -> "DataType":
-    if isinstance(type_, MapType):
-        return _entries(type_)
-    if isinstance(type_, ArrayType):
-        return ArrayType(_comparable_type(type_.elementType))
-    if isinstance(type_, StructType):
-        return StructType([StructField(field.name, _comparable_type(field.dataType)) for field in type_])
-    return type_
 
 
 ROWS_IN_PARTITION: Final = 100_000
