@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 
 from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.stored_rows import MARKS, fact_condition, mark_condition, version_condition
+from backstory.doors.native.stored_rows import fact_condition, stored_marks, version_condition
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
@@ -38,13 +38,12 @@ from backstory.model.versions_layout import (
     SCOPE,
     SETTLED,
     FactKind,
-    Role,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, ancestry
-from backstory.stores.metadata.searches import Between, IsNull, Searches
+from backstory.stores.metadata.searches import Between, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
 
@@ -113,14 +112,10 @@ class StoredInstants:
 
     def marks_since(self, at: datetime) -> list[Mark]:
         """The remembered copies and truncates at or after an instant, oldest first."""
-        key = self.table.shape.key[0]  # NULL in marks
-        where: Searches = {VALID_FROM: Between(at), key: IsNull()}
-        try:
-            parts = self._read([VALID_FROM, MEMORY], [(MEMORY, ROLE, ENDED_AT, KIND)], _are_marks, where)
-            rows = [row for part in parts for row in part.to_pylist()]
-        except Unreadable:
-            rows = self._marks_by_spark(at)
-        return sorted(map(_mark, rows), key=lambda mark: mark.at)
+        names = [VALID_FROM, MEMORY]
+        columns = [col for col in self.table.shape.columns if col.name in names]
+        rows = stored_marks(self.store, self.table, columns, micros_of(at)).select(names)
+        return sorted(map(_mark, rows.to_pylist()), key=lambda mark: mark.at)
 
     def has_values_before(self, at: datetime, names: Collection[str]) -> bool:
         """Whether a version that begins before an instant has a value in one of these columns."""
@@ -168,15 +163,6 @@ class StoredInstants:
     def _frame(self) -> DataFrame:
         return self.store.spark.table(self.store.sql_name(self.table.shape.table))
 
-    def _marks_by_spark(self, at: datetime) -> list[dict[str, Any]]:
-        rows = self._frame().where(mark_condition() & (column(VALID_FROM) >= instant(micros_of(at))))
-        memory = column(MEMORY)
-        fields = (memory.getField(name).alias(name) for name in (COLUMNS, SCOPE, KIND))
-        return [
-            {VALID_FROM: _instant(micros), MEMORY: {COLUMNS: ids, SCOPE: scope, KIND: kind}}
-            for micros, ids, scope, kind in rows.select(sf.unix_micros(column(VALID_FROM)), *fields).collect()
-        ]
-
 
 def _scopes(rows: pa.Table) -> pa.ChunkedArray:
     return pc.struct_field(rows[MEMORY], SCOPE)
@@ -191,13 +177,6 @@ def _mark(row: dict[str, Any]) -> Mark:
         memory[SCOPE],
         memory[KIND] == FactKind.TRUNCATE.value,
     )
-
-
-def _are_marks(rows: pa.Table) -> pa.ChunkedArray:
-    """A mask of live marks of copies and truncates."""
-    is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
-    fact = pc.equal(pc.struct_field(rows[MEMORY], ROLE), Role.FACT.value)
-    return pc.and_(pc.and_(is_mark, pc.fill_null(fact, False)), are_live(rows))
 
 
 def _instant(micros: int) -> datetime:

@@ -50,6 +50,7 @@ from backstory.strategies.keys import find_places, key_numbers
 BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_temporal)
 OF_TOUCHED: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT))
 OF_LOG: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT, SEQUENCE))
+OF_MARKS: Final = ((MEMORY, ROLE, ENDED_AT, KIND),)
 # The kinds of marks: remembered copies and truncates.
 MARKS: Final = (FactKind.COPY.value, FactKind.TRUNCATE.value)
 # The first instant, in the year 1.
@@ -136,23 +137,30 @@ def stored_truncates(store: IcebergStore, table: IcebergTable, columns: Iterable
 
 
 def stored_marks(store: IcebergStore, table: IcebergTable, columns: Iterable[Column], since: int) -> pa.Table:
-    """The live marks at or after an instant, in these columns."""
-    schema, key = slice_schema(table, columns), table.shape.key[0]
+    """The live marks at or after an instant (microseconds), in these columns."""
+    schema = slice_schema(table, columns)
     if not table.rows:
         return schema.empty_table()
     own = {own_column.name for own_column in OWN_COLUMNS} | {FILE, POSITION, ROW_ID}
+    names = [name for name in schema.names if name in own]
+    # Marks have no key, and they end when they begin.
+    where: Searches = {
+        VALID_FROM: Between(EPOCH + timedelta(microseconds=since)),
+        table.shape.key[0]: IsNull(),
+    }
     with store.memory.lease() as lease:
         try:
-            rows = LocalRows(store, table, lease).read(
-                [name for name in schema.names if name in own],
-                OF_TOUCHED,
-                are_live,
-                [{VALID_TO: _ends_since(since), key: IsNull()}],
-            )
+            rows = LocalRows(store, table, lease).read(names, OF_MARKS, _are_marks, [where])
         except (TooLarge, Unreadable):
-            frame = live_frame(store, table, since).where(column(key).isNull())
-            rows = arrow_of(frame.select(*[quote(name) for name in frame.columns if name in own]))
+            frame = live_frame(store, table, since).where(mark_condition())
+            rows = arrow_of(frame.select(*map(quote, names)))
     return in_schema(rows, schema)
+
+
+def _are_marks(rows: pa.Table) -> pa.ChunkedArray:
+    """A mask of live marks of copies and truncates."""
+    is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
+    return pc.and_(is_mark, are_live(rows))
 
 
 def place_names(table: IcebergTable | None) -> list[str]:
