@@ -456,8 +456,10 @@ def test_a_field_comes_to_structs_wherever_they_are(kept):
 
 
 def test_a_struct_takes_a_field_under_a_new_name(kept):
-    """A rename and a new field are one commit."""
-    kept.copy(1, _nested(ELEMENT, {"a": 1}).select(["k", "l"]))
+    """A rename, a new field and the new type of another column are one commit."""
+    numbers = pa.array([1, 2, 3])
+    kept.copy(1, _nested(ELEMENT, {"a": 1}).select(["k", "l"]).append_column("v", numbers))
     renamed = _nested(GROWN, {"a": 1, "b": None}).select(["k", "l"]).rename_columns(["k", "r"])
-    assert kept.copy(2, renamed, rename={"l": "r"}).counts["changed"] == 0
-    assert kept.rows("r")[0].keys() == {"r"}
+    receipt = kept.copy(2, renamed.append_column("v", numbers), rename={"l": "r"}, retype={"v": "STRING"})
+    assert receipt.counts["changed"] == 0
+    assert kept.rows("k", "r", "v")[0] == {"k": "a", "r": [{"a": 1, "b": None}, None], "v": "1"}

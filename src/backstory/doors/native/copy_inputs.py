@@ -21,7 +21,7 @@ from backstory.doors.native.evolution import EvolvedShape, data_column_ids, deli
 from backstory.doors.native.feeds.logs import stored_log
 from backstory.doors.native.instants import CopyPlace, interval_micros, place_copy
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.retyping import cast_frame, retyped_rows
+from backstory.doors.native.retyping import cast_frame, retyped_rows, stored_column
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.sources import ReadColumns, SourceRows
 from backstory.doors.native.whole_rows import COPIES, DERIVED_NAMES, add_derived, derived_frame, source_schema
@@ -32,13 +32,12 @@ from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
 from backstory.model.change import NOTHING
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
-from backstory.model.table import Column, Shape, spelling_hint
-from backstory.model.types import ColumnType, Kind, added_fields
+from backstory.model.table import Shape, spelling_hint
 from backstory.model.versions_layout import KIND, ROLE, SCOPE, SEQUENCE, FactKind
 from backstory.reading.options import exact_value
 from backstory.spark.frame_files import FrameFiles, frame_files
 from backstory.stores.iceberg.frames import keeps_row_ids
-from backstory.stores.iceberg.literals import micros_of, quote, text_literal
+from backstory.stores.iceberg.literals import micros_of, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -193,7 +192,7 @@ class CopyInputs:
         if evolved.retyped:
             return retyped_rows(store, table, evolved)
         columns = [
-            _stored_column(evolved.stored.column(column.name), column, evolved.former_name(column.name))
+            stored_column(evolved.stored.column(column.name), column, evolved.former_name(column.name))
             for column in shape.columns
         ]
         return store.spark.table(store.sql_name(shape.table)).selectExpr(
@@ -252,34 +251,6 @@ def _copy_terms(
         successions=() if request.whole_rows else tuple(islice(evolved.successions, SUCCESSIONS)),
         copies=COPIES.name if request.whole_rows else None,
     )
-
-
-def _stored_column(before: Column | None, now: Column, name: str) -> str:
-    """A stored column cast to its new type, or NULL. New fields of structs are NULL."""
-    value = "NULL" if before is None else quote(name)
-    if before is not None and added_fields(before.type, now.type):
-        value = _grow_value(value, before.type, now.type)
-    return f"CAST({value} AS {spark_type(now.type)}) AS {quote(now.name)}"
-
-
-def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0) -> str:
-    """A nested value as a Spark expression, with NULL in the new fields of its structs."""
-    if before == now:
-        return value
-    old, inner = dict(before.parts), f"part_{depth}"
-    if now.kind is Kind.LIST:
-        return (
-            f"transform({value}, {inner} -> {_grow_value(inner, old['element'], now.parts[0][1], depth + 1)})"
-        )
-    if now.kind is Kind.MAP:
-        grown = _grow_value(inner, old["value"], dict(now.parts)["value"], depth + 1)
-        return f"transform_values({value}, (key_{depth}, {inner}) -> {grown})"
-    parts = (
-        f"{text_literal(name)}, "
-        + (_grow_value(f"{value}.{quote(name)}", old[name], type_, depth) if name in old else "NULL")
-        for name, type_ in now.parts
-    )
-    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from backstory.formats.memory import Memory
 from backstory.formats.values.casts import misfits
 from backstory.model.layout import FILE, MEMORY, POSITION
 from backstory.model.table import Column, Shape
-from backstory.model.types import ColumnType, Kind, fits
+from backstory.model.types import ColumnType, Kind, added_fields, fits
 from backstory.model.versions_layout import COLUMNS, SETTLED
 from backstory.stores.iceberg.frames import spark_fields
-from backstory.stores.iceberg.literals import Changes, cast_batch, column, quote, retype_rows
+from backstory.stores.iceberg.literals import Changes, cast_batch, column, quote, retype_rows, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
@@ -156,15 +156,49 @@ def _misfits_of_batches(
             )
 
 
+def stored_column(before: Column | None, now: Column, name: str) -> str:
+    """A stored column cast to its new type, or NULL. New fields of structs are NULL."""
+    value = "NULL" if before is None else quote(name)
+    if before is not None and added_fields(before.type, now.type):
+        value = _grow_value(value, before.type, now.type)
+    return f"CAST({value} AS {spark_type(now.type)}) AS {quote(now.name)}"
+
+
+def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0) -> str:
+    """A nested value as a Spark expression, with NULL in the new fields of its structs."""
+    if before == now:
+        return value
+    old, inner = dict(before.parts), f"part_{depth}"
+    if now.kind is Kind.LIST:
+        return (
+            f"transform({value}, {inner} -> {_grow_value(inner, old['element'], now.parts[0][1], depth + 1)})"
+        )
+    if now.kind is Kind.MAP:
+        grown = _grow_value(inner, old["value"], dict(now.parts)["value"], depth + 1)
+        return f"transform_values({value}, (key_{depth}, {inner}) -> {grown})"
+    parts = (
+        f"{text_literal(name)}, "
+        + (_grow_value(f"{value}.{quote(name)}", old[name], type_, depth) if name in old else "NULL")
+        for name, type_ in now.parts
+    )
+    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+
+
 def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> DataFrame:
     """All stored rows with their new names and types, places and row ids.
 
     Marks of copies list columns by field id, so the ids of retyped columns are replaced in them.
     """
     assert evolved.stored is not None
-    names = [f"{quote(evolved.former_name(name))} AS {quote(name)}" for name in evolved.stored.names]
-    rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *place_names(table))
-    stored = {col.name: col.type for col in (*evolved.stored.columns, *PLACES)}
+    wanted = {col.name: col for col in evolved.shape.columns}
+    # All other columns only grow. They grow first, because an exact cast accepts no new fields of structs.
+    grown = [col if col.name in evolved.retyped else wanted[col.name] for col in evolved.stored.columns]
+    columns = [
+        stored_column(before, now, evolved.former_name(now.name))
+        for before, now in zip(evolved.stored.columns, grown, strict=True)
+    ]
+    rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*columns, *place_names(table))
+    stored = {col.name: col.type for col in (*grown, *PLACES)}
     retyped = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exactly=True)
     if SETTLED not in table.properties:
         return retyped
