@@ -2,6 +2,7 @@
 results."""
 
 import random
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -206,7 +207,7 @@ def test_a_key_with_too_few_columns_shows_ten_of_the_keys(house, store):
 
 
 def test_wrong_calls_name_what_is_wrong(house, store):
-    """Each wrong call has its own code, and nothing is created."""
+    """Each wrong call has its own code and a remedy with options of `adopt`, and nothing is created."""
     table, target = source(store, "wrong", rows_of_text(PUBLISHED)), into(store, "wrong")
     ahead = source(store, "ahead", rows_of_text(HEADER + "7 a T0 - T1 -"))
     store.spark.sql(f"UPDATE {store.catalog}.{ahead} SET __SYSTEM_START_AT = TIMESTAMP '2199-01-01'")
@@ -235,6 +236,7 @@ def test_wrong_calls_name_what_is_wrong(house, store):
         with pytest.raises(BackstoryError) as stop:
             house.adopt(name, layout=LAYOUT, **options)
         assert stop.value.code == code, (name, options)
+        assert {*re.findall(r"`(\w+)=", stop.value.remedy)} <= {"key", "into", "layout"}, stop.value.remedy
     for options in ({"into": target}, {"note": "why"}):
         with pytest.raises(UsageError) as stop:
             house.adopt(table, layout="autocdc", key="id", **options)

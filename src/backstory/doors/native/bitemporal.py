@@ -19,7 +19,7 @@ from pyspark.sql.functions import coalesce, count, lag, lead, lit, struct, when
 
 from backstory.doors.native.evolution import delivered_columns, new_table
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.refusals import keys_of, refuse_empty, refuse_null_keys
+from backstory.doors.native.refusals import keys_of, refuse_null_keys
 from backstory.doors.native.snapshot import DOOR, in_few_files
 from backstory.engine.deliver import deliver_change
 from backstory.errors import MAX_KEYS, Refused, bad_option
@@ -178,7 +178,12 @@ def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
     def keys(fault: str) -> list[str]:
         return keys_of(source.statements.where(faults[fault]), source.key)
 
-    refuse_empty(counted[_ROWS], allowed=False)
+    if not counted[_ROWS]:
+        raise Refused(
+            "empty-snapshot",
+            f"{source.shape.table} has no rows.",
+            "Nothing was written; import the table when it has rows.",
+        )
     refuse_null_keys(counted[_NO_KEY], source.key, lambda: keys(_NO_KEY))
     if number := counted[_EMPTY]:
         raise Refused(
