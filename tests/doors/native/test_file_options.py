@@ -173,6 +173,15 @@ def test_what_needs_no_table_is_refused_without_one(ahead, content, options, cod
     assert ahead(content, **options).code == code
 
 
+@pytest.mark.parametrize("more", ["", "3,4\n" * (SMALL // 4)], ids=["small", "large"])
+def test_a_rename_is_no_rename_of_the_files_columns(ahead, more):
+    """Whether a file may have the former name depends on the table, which no early check knows."""
+    renamed = {"key": "k", "rename": {"id": "k"}}
+    for names in ("id,k", "id,v"):
+        assert ahead(f"{names}\n1,2\n{more}", "a.csv", **renamed) is None
+    assert ahead(f"k,k\n1,2\n{more}", "a.csv", **renamed).code == "repeated-column"
+
+
 def test_options_that_do_not_fit_are_refused(ahead, copied, tmp_path):
     """An invalid option is refused with its format, and none is ignored."""
     pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")

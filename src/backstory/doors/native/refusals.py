@@ -51,27 +51,31 @@ def refuse_files(source: SourceFiles, request: DeliveryRequest) -> None:
     key = (request.key or ()) if isinstance(request, SnapshotRequest) else ()
     with tempfile.TemporaryDirectory(prefix="backstory-checks-") as folder, as_files_of_a_user():
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
-            _refuse_columns(names_in_first_file(source, request), key)
+            _refuse_columns(names_in_first_file(source, request), key, request.rename)
             return
         files = open_files(source, Path(folder), request)
         schema, _ = files.columns()
-        names = [request.rename.get(name, name) for name in schema.names]
-        _refuse_columns(names, key)
-        rows = pa.Table.from_batches(files.batches(schema), schema).rename_columns(names)
+        _refuse_columns(schema.names, key, request.rename)
+        rows = pa.Table.from_batches(files.batches(schema), schema)
     if isinstance(request, SnapshotRequest):
         refuse_empty(len(rows), allowed=request.allow_empty)
         _refuse_rows(rows, key)
 
 
-def _refuse_columns(names: Sequence[str], key: Sequence[str]) -> None:
+def _refuse_columns(names: Sequence[str], key: Sequence[str], rename: Mapping[str, str]) -> None:
+    """Raise the errors in the names of a file's columns.
+
+    A rename applies to the table, not to the file. If the file has a former name, only the table shows
+    whether the rename or the key is wrong.
+    """
     refuse_names(names)
-    if names and not names_whole_row(key, names):
+    if names and rename.keys().isdisjoint(names) and not names_whole_row(key, names):
         refuse_lacking_key(key, names)
 
 
 def _refuse_rows(rows: pa.Table, key: Sequence[str]) -> None:
     """Raise Refused for faulty rows. Keys whose text form depends on the table are not checked."""
-    if not key or names_whole_row(key, rows.column_names) or not are_written_alike(rows, key):
+    if not key or not {*key} <= {*rows.column_names} or not are_written_alike(rows, key):
         return
     lacking = without_key(rows, key)
     refuse_null_keys(len(lacking), key, lambda: keys_as_written(lacking, key))
