@@ -162,6 +162,7 @@ def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was_or_refused(la
 
 
 def test_a_copy_is_of_one_state_though_others_write_meanwhile(lake, mariadb):
+    """This includes sessions that divide the rows of a file."""
     port, do = mariadb
     do(
         "CREATE TABLE moved (id int PRIMARY KEY, v int) ENGINE=InnoDB; INSERT INTO moved SELECT seq, 0 FROM seq_1_to_20000"
@@ -175,8 +176,10 @@ def test_a_copy_is_of_one_state_though_others_write_meanwhile(lake, mariadb):
     writer = Thread(target=write)
     writer.start()
     try:
-        for _ in range(2):
+        for most in (0, 15_000):
+            lake.spark.conf.set("spark.sql.files.maxRecordsPerFile", most)
             assert len({row["v"] for row in copy(lake, address(port, "?table=moved"))}) == 1
     finally:
+        lake.spark.conf.unset("spark.sql.files.maxRecordsPerFile")
         done.set()
         writer.join()

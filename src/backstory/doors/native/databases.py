@@ -81,7 +81,8 @@ def _rows_by_jdbc(
         # Spark reads the rows once: into a local file, or else into a checkpoint on the workers.
         if is_local(store):
             target = folder / "copy"
-            frame.write.parquet(str(target))
+            # A limit of the session would divide the rows into several files.
+            frame.write.option("maxRecordsPerFile", 0).parquet(str(target))
             (file,) = target.glob("part-*.parquet")
             rows = of_parquet(file)
         else:
