@@ -203,3 +203,9 @@ def test_counts_of_rows_that_are_planned_are_no_counts_of_settled_ones():
     planned = with_counts(plan, terms)({CAME: rows, STORED: rows, OTHER: rows.slice(0, 1)}, as_they_are)
     totals = {CAME: RowCounts(5), STORED: RowCounts(6, Counter(w=4)), OTHER: RowCounts(7)}
     assert sift.counts_of_unchanged(terms, totals, planned.counts) == {CAME: 3, STORED: 4, OTHER: 6}
+
+
+def test_plans_of_one_part_keep_counts_below_zero():
+    """A digest of rows is a count too, and may be negative."""
+    both = PartPlan(counts={"content": -2, "rows": 1}) + PartPlan(counts={"content": 1, "rows": 1})
+    assert both.counts == {"content": -1, "rows": 2}

@@ -42,9 +42,11 @@ class PartPlan:
 
     def __add__(self, other: "PartPlan") -> "PartPlan":
         """Combine two plans of the same part. Their rows and samples must have different kinds."""
+        counts = Counter(self.counts)
+        counts.update(other.counts)  # the sum of two counters lacks counts that are negative
         return PartPlan(
             {**self.rows, **other.rows},
-            Counter(self.counts) + Counter(other.counts),
+            counts,
             {**self.samples, **other.samples},
             {**self.greatest, **other.greatest},
         )
