@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from backstory.stores.metadata.parquet_files import spark_name
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
-from backstory.stores.metadata.values import text_scalar, whole_numbers
+from backstory.stores.metadata.values import whole_numbers
 
 # The maximum number of rows, and of bytes, that are hashed at a time.
 PIECE: Final = 1 << 16
@@ -88,14 +88,14 @@ def _repeating(rows: pa.Table) -> frozenset[str]:
 
 def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
     """The string of each row, as bytes."""
-    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), text_scalar("~"))
+    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), "~")
     columns = {name: rows[name].combine_chunks() for name in sorted(rows.column_names)}
     fields = [
         (_repeated_field_texts if name in repeating else _field_texts)(name, each)
         for name, each in columns.items()
     ]
-    parts = [numbers, text_scalar(" "), *(each for each in fields if each is not None)]
-    return pc.binary_join_element_wise(*parts, text_scalar(""), null_handling="replace").cast(pa.binary())
+    parts = [numbers, " ", *(each for each in fields if each is not None)]
+    return pc.binary_join_element_wise(*parts, "", null_handling="replace").cast(pa.binary())
 
 
 def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
@@ -119,7 +119,7 @@ def _value(values: pa.Array) -> pa.Array:
     if pa.types.is_map(values.type):
         return _several("m", values, *_entries(values))
     if pa.types.is_list(values.type):
-        items = pc.coalesce(_value(values.flatten()), text_scalar("~"))
+        items = pc.coalesce(_value(values.flatten()), "~")
         return _several("l", values, items, np.asarray(pc.list_value_length(values).fill_null(0)))
     letter, texts = _kind_and_texts(values)
     return _join_texts(letter, pc.binary_length(texts).cast(pa.string()), ":", texts)
@@ -129,7 +129,7 @@ def _parts(values: pa.StructArray) -> Iterator[pa.Array]:
     """The strings of a struct's fields that are not NULL, sorted by the names of the fields."""
     names = [field.name for field in values.type]
     for name, part in sorted(zip(names, values.flatten(), strict=True), key=lambda each: each[0]):
-        yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), text_scalar(""))
+        yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), "")
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
@@ -137,7 +137,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
     whole = pa.concat_arrays([maps.drop_null()])  # offsets of the copied entries begin at 0
     lengths = np.zeros(len(maps), np.int64)
     lengths[np.asarray(maps.is_valid())] = np.diff(np.asarray(whole.offsets))
-    entries = _join_texts(_value(whole.keys), pc.coalesce(_value(whole.items), text_scalar("~")))
+    entries = _join_texts(_value(whole.keys), pc.coalesce(_value(whole.items), "~"))
     owners = pa.array(np.repeat(np.arange(len(maps)), lengths))
     order = pc.sort_indices(
         pa.table([owners, entries], names=["map", "entry"]),
@@ -156,8 +156,7 @@ def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray
 
 def _join_texts(*parts: str | pa.Array) -> pa.Array:
     """Concatenate strings. The result is NULL if one of them is NULL."""
-    texts = (text_scalar(each) if isinstance(each, str) else each for each in parts)
-    return pc.binary_join_element_wise(*texts, text_scalar(""))
+    return pc.binary_join_element_wise(*parts, "")
 
 
 def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind

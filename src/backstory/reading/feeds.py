@@ -55,7 +55,7 @@ from backstory.stores.metadata.moves import GAP, read_moved_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
-from backstory.stores.metadata.values import integers, rows_of, whole_numbers
+from backstory.stores.metadata.values import rows_of, whole_numbers
 from backstory.stores.port import TableLike
 from backstory.strategies.values import identities, ranks, sorted_by
 
@@ -254,9 +254,9 @@ def _changes(
     names = [feed.columns[name] for name in feed.identity]
     shown = moved.select(list(feed.columns)).rename_columns(list(feed.columns.values()))
     numbers = {
-        _PLACE: integers(np.arange(len(moved))),
-        _RECORD: integers(identities(shown, names)),
-        _CONTENT: integers(identities(shown, shown.column_names)),
+        _PLACE: pa.array(np.arange(len(moved))),
+        _RECORD: pa.array(identities(shown, names)),
+        _CONTENT: pa.array(identities(shown, shown.column_names)),
         SIGN: moved[SIGN],
         NUMBER: moved[NUMBER],
         COMMIT: moved[NUMBER],
@@ -268,7 +268,7 @@ def _changes(
     rows = shown.take(answer[_PLACE])
     signs, last, places = (whole_numbers(answer[name]) for name in (SIGN, LAST, _PLACE))
     order = [*([] if net else [last]), *(ranks(rows[name]) for name in names), signs, places]
-    ordered = integers(sorted_by(order, len(rows)))
+    ordered = sorted_by(order, len(rows))
     types, commits = (answer[name].take(ordered).to_pylist() for name in (TYPE, LAST))
     yield from zip(rows_of(rows.take(ordered)), types, commits, strict=True)
 

@@ -31,15 +31,7 @@ from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
-from backstory.stores.metadata.values import (
-    booleans,
-    integers,
-    rows_of,
-    scalar,
-    truths_of,
-    whole_numbers,
-    without_nulls,
-)
+from backstory.stores.metadata.values import rows_of, truths_of, whole_numbers
 from backstory.strategies.fingerprints import duckdb_in_memory
 from backstory.strategies.values import identities, ranks, sorted_by
 
@@ -112,7 +104,7 @@ def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
     names = [name for name in first if name in rows.column_names]
     others = (ranks(rows[name]) for name in rows.column_names if name not in names)
     places = sort_places([ranks(rows[name]) for name in names], rows.num_rows, lambda: others)
-    return rows.take(integers(places))
+    return rows.take(places)
 
 
 def sort_places(
@@ -138,11 +130,11 @@ def are_after(rows: pa.Table, values: Mapping[str, Any]) -> pa.Array:
     behind, same = np.zeros(rows.num_rows, bool), np.ones(rows.num_rows, bool)
     for name, value in values.items():
         type_ = rows.schema.field(name).type
-        border = pa.repeat(scalar(value, type_), 1)
+        border = pa.array([value], type_)
         numbers = ranks(pa.chunked_array([*rows[name].chunks, border], type_))
         behind |= same & (numbers[:-1] > numbers[-1])
         same &= numbers[:-1] == numbers[-1]
-    return booleans(behind)
+    return pa.array(behind)
 
 
 Row = Mapping[str, Any]
@@ -258,21 +250,19 @@ def differences(
     """
     internal = lifetimes.internal_name
     times = {name: time for name, time in TIMES.items() if time in sides.column_names}
-    relation = {internal("row"): integers(np.arange(values.num_rows))}
+    relation = {internal("row"): pa.array(np.arange(values.num_rows))}
     relation |= {internal(side): sides[internal(side)] for side in SIDES}
     relation |= {name: without_zone(sides[time]) for name, time in times.items()}
     if key:
-        relation[_RECORD] = integers(identities(values, key))
+        relation[_RECORD] = pa.array(identities(values, key))
     if comparison.through or not key:
-        relation[internal("values")] = integers(identities(values, values.column_names))
+        relation[internal("values")] = pa.array(identities(values, values.column_names))
     record = [_RECORD] if key else []
     query = lifetimes.differences_query(DUCKDB, record, through=comparison.through, timed=timed)
     listed = ", ".join(f'{DUCKDB.name(internal(each))} AS "{each}"' for each in ANSWER)
     answer = query_rows(pa.table(relation), f"SELECT {listed} FROM ({query}) AS answer")
     change, otherwise = (_words(answer[each]) for each in ANSWER[:2])
-    row, before, after = (
-        whole_numbers(pc.coalesce(answer[each], integers([NO_ROW])[0])) for each in ANSWER[2:5]
-    )
+    row, before, after = (whole_numbers(answer[each].fill_null(NO_ROW)) for each in ANSWER[2:5])
     both = np.flatnonzero(change == CHANGED)
     changed = {name: np.zeros(len(change), bool) for name in values.column_names if name not in key}
     for name, mask in changed.items():
@@ -283,7 +273,7 @@ def differences(
     records = {"change": change, "row": row, "before": before, "after": after}
     if comparison.through:
         records["away"] = truths_of(answer[ANSWER[5]])
-    shown = rows or (lambda some: rows_of(values.take(integers(some))))
+    shown = rows or (lambda some: rows_of(values.take(some)))
     every = Differences(shown, values, key, records, changed)
     every = every.at(np.flatnonzero(change != None))  # noqa: E711 - of an array
     every = every.at(_order(every))
@@ -293,7 +283,7 @@ def differences(
 
 def _codes(values: pa.Table, name: str, *sides: np.ndarray) -> list[np.ndarray]:
     """Numbers for the values at the places of each side. Equal values have equal numbers."""
-    column = values.select([name]).take(integers(np.concatenate(sides)))
+    column = values.select([name]).take(np.concatenate(sides))
     return np.split(identities(column, [name]), [len(sides[0])])
 
 
@@ -308,14 +298,14 @@ def _order(every: Differences) -> np.ndarray:
     values = every.values
     change, row, before, after = (every.records[each] for each in ("change", *_PLACES))
     some = np.where(before != NO_ROW, before, np.where(after != NO_ROW, after, row))
-    keys = values.select(every.key or values.column_names).take(integers(some))
+    keys = values.select(every.key or values.column_names).take(some)
 
     def others() -> Iterator[np.ndarray]:
         yield np.unique(change, return_inverse=True)[1]
         for side in (before, after):
             exists = side != NO_ROW
             yield exists.astype(np.int64)
-            for column in values.take(integers(np.maximum(side, 0))).columns:
+            for column in values.take(np.maximum(side, 0)).columns:
                 yield np.where(exists, ranks(column), 0)
 
     return sort_places([ranks(column) for column in keys.columns], len(every), others)
@@ -352,7 +342,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
             raise Unreadable("columns of other types then") from None
         is_after = np.arange(rows.num_rows) >= before.num_rows
         for name, side in zip(SIDE_COLUMNS, (~is_after, is_after), strict=True):
-            rows = rows.append_column(name, booleans(side))
+            rows = rows.append_column(name, pa.array(side))
         return rows
 
     def differences(self, rows: pa.Table, comparison: Comparison) -> Differences:
@@ -389,9 +379,9 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         _require_times(shape, names)
         rows = self.read([*(each.name for each in users), *stored.names, *identity])
         _require_ends(shape, rows)
-        relation = {_PLACE: integers(np.arange(rows.num_rows)), **stored.read(rows)}
+        relation = {_PLACE: pa.array(np.arange(rows.num_rows)), **stored.read(rows)}
         if identity:
-            relation[_RECORD] = integers(identities(rows, identity))
+            relation[_RECORD] = pa.array(identities(rows, identity))
         columns = [*(TIMES if timed else ()), *more]
         listed = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
         order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
@@ -413,7 +403,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
         rows = self.read([*(each.name for each in users), *([DELETED] if marked else [])])
         if marked:
-            rows = rows.filter(pc.invert(without_nulls(rows[DELETED])))
+            rows = rows.filter(pc.invert(pc.fill_null(rows[DELETED], False)))
         return rows.select([each.name for each in users]).rename_columns(shown)
 
     def select(self, rows: pa.Table, selection: Selection) -> pa.Table:
@@ -498,7 +488,7 @@ def _require_ends(shape: Shape, rows: pa.Table) -> None:
     span = shape.layout.span
     if shape.layout is not Layout.FIVETRAN_HISTORY or span is None:
         return
-    flags = without_nulls(rows[span.open])
+    flags = pc.fill_null(rows[span.open], False)
     if pc.any(pc.and_(pc.invert(flags), pc.is_null(rows[span.end]))).as_py():
         raise questions.no_end_error(shape, span)
 

@@ -26,7 +26,6 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
-from backstory.stores.metadata.values import integers
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import EventEncoding, Op
 
@@ -177,7 +176,7 @@ def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
     selected = sorted(
         (number, place) for place, number in offsets if number is not None and end - count <= number < end
     )
-    return rows.take(integers([place for _, place in selected]))
+    return rows.take(pa.array([place for _, place in selected], pa.int64()))
 
 
 def inspect_here(files: TableReader, *, linted: bool) -> Inspected:

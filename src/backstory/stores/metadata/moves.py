@@ -30,7 +30,6 @@ from backstory.stores.metadata.table_metadata import (
     vector_positions,
 )
 from backstory.stores.metadata.table_rows import MOST_ROWS, TableReader
-from backstory.stores.metadata.values import integers
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -242,9 +241,9 @@ def read_moved_rows(
     for path, moves_of_file in moves.items():
         rows = files.whole_file(data[path], names)
         for move in moves_of_file:
-            part = rows.take(integers(np.asarray(move.positions.to_array())))
+            part = rows.take(np.asarray(move.positions.to_array()))
             for name, value in ((NUMBER, move.number), (SIGN, move.sign)):
-                part = part.append_column(name, integers(np.full(len(part), value)))
+                part = part.append_column(name, pa.array(np.full(len(part), value)))
             parts[move.number, move.sign, path] = part
     return pa.concat_tables(parts[place] for place in sorted(parts)) if parts else pa.table({})
 

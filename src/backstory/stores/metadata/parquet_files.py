@@ -20,7 +20,7 @@ from backstory.model.instant import EPOCH
 from backstory.model.table import Column
 from backstory.stores.iceberg.schema import FIELD_ID, columns_of_fields, spark_type
 from backstory.stores.metadata.table_metadata import Unreadable
-from backstory.stores.metadata.values import booleans, integers, scalar, truths_of
+from backstory.stores.metadata.values import truths_of
 
 Field = Mapping[str, Any]
 # A row group's statistics by a field's name, or None if they lack the least and the greatest value.
@@ -113,7 +113,7 @@ def groups_with(
     parts = np.split(rows, ends[:-1])
     places = [place for place, part in enumerate(parts) if part.any()]
     mask = np.concatenate([rows[:0], *(parts[place] for place in places)])
-    return [groups[place] for place in places], booleans(mask)
+    return [groups[place] for place in places], pa.array(mask)
 
 
 # Repeating a longer string for each row may take more time than reading it.
@@ -220,7 +220,7 @@ def _scalar(value: Any, stored_type: str | None, type_: pa.DataType) -> pa.Scala
     if value is None:
         return pa.scalar(None, type_)
     if pa.types.is_string(type_):
-        return scalar(value, type_) if len(value) <= LONGEST else None
+        return pa.array([value], pa.binary()).view(type_)[0] if len(value) <= LONGEST else None
     stored = KEPT_AS.get(stored_type or "")
     if stored == type_ or (stored and (pa.types.is_timestamp(type_) or pa.types.is_date32(type_))):
         return pa.array([value], stored).view(type_)[0]
@@ -467,7 +467,7 @@ class RowSelection:
             first = read_fields(file, self.filter_fields, self.partition_ids, hold, groups)
             mask = truths_of(self.choose(first))
         if (live := live_mask()) is not None:
-            visible = truths_of(live.take(integers(positions_in(file.metadata, groups))))
+            visible = truths_of(live.take(positions_in(file.metadata, groups)))
             mask = visible if mask is None else mask & visible
         if mask is None:
             rows = read_fields(file, self.fields, self.partition_ids, hold, groups)
@@ -477,7 +477,7 @@ class RowSelection:
         groups, group_mask = groups_with(file.metadata, groups, mask)
         # The filter fields are not read again, except for structs, which may have been read in part.
         known = {
-            name: first[name].filter(booleans(mask))
+            name: first[name].filter(pa.array(mask))
             for name in (field["name"] for field in self.fields if field in self.filter_fields)
             if name in first.column_names
         }

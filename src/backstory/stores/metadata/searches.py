@@ -25,7 +25,6 @@ from backstory.stores.metadata.parquet_files import (
     bounds_of_instants,
     widens,
 )
-from backstory.stores.metadata.values import scalar
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -163,7 +162,7 @@ class EqualTo:
         """A mask of the equal values."""
         if isinstance(self.value, float) and math.isnan(self.value):
             return pc.is_nan(values)
-        return pc.equal(values, scalar(self.value, values.type))
+        return pc.equal(values, pa.scalar(self.value, values.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ class Between:
         mask: Values | None = None
         for border, compare in ((self.least, pc.greater_equal), (self.greatest, pc.less_equal)):
             if border is not None:
-                inside = compare(values, scalar(border, values.type))
+                inside = compare(values, pa.scalar(border, values.type))
                 mask = inside if mask is None else pc.and_(mask, inside)
         if mask is None:
             mask = pc.is_valid(values)

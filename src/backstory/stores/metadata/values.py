@@ -1,9 +1,7 @@
-"""Conversions of values between Python and Arrow, without pandas, which takes half a second to load."""
+"""Conversions of values between Python and Arrow."""
 
 import math
-from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,34 +16,9 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 
-def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | None = None) -> pa.Array:
-    """The numbers as 64-bit integers, with NULL for None. `type_` is another Arrow type of that width."""
-    if isinstance(values, np.ndarray):
-        data, valid = values.astype(np.int64), None
-    else:
-        known = [value is not None for value in values]
-        data = np.fromiter((value or 0 for value in values), np.int64, len(values))
-        valid = None if all(known) else pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(type_ or pa.int64(), len(values), [valid, pa.py_buffer(data)])
-
-
-def booleans(values: np.ndarray) -> pa.Array:
-    """An Arrow array of booleans."""
-    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
-
-
-def without_nulls(truths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The booleans, with False for NULL."""
-    return pc.coalesce(truths, booleans(np.zeros(1, bool))[0])
-
-
 def truths_of(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """The booleans as a NumPy array, with False for NULL."""
-    bytes_ = without_nulls(values).cast(pa.uint8())
-    whole = bytes_.combine_chunks() if isinstance(bytes_, pa.ChunkedArray) else bytes_
-    buffer = whole.buffers()[1] or b""
-    return np.frombuffer(buffer, np.uint8)[whole.offset : whole.offset + len(whole)].astype(bool)
+    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
 def mask_of_visible(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
@@ -54,38 +27,13 @@ def mask_of_visible(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
         return None
     mask = np.ones(rows, dtype=bool)
     mask[np.asarray(deleted.to_array())] = False
-    return booleans(mask)
+    return pa.array(mask)
 
 
 def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
     """The non-NULL integers of a column."""
     values = column.drop_null().cast(pa.int64()).combine_chunks()
     return np.frombuffer(values.buffers()[1] or b"", np.int64)[values.offset : values.offset + len(values)]
-
-
-def text_scalar(value: str) -> pa.Scalar:
-    """A string as an Arrow scalar."""
-    return _of_bytes(value.encode(), pa.string())
-
-
-def scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
-    """A Python value as an Arrow scalar of its column's type."""
-    if isinstance(value, bytes):
-        return _of_bytes(value, type_)
-    if isinstance(value, datetime):
-        micros = (value.replace(tzinfo=value.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
-        return integers([micros], type_)[0]
-    if isinstance(value, date):
-        return integers([(value - EPOCH.date()).days])[0].cast(pa.int32()).cast(type_)
-    if isinstance(value, float):
-        return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([value]))])[0].cast(type_)
-    written = format(value, "f") if isinstance(value, Decimal) else str(value).lower()
-    return text_scalar(value) if isinstance(value, str) else text_scalar(written).cast(type_)
-
-
-def _of_bytes(value: bytes, type_: pa.DataType) -> pa.Scalar:
-    ends = np.array([0, len(value)], np.int32)
-    return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(ends), pa.py_buffer(value)])[0]
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, MOST_ROWS, TableReader, sort_like_spark
-from backstory.stores.metadata.values import integers, rows_of, values_of, whole_numbers
+from backstory.stores.metadata.values import rows_of, values_of, whole_numbers
 from backstory.strategies.values import identities
 from backstory.upkeep.laws import queries
 from backstory.upkeep.laws.mending import mend_rows
@@ -155,8 +155,8 @@ class FileRows:
 
     def ask(self, query: str, records: np.ndarray | None = None) -> pa.Table:
         """The answer to a query on the rows, which also have columns with their places and record numbers."""
-        own = {_PLACE: integers(np.arange(len(self.table)))}
-        own |= {} if records is None else {_RECORD: integers(records)}
+        own = {_PLACE: pa.array(np.arange(len(self.table)))}
+        own |= {} if records is None else {_RECORD: pa.array(records)}
         columns = {f"c{place}": without_zone(each) for place, each in enumerate(self.table.columns)}
         try:
             return sort_in_lease(self.lease, "laws", pa.table(own | columns), query)
@@ -190,7 +190,7 @@ class FileRows:
         places = np.flatnonzero(is_broken[records])
         if laws.judge is not None and len(places) > MOST_ROWS:
             raise Unreadable("records that are checked one by one")
-        lives = replace(self, table=self.table.take(integers(places)))
+        lives = replace(self, table=self.table.take(places))
         columns = ", ".join(map(DUCKDB.name, [*steps[0], *steps[-1]]))
         if laws.judge is not None:  # it judges whole records
             suspect = DUCKDB.name(SUSPECT)
