@@ -14,6 +14,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from committing import commit as commit_change
+from committing import snapshots_of
 from depth import deep
 from destination import fresh
 from memory_store.store import MemoryStore
@@ -111,7 +112,7 @@ class Kept:
     def state(self):
         """All parts of a table that a commit could change."""
         now = self.now
-        return self.rows(), now.shape, now.schema_id, now.snapshots, dict(now.properties)
+        return self.rows(), now.shape, now.schema_id, snapshots_of(now), dict(now.properties)
 
 
 def _utc(value):
@@ -207,7 +208,7 @@ class TestStore:
     def test_a_table_is_made_as_it_was_asked_for(self, store, columns):
         kept = Kept(store, columns)
         assert kept.now.shape == shape(columns, kept.name.name)
-        assert (kept.now.rows, kept.now.newest_token, list(kept.now.snapshots)) == (0, None, [])
+        assert (kept.now.rows, kept.now.newest_token, list(snapshots_of(kept.now))) == (0, None, [])
         assert kept.rows() == []
         assert kept.name in tables(store, SCHEMA)
         assert kept.name not in tables(store, "elsewhere")
@@ -258,12 +259,12 @@ class TestStore:
 
     def test_rows_come_go_and_change_in_one_commit(self, kept):
         """A changed row is removed and added."""
-        counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(kept.now.snapshots)
+        counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(snapshots_of(kept.now))
         done = kept.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
         assert kept.rows() == given("id v \n 2 B \n 3 c \n 4 d")
         assert kept.now.newest_token == "it"
-        newest = kept.now.snapshots[-1]
-        assert (newest.id, len(kept.now.snapshots)) == (done.snapshot_id, before + 1)
+        newest = snapshots_of(kept.now)[-1]
+        assert (newest.id, len(snapshots_of(kept.now))) == (done.snapshot_id, before + 1)
         assert (newest.properties[DOOR], newest.properties[TOKEN]) == ("test", "it")
         assert json.loads(newest.properties[COUNTS]) == counts == done.counts
 
@@ -281,14 +282,14 @@ class TestStore:
         assert (kept.change(come="id v", whole=True).snapshot_id is None) is quiet
         assert (kept.change(properties={"a": "b"}).snapshot_id is None) is quiet
         assert kept.change(snapshot=True, token="asked").snapshot_id is not None
-        tokens = [each.properties[TOKEN] for each in kept.now.snapshots if TOKEN in each.properties]
+        tokens = [each.properties[TOKEN] for each in snapshots_of(kept.now) if TOKEN in each.properties]
         assert (tokens[-1], len(tokens)) == ("asked", 1 if quiet else 3)
 
     def test_what_only_the_written_table_tells_is_told(self, kept):
         kept.change(
             come="id v \n 9 z", late_properties=lambda pending: {"names": " ".join(pending.shape.names)}
         )
-        assert kept.now.snapshots[-1].properties["names"] == "id v"
+        assert snapshots_of(kept.now)[-1].properties["names"] == "id v"
 
     def test_columns_come_where_the_shape_has_them(self, kept):
         """Earlier rows have NULL in the new column."""
@@ -364,14 +365,14 @@ class TestStore:
 
     def test_snapshots_have_names_that_move_and_go(self, kept):
         """No snapshot is made, and properties may change too. A tag of an unknown snapshot is refused."""
-        first = kept.now.snapshots[-1].id
+        first = snapshots_of(kept.now)[-1].id
         kept.change(tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"})
         assert kept.now.tags == {"read": first, "other": first}
         kept.change(come="id v \n 4 d")
-        second = kept.now.snapshots[-1].id
+        second = snapshots_of(kept.now)[-1].id
         kept.change(tags={"read": Tag(second, 1000), "other": None})
         assert kept.now.tags == {"read": second}
-        assert [each.id for each in kept.now.snapshots][-2:] == [first, second]
+        assert [each.id for each in snapshots_of(kept.now)][-2:] == [first, second]
         with pytest.raises(BackstoryError):
             kept.change(tags={"none": Tag(7, 1000)})
         assert kept.now.tags == {"read": second}
@@ -406,13 +407,13 @@ class TestStore:
 
     def test_a_table_goes_back_to_a_snapshot(self, kept, quiet):
         """The present columns and the token of that time apply. Later snapshots are kept."""
-        first = kept.now.snapshots[0]
+        first = snapshots_of(kept.now)[0]
         kept.change(gone="id \n 1", come="id v \n 4 d")
         kept.change(into=shape("id:LONG* v n:LONG", kept.name.name))
         kept.change(back_to=first.id)
         assert kept.rows() == given("id v n \n 1 a - \n 2 b - \n 3 c -")
         assert kept.now.newest_token == first.properties[TOKEN]
-        assert len(kept.now.snapshots) == (2 if quiet else 3)
+        assert len(snapshots_of(kept.now)) == (2 if quiet else 3)
         kept.change(come="id v n \n 5 e 5")
         assert kept.rows() == given("id v n \n 1 a - \n 2 b - \n 3 c - \n 5 e 5")
 

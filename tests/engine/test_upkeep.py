@@ -2,6 +2,7 @@
 
 import pytest
 import tenacity
+from committing import snapshots_of
 from stored_versions import kept, put, rows_in, t, version
 
 from backstory.engine.upkeep import compact, erase, expire
@@ -88,7 +89,7 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
 
     assert other.left == []
     assert values(store, scattered) == [(1, "a"), (3, "other"), (9, "new")]
-    assert len(existing(store, scattered).snapshots) == 1
+    assert len(snapshots_of(existing(store, scattered))) == 1
 
 
 def test_what_expires_is_chosen_anew(store, scattered):

@@ -4,7 +4,7 @@ from itertools import groupby
 
 import pyarrow as pa
 import pytest
-from committing import commit
+from committing import commit, snapshots_of
 from destination import PLAIN, add_column, fresh
 from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
@@ -82,7 +82,7 @@ class Table:
 
     @property
     def commits(self):
-        return len(existing(self.store, self.name).snapshots)
+        return len(snapshots_of(existing(self.store, self.name)))
 
     @property
     def rows(self):

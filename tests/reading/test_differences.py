@@ -13,7 +13,8 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.store import all_snapshots, existing
+from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.table import Table
 
 ACTIVE = (
@@ -115,7 +116,7 @@ def test_a_time_of_knowing_of_a_table_is_its_commit(spark, store):
             ]
             append_past(store, name, rows)
         spark.sql(f"DELETE FROM {into} WHERE id = 1")
-        times = [each.committed_at for each in all_snapshots(existing(store, name))[-3:]]
+        times = [each.committed_at for each in metadata_of(store, existing(store, name)).commits[-3:]]
         found = Table(store, name).diff(times[0], times[2], axis="recorded")
         assert told(found) == ["removed 1", "added 3"]
     with pytest.raises(UsageError, match="keeps no history"):

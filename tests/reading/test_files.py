@@ -29,9 +29,9 @@ from backstory.reading.pages import change_times, first_rows_at, page
 from backstory.reading.questions import SYSTEM_COLUMNS, order_columns
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.iceberg.store import KEY, LAYOUT, all_snapshots, existing
+from backstory.stores.iceberg.store import KEY, LAYOUT, existing
 from backstory.stores.metadata import table_rows as rows_module
-from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.catalogs import EmbeddedCatalog, metadata_of
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
@@ -268,7 +268,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         store.spark.sql(f"DELETE FROM {store.sql_name(found)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
     write(store, found, [made(chance) for _ in range(60)])
     files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
-    first = all_snapshots(existing(store, found))[0].committed_at
+    first = metadata_of(store, existing(store, found)).commits[0].committed_at
     spark = Table(store, found)
     held = table_in_files(files).versions()
     large = table_in_session(store, found).versions().toArrow()
@@ -405,7 +405,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
     into = store.sql_name(found)
     store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
-    first = all_snapshots(existing(store, found))[0].committed_at
+    first = metadata_of(store, existing(store, found)).commits[0].committed_at
     for change in CHANGES:
         store.spark.sql(f"ALTER TABLE {into} {change}")
     store.spark.sql(

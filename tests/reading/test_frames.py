@@ -17,7 +17,8 @@ from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.frames import table_in_session
 from backstory.reading.queries import translate_query_faults
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.store import all_snapshots, existing
+from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.table import Table
 
 COLUMNS = {
@@ -181,7 +182,7 @@ def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark,
     spark.sql(f"""ALTER TABLE {into} SET TBLPROPERTIES ('backstory.key' = '["number"]')""")
     add("id v start end active w\n1 b T3 TMAX true new")
     found = Table(store, name)
-    first, second = (each.committed_at for each in all_snapshots(existing(store, name))[-2:])
+    first, second = (each.committed_at for each in metadata_of(store, existing(store, name)).commits[-2:])
     before = found.as_of(instant("T2"), known_at=first)
     assert before.columns == ["id", "v", "valid_from", "valid_to"]
     assert [(row.id, row.v) for row in before.collect()] == [(1, "a")]
@@ -205,7 +206,7 @@ def test_a_live_table_is_read_at_a_commit_too(spark, store):
     for number in (1, 2):
         rows = spark.createDataFrame([(number,)], "id LONG").toArrow()
         commit(store, existing(store, name), Change(added=rows))
-    first = all_snapshots(existing(store, name))[-2].committed_at
+    first = metadata_of(store, existing(store, name)).commits[-2].committed_at
     found = Table(store, name)
     assert [row.id for row in found.current(known_at=first).collect()] == [1]
     assert found.current().count() == 2

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from memory_store.store import MemoryTable, Snapshot
 
 from backstory.engine.deliver import commit_change
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
 from backstory.stores.iceberg.data_files import write_rows
-from backstory.stores.iceberg.jvm import array
+from backstory.stores.iceberg.jvm import array, texts_of
 from backstory.stores.iceberg.store import existing
 
 BY_TEST = Note("test", "")
@@ -23,6 +24,13 @@ def commit(store, table, change, note=BY_TEST):
 def make(store, shape):
     """Create an empty table."""
     commit(store, None, Change(into=shape))
+
+
+def snapshots_of(table):
+    """Every commit of rows of a table in any store, oldest first."""
+    if isinstance(table, MemoryTable):
+        return table.snapshots
+    return [Snapshot(int(one.snapshotId()), texts_of(one.summary())) for one in table.iceberg.snapshots()]
 
 
 def append_past(store, target, rows):

@@ -13,7 +13,7 @@ from itertools import count, groupby
 from pathlib import Path
 
 import grpc
-from committing import commit
+from committing import commit, snapshots_of
 from memory_store.store import MemoryStore
 from tables_as_text import in_order, table
 
@@ -237,7 +237,7 @@ class Place:
 
     def snapshots(self) -> list[dict[str, str]]:
         """The properties of each commit of rows, oldest first."""
-        return [dict(each.properties) for each in existing(self.store, self.name).snapshots]
+        return [dict(each.properties) for each in snapshots_of(existing(self.store, self.name))]
 
     def drop(self) -> None:
         commit(self.store, existing(self.store, self.name), Change(dropped=True))

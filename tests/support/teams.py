@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from committing import snapshots_of
 
 from backstory.stores.iceberg.store import IcebergStore, load
 from backstory.warehouse import Warehouse
@@ -48,7 +49,7 @@ class Team:
 
     def commits(self, table):
         stored = load(self.warehouse.store, self.warehouse.table(f"{self.schema}.{table}").name)
-        return len(stored.snapshots)
+        return len(snapshots_of(stored))
 
 
 @pytest.fixture

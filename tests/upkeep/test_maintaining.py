@@ -1,6 +1,7 @@
 """Maintain: few files, few snapshots, and the same query results (native.md V33, V34, V90, V91)."""
 
 import pytest
+from committing import snapshots_of
 from datasets import Dataset
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
@@ -24,7 +25,7 @@ def ids_of(store, name):
 
 
 def snapshots(store, name):
-    return [each.id for each in existing(store, name).snapshots]
+    return [each.id for each in snapshots_of(existing(store, name))]
 
 
 def files(store, name, kind):

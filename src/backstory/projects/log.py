@@ -27,7 +27,8 @@ from backstory.projects.declarations import Declaration, Project, declare_tables
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.slice import LocalRows
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
@@ -237,9 +238,10 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTa
     }
 
 
-def marks_of_commits(stored: IcebergTable | None) -> set[str]:
+def marks_of_commits(store: IcebergStore, stored: IcebergTable | None) -> set[str]:
     """The marks of files in the table's own commits. Only commits record the files of a killed run."""
-    texts = (snapshot.get_property(FILES) for snapshot in all_snapshots(stored)) if stored else ()
+    commits = metadata_of(store, stored).commits if stored else ()
+    texts = (commit.properties.get(FILES) for commit in commits)
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
 
 

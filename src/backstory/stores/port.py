@@ -1,7 +1,6 @@
 """The contract of every store: tables, the names of their columns, the checks before use, and the errors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Protocol, TypeVar
 
@@ -14,14 +13,6 @@ from backstory.model.table import Column, Shape, TableName
 DISORDER: Final = "backstory.disorder"
 # A load of this history has committed the base, but not yet the history.
 LOADING: Final = "backstory.loading"
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A state of a table: the id of its commit, and the properties that the commit recorded."""
-
-    id: int
-    properties: Mapping[str, str]
 
 
 class Store(Protocol):
@@ -81,10 +72,6 @@ class StoredTable(TableLike, Protocol):
     @property
     def tags(self) -> Mapping[str, int]:
         """The tags of snapshots, by name. A snapshot with a tag does not expire."""
-
-    @property
-    def snapshots(self) -> Sequence[Snapshot]:
-        """Every commit of rows, oldest first."""
 
 
 Loaded = TypeVar("Loaded", bound=StoredTable)

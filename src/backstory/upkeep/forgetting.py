@@ -482,7 +482,8 @@ def _forget_in_table(
     done = erase(store, name, plan_erasure, lambda rows: rows.where(~condition))
     after = existing(store, name)
     again = erasures.search(store, after, condition, columns, record_search.around)
-    shown = any(_count_rows(store, after, condition, snapshot.id) for snapshot in after.snapshots)
+    commits = [int(one.snapshotId()) for one in after.iceberg.snapshots()]
+    shown = any(_count_rows(store, after, condition, commit) for commit in commits)
     if done is None or again.holding or shown or _count_rows(store, after, condition):
         raise _not_forgotten_error(
             f"{name} still has the record in {max(1, len(again.holding))} of its files."

@@ -50,13 +50,13 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import (
     IcebergStore,
     IcebergTable,
-    all_snapshots,
     ancestry,
     existing,
     load,
     newest_snapshot,
     references,
 )
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.port import LOADING
 from backstory.upkeep.options import Bounds
 
@@ -110,7 +110,7 @@ class Expiry:
     renewed: Mapping[str, int]
 
 
-def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | None:
+def plan_expiry(store: IcebergStore, table: IcebergTable, needed: Collection[str]) -> Expiry | None:
     """The commits and cursors that may expire. None if nothing may expire or the table may not delete files.
 
     Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
@@ -141,7 +141,7 @@ def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | N
     times_to_keep += [commit.committed_at for commit in past if commit.get_property(TOKEN) in needed]
     age_of_commits = timedelta(milliseconds=table.number(MAX_AGE, KEPT_FOR // timedelta(milliseconds=1)))
     before = min(now - age_of_commits, *times_to_keep)
-    old_ones = sum(snapshot.committed_at < before for snapshot in all_snapshots(table))
+    old_ones = sum(commit.committed_at < before for commit in metadata_of(store, table).commits)
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
 
 
@@ -329,7 +329,7 @@ def maintain(
     done = replace(
         done, files=compaction.files, files_after=compaction.files_after, bytes_rewritten=compaction.bytes
     )
-    expiry = plan_expiry(existing(store, name), needed(store, existing(store, name)))
+    expiry = plan_expiry(store, stored := existing(store, name), needed(store, stored))
     if expiry is None:
         return done
     done = replace(done, snapshots_expired=expiry.snapshots, cursors_dropped=list(expiry.cursors))
@@ -358,7 +358,7 @@ def _expire(store: IcebergStore, name: TableName, needed: Needed) -> Expired:
     """Expire unneeded commits. The log of a dataset is written first, because it keeps the chain."""
 
     def plan(table: IcebergTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
-        expiry = plan_expiry(table, needed(store, table))
+        expiry = plan_expiry(store, table, needed(store, table))
         if expiry is None:
             return None
         return int(expiry.before.timestamp() * 1000), expiry.cursors, expiry.renewed

@@ -4,8 +4,8 @@ import pytest
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 
-from backstory.model.table import TableName
-from backstory.stores.iceberg.store import all_snapshots, existing, tables
+from backstory.stores.iceberg.store import existing, tables
+from backstory.stores.metadata.catalogs import metadata_of
 
 
 @pytest.fixture
@@ -23,8 +23,9 @@ def loaded(place, run, at, files, **asked):
     for name, rows in files.items():
         (place.folder / f"{name}.csv").write_text("\n".join(["k,a", *rows.split(), ""]))
     receipts = place.loads(run, at, **asked)
-    stored = (existing(place.store, TableName("meta", each.name)) for each in tables(place.store, "meta"))
-    return [each.status for each in receipts], sum(len(all_snapshots(each)) for each in stored)
+    store = place.store
+    stored = (existing(store, each) for each in tables(store, "meta"))
+    return [each.status for each in receipts], sum(len(metadata_of(store, each).commits) for each in stored)
 
 
 RUNS = """

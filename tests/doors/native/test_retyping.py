@@ -8,6 +8,7 @@ from itertools import count
 import pandas as pd
 import pyarrow as pa
 import pytest
+from committing import snapshots_of
 from depth import deep
 
 from backstory.errors import BackstoryError
@@ -87,7 +88,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     """In one commit, old versions, hidden rows, earlier snapshots and known states are kept."""
     kept.copy(1, records(a=1, b=2, c=3, d=4))
     kept.copy(2, records(a=1, b=5, d=4))
-    before, snapshots = kept.rows(), [each.id for each in kept.table.snapshots]
+    before, snapshots = kept.rows(), [each.id for each in snapshots_of(kept.table)]
     stop = kept.refused(3, records(a=1.5, b=5.0, d=4.0))
     assert (stop.code, "`retype={'v': 'DOUBLE'}`" in stop.remedy) == ("type-changed", True)
     options = {"retype": {"v": "double"}}
@@ -96,7 +97,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     assert (kept.type, kept.rows()) == ("BIGINT", before)
     receipt = kept.copy(3, records(a=1.5, b=5.0, d=4.0), **options)
     assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 2)
-    assert (kept.type, len(kept.table.snapshots)) == ("DOUBLE", len(snapshots) + 1)
+    assert (kept.type, len(snapshots_of(kept.table))) == ("DOUBLE", len(snapshots) + 1)
     after = kept.rows()
     assert {type(row["v"]) for row in after} == {float}
     kept_rows = [row for row in after if row["recorded_at"] != max(each["recorded_at"] for each in after)]
@@ -327,7 +328,7 @@ def test_all_beside_it_stays_as_it_is_stored(store):
     again."""
     kept = Kept(store)
     kept.copy(1, store.spark.sql(BESIDE))
-    before, since = kept.rows(), kept.table.snapshots[-1].id
+    before, since = kept.rows(), snapshots_of(kept.table)[-1].id
     frame = store.spark.sql(BESIDE.replace("CAST(1 AS bigint)", "CAST(1 AS decimal(9,2))"))
     assert kept.copy(2, frame, retype={"v": "DECIMAL(9,2)"}).counts["unchanged"] == 1
     assert repr(kept.rows()) == repr([{**row, "v": Decimal("1.00")} for row in before])

@@ -7,6 +7,7 @@ import pandas as pd
 import psycopg
 import pyarrow as pa
 import pytest
+from committing import snapshots_of
 from remembering import day
 
 from backstory.errors import BackstoryError
@@ -59,7 +60,7 @@ class Policed:
 
     @property
     def commits(self):
-        return len(self.table.snapshots)
+        return len(snapshots_of(self.table))
 
 
 @pytest.fixture

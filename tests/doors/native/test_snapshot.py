@@ -8,6 +8,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from committing import snapshots_of
 from depth import DEPTH, deep
 from rows_read import rows_read
 from specification.copies import Copy, take
@@ -483,7 +484,7 @@ def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
     monkeypatch.setattr("backstory.doors.native.instants.datetime", Late)
     second = native.copy(2, "a:2 b:1 d:1")
     assert parse_instant(second.recorded_at) == parse_instant(first.recorded_at) + timedelta(microseconds=1)
-    told = native.stored.snapshots[-1].properties
+    told = snapshots_of(native.stored)[-1].properties
     assert (told[RECORDED], told[COPIED_AT]) == (second.recorded_at, "2026-01-03T00:00:00.000000Z")
     assert (told["added-data-files"], told["added-delete-files"]) == ("2", "1")
     assert native.copy(2, "d:1 a:2 b:1").snapshot_id is None

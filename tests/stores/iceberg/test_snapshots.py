@@ -9,7 +9,8 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.store import all_snapshots, ancestry, existing, newest_snapshot
+from backstory.stores.iceberg.store import ancestry, existing, newest_snapshot
+from backstory.stores.metadata.catalogs import metadata_of
 
 NAME = TableName("snapshots", "t")
 
@@ -19,14 +20,17 @@ def test_commits_tell_what_they_did(store):
     drop(store, NAME)
     make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))
     assert newest_snapshot(existing(store, NAME)) is None
-    assert list(ancestry(existing(store, NAME))) == all_snapshots(existing(store, NAME)) == []
+    assert list(ancestry(existing(store, NAME))) == metadata_of(store, existing(store, NAME)).commits == []
 
     for token in ("one", "two"):
         commit(store, existing(store, NAME), Change(snapshot=True), Note("test", token))
     table = existing(store, NAME)
 
     assert [each.get_property("backstory.token") for each in ancestry(table)] == ["two", "one"]
-    assert [each.get_property("backstory.token") for each in all_snapshots(table)] == ["one", "two"]
+    assert [each.properties["backstory.token"] for each in metadata_of(store, table).commits] == [
+        "one",
+        "two",
+    ]
     last = newest_snapshot(table)
     assert last.get_property("of nobody") is None
     assert last.id == int(table.iceberg.currentSnapshot().snapshotId())

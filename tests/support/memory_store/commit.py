@@ -12,8 +12,8 @@ from backstory.model.layout import POSITION
 from backstory.model.table import Shape, TableName
 from backstory.model.types import widens
 from backstory.observe import COMMITS
-from backstory.stores.port import DISORDER, Snapshot, conflict, refuse_names
-from memory_store.store import MemoryStore, MemoryTable, TableState, WrittenRows
+from backstory.stores.port import DISORDER, conflict, refuse_names
+from memory_store.store import MemoryStore, MemoryTable, Snapshot, TableState, WrittenRows
 
 Value = TypeVar("Value", str, int)
 

@@ -19,7 +19,7 @@ from backstory.model.change import TOKEN
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
 from backstory.model.table import Shape, TableName
-from backstory.stores.port import DISORDER, Snapshot
+from backstory.stores.port import DISORDER
 
 # Iceberg keeps these names for itself, and so does its simulator.
 RESERVED = frozenset(
@@ -27,6 +27,14 @@ RESERVED = frozenset(
 )
 PLENTY = 1 << 40
 _FILE = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A commit of rows: its id, and the properties from its writer."""
+
+    id: int
+    properties: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,17 +28,10 @@ from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import fields_of, spark_type
-from backstory.stores.iceberg.store import (
-    CommitNote,
-    IcebergStore,
-    IcebergTable,
-    commits,
-    exists,
-    load,
-    newest_snapshot,
-)
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, newest_snapshot
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.searches import bounds_of
-from backstory.stores.metadata.table_metadata import DATA, live_files
+from backstory.stores.metadata.table_metadata import DATA, TableMetadata, live_files
 from backstory.stores.port import require_layout
 from backstory.stores.sql.dialects import Spark
 from backstory.upkeep.table_views import OF, make_views
@@ -163,8 +156,8 @@ def find_run(
         return None
     token = token_of(schema, dataset, run_id)
     unfinished = None
-    of_base = commits(store, base)
-    for past in (commits(store, hist), of_base):
+    of_base = metadata_of(store, base)
+    for past in (metadata_of(store, hist), of_base):
         notes, was_undone = _notes_of_run(past, token)
         for note in notes:
             if note.get(RECEIPT):
@@ -177,7 +170,7 @@ def find_run(
 
 def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits record. These commits must not expire."""
-    tokens = {own for commit in commits(store, table) if (own := commit.summary.get(TOKEN))}
+    tokens = {own for commit in metadata_of(store, table).commits if (own := commit.properties.get(TOKEN))}
     if not tokens or not exists(store, LOG):
         return frozenset(tokens)
     token = concat_ws(" ", "dataset_key", "load_run_id")
@@ -196,19 +189,28 @@ def _registered_run(note: Mapping[str, str]) -> runs.RegisteredRun:
     return runs.RegisteredRun(parse_instant(note[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
-def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[str, str]], bool]:
+def _notes_of_run(table: TableMetadata, token: str) -> tuple[list[Mapping[str, str]], bool]:
     """The notes of the run's commits that are part of the current state, and whether others were undone."""
-    own = [commit for commit in past if commit.summary.get(TOKEN) == token]
-    undoing = [commit for commit in past if commit.summary.get(UNDONE) == token and commit.is_ancestor]
-    since = max((commit.number for commit in undoing), default=-1)
-    notes = [commit.summary for commit in own if commit.is_ancestor and commit.number > since]
+    commits, past = table.commits, _past_of(table)
+    own = [commit for commit in commits if commit.properties.get(TOKEN) == token]
+    undoing = [
+        commit.version for commit in commits if commit.properties.get(UNDONE) == token and commit.id in past
+    ]
+    since = max(undoing, default=-1)
+    notes = [commit.properties for commit in own if commit.id in past and commit.version > since]
     return notes, len(notes) < len(own)
 
 
-def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
+def _base_remains(base: TableMetadata, note: Mapping[str, str]) -> bool:
     """Whether the base still builds on the snapshot from which a history was made. True if it has expired."""
-    made_from = {str(commit.id): commit for commit in base}.get(note.get(BASE, ""))
-    return made_from is None or made_from.is_ancestor
+    made_from = note.get(BASE, "")
+    known = {str(commit.id) for commit in base.commits}
+    return made_from not in known or made_from in map(str, _past_of(base))
+
+
+def _past_of(table: TableMetadata) -> set[int]:
+    """The ids of the current snapshot and its ancestors."""
+    return {snapshot["snapshot-id"] for snapshot in table.ancestry}
 
 
 def _find_logged_run(

@@ -42,7 +42,8 @@ from backstory.model.versions_layout import (
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.slice import LocalRows
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, all_snapshots, ancestry
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.searches import Between, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
@@ -336,8 +337,8 @@ def newest_recorded(stored: StoredInstants) -> datetime:
         return parse_instant(recorded)
     recorded_times = [
         parse_instant(text)
-        for snapshot in all_snapshots(stored.table)
-        if (text := snapshot.get_property(RECORDED))
+        for commit in metadata_of(stored.store, stored.table).commits
+        if (text := commit.properties.get(RECORDED))
     ]
     if recorded_times and current.get_property(DOOR) is None:
         return max(recorded_times)

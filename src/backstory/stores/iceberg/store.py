@@ -27,10 +27,8 @@ from backstory.spark.session import LateSpark, activate, session_properties
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
 from backstory.stores.branches import (
-    BRANCH,
     DELIVERY,
     MAIN,
-    ancestors,
     finished_deliveries,
     in_effect,
     no_branch,
@@ -56,7 +54,7 @@ from backstory.stores.iceberg.jvm import (
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import columns_of, names_of_property
 from backstory.stores.iceberg.sessions import refresh, watch
-from backstory.stores.port import DISORDER, Snapshot, conflict, no_table, property_garbled, require_columns
+from backstory.stores.port import DISORDER, conflict, no_table, property_garbled, require_columns
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
@@ -320,11 +318,6 @@ class IcebergTable:
         return {name: int(ref.snapshotId()) for name, ref in dict(self.iceberg.refs()).items() if ref.isTag()}
 
     @property
-    def snapshots(self) -> Sequence[Snapshot]:
-        """Every commit of rows, oldest first."""
-        return [Snapshot(int(one.snapshotId()), texts_of(one.summary())) for one in self.iceberg.snapshots()]
-
-    @property
     def format_version(self) -> int:
         """The table's format version in Iceberg."""
         return int(self.iceberg.operations().current().formatVersion())
@@ -540,18 +533,6 @@ def newest_snapshot(table: IcebergTable) -> IcebergSnapshot | None:
     return next(ancestry(table), None)
 
 
-def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
-    """Every commit that has not expired, oldest first, including commits that were rolled back.
-
-    Commits to other branches are excluded until they are published.
-    """
-    snapshots = [IcebergSnapshot(java) for java in table.iceberg.snapshots()]
-    elsewhere = [snapshot for snapshot in snapshots if snapshot.get_property(BRANCH) is not None]
-    ours = {snapshot.id for snapshot in ancestry(table)} if elsewhere else set()
-    left_out = {snapshot.id for snapshot in elsewhere} - ours
-    return [snapshot for snapshot in snapshots if snapshot.id not in left_out]
-
-
 def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
     """The current snapshot and its ancestors, newest first, ending before the first one that has expired."""
     java = table.iceberg.currentSnapshot()
@@ -560,27 +541,6 @@ def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
         yield snapshot
         parent = snapshot.parent
         java = None if parent is None else table.iceberg.snapshot(parent)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitNote:
-    """A commit: its sequence number, its summary, and whether it is an ancestor of the current snapshot."""
-
-    id: int
-    number: int
-    summary: Mapping[str, str]
-    is_ancestor: bool
-
-
-def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
-    """Every commit that has not expired, in order, read in one call to Java."""
-    metadata = json.loads(metadata_json(store.jvm, table.iceberg))
-    known = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
-    past = {one["snapshot-id"] for one in ancestors(metadata, metadata.get("current-snapshot-id"))}
-    return [
-        CommitNote(name, snapshot.get("sequence-number", 0), snapshot.get("summary", {}), name in past)
-        for name, snapshot in known.items()
-    ]
 
 
 def references(table: IcebergTable) -> list[Reference]:
