@@ -6,9 +6,9 @@ Each table contains many small random lives, so that one query covers all of the
 import json
 import random
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import ClassVar
 
 import pytest
 from depth import DEPTH
@@ -517,15 +517,6 @@ PARTED = """CREATE TABLE {t} (t_key STRING, k STRING, v DOUBLE, version_started_
     TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read', '{layout}' = 'hist', '{key}' = '["k"]')"""
 
 
-class Noting(EmbeddedCatalog):
-    """A catalog that records the opened files of rows."""
-
-    opened: ClassVar[list] = []
-
-    def opener(self, table):
-        return Noted(self.opened)
-
-
 class Noted(TableFiles):
     """Local files that record when a file of rows is opened."""
 
@@ -557,10 +548,11 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
         monkeypatch.setattr(rows_module, bound, 3)
     together = []
     with Memory(1 << 30).lease() as lease:
-        catalog = Noting(warehouse)
-        files = TableReader(catalog.describe(found), catalog, lease)
+        catalog, opened = EmbeddedCatalog(warehouse), []
+        described = replace(catalog.describe(found), files=Noted(opened))
+        files = TableReader(described, catalog, lease)
         for number in range(40):
-            Noting.opened.clear()
+            opened.clear()
             together += rows_of(rows_at(files, None, None, Selection(f"key {number}")))
-            assert len(Noting.opened) <= 3
+            assert len(opened) <= 3
     assert lines(together) == large

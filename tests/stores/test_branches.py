@@ -5,6 +5,7 @@ import json
 import pytest
 
 from backstory.errors import Refused
+from backstory.model.table import TableName
 from backstory.stores.branches import BRANCH, DELIVERY, PENDING, finished_deliveries, in_effect, pending_in
 
 
@@ -45,7 +46,7 @@ def metadata(main, *snapshots, **branches):
     ],
 )
 def test_properties_are_pending_from_publication_to_completion(state, pending, finished):
-    assert in_effect(state)["properties"] == {"p": "new" if pending else "old"}
+    assert in_effect(state, TableName("a", "b"))["properties"] == {"p": "new" if pending else "old"}
     assert (f"{DELIVERY}a" in finished_deliveries(state)) is finished
     assert f"{DELIVERY}b" not in finished_deliveries(state)
 

@@ -120,13 +120,11 @@ def _answer_without_spark(
     options: Options, question: Callable[["Catalog", "Settings"], Answer | None]
 ) -> Answer | None:
     """The answer from a catalog that opens without Spark. None if the catalog or the answer needs Spark."""
-    from backstory.stores.metadata.catalogs import BranchCatalog, open_without_spark
+    from backstory.stores.metadata.catalogs import open_without_spark
 
     def read() -> Answer | None:
         settings = options.settings()
-        catalog = open_without_spark(settings)
-        if catalog is not None and options.branch is not None:
-            catalog = BranchCatalog(catalog, options.branch)
+        catalog = open_without_spark(settings, options.branch)
         return None if catalog is None else question(catalog, settings)
 
     log_for_options(options)

@@ -26,11 +26,17 @@ _CURRENT: Final = "current-snapshot-id"
 Json = Mapping[str, Any]
 
 
-def on_branch(metadata: Json, branch: str) -> Json | None:
-    """The metadata as if the branch were the table's current state, or None if the branch does not exist."""
+def in_effect(metadata: Json, table: TableName, branch: str | None = None) -> Json:
+    """The metadata as every reader sees it: with its pending properties, or as if `branch` were current.
+
+    Raises UsageError if the branch does not exist.
+    """
+    if branch is None:
+        pending = pending_in(metadata)
+        return {**metadata, "properties": _properties(metadata, pending)} if pending else metadata
     head = head_of(metadata, branch)
     if head is None:
-        return None
+        raise no_branch(table, branch)
     past = ancestors(metadata, head)
     log = [{"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]} for one in past[::-1]]
     return {
@@ -40,12 +46,6 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
         "snapshot-log": sorted(log, key=lambda each: each["timestamp-ms"]),
         "properties": _properties(metadata, pending_in(metadata, branch)),
     }
-
-
-def in_effect(metadata: Json) -> Json:
-    """The metadata with its pending properties applied, as every reader sees it."""
-    pending = pending_in(metadata)
-    return {**metadata, "properties": _properties(metadata, pending)} if pending else metadata
 
 
 def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:

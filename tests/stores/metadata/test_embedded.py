@@ -6,6 +6,7 @@ from committing import commit, hide_by_value, make
 from destination import HISTORY, LIVE, VERSIONS, Place
 
 from backstory.errors import Failed, UsageError
+from backstory.formats.memory import Memory
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
@@ -14,9 +15,11 @@ from backstory.model.versions_layout import OWN_COLUMNS, RECORDED, SETTLED
 from backstory.reading.commits import commits, inventory
 from backstory.reading.frames import table_in_session
 from backstory.reading.questions import life
+from backstory.stores.iceberg.create import rename
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog, SessionCatalog
 from backstory.stores.metadata.pyiceberg_catalog import open_catalog, open_table, read_counts
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.table_files import local_path
 from backstory.upkeep.adopting import adopt
 
@@ -139,6 +142,16 @@ def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark
     for catalog, rows in ((EmbeddedCatalog(warehouse), None), (SessionCatalog(store), 2)):
         held = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert held[str(place.name)] == rows
+
+
+def test_a_description_opens_its_files_after_another_writer_renamed_the_table(store, schema):
+    """A session's catalog loads a table once for all of its files."""
+    catalog = SessionCatalog(store)
+    described = catalog.describe(native(store, schema, "moving", TOLD[:3]))
+    rename(store, described.shape.table, TableName(schema, "moved"))
+    with Memory(1 << 30).lease() as lease:
+        rows = TableReader(described, catalog, lease).rows(described.snapshot, described.fields, ["id"])
+    assert sorted(rows["id"].to_pylist()) == [1, 1, 2]
 
 
 def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_known(

@@ -31,8 +31,6 @@ from backstory.stores.branches import (
     MAIN,
     finished_deliveries,
     in_effect,
-    no_branch,
-    on_branch,
     pending_in,
 )
 from backstory.stores.embedded_catalog import remember_if_writable
@@ -358,14 +356,11 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
 def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, location: str) -> IcebergTable:
     """The table with its pending properties, or its branch. Raises UsageError if there is no branch."""
     metadata = json.loads(metadata_json(store.jvm, iceberg))
-    branch = store.branch or MAIN
-    now = in_effect(metadata) if store.branch is None else on_branch(metadata, branch)
-    if now is None:
-        raise no_branch(table, branch)
+    now = in_effect(metadata, table, store.branch)
     base, files = iceberg, files_of(iceberg)
     if now is not metadata:
         iceberg = table_of_json(store.jvm, iceberg, json.dumps(now))
-    shape, pending = shape_of(store, table, iceberg), pending_in(metadata, branch)
+    shape, pending = shape_of(store, table, iceberg), pending_in(metadata, store.branch or MAIN)
     finished = finished_deliveries(metadata) if store.branch is None else ()
     return IcebergTable(shape, iceberg, location, files, base, pending, finished)
 

@@ -13,7 +13,6 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG, Settings
 from backstory.spark.connect import Py4JJavaError
-from backstory.stores.branches import no_branch, on_branch
 from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.jvm import metadata_json
@@ -26,15 +25,16 @@ from backstory.stores.metadata.table_metadata import (
     table_of_metadata,
 )
 from backstory.stores.port import file_garbled, file_lost
-from backstory.stores.table_files import TableFiles, local_path
+from backstory.stores.table_files import local_path
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCatalog:
-    """The tables of the warehouse in a folder. There are none if the folder has no catalog."""
+    """The tables of the warehouse in a folder, or their branches. There are none if it has no catalog."""
 
     folder: Path
     origin: str = ""
+    branch: str | None = None
 
     @property
     def description(self) -> str:
@@ -65,21 +65,16 @@ class EmbeddedCatalog:
                 raise file_lost(table, local_path(location).name) from None
             raise  # a writer has changed the table meanwhile
         place.require_table(table, str(metadata.get("location")), metadata.get("properties") or {})
-        return table_of_metadata(table, metadata, location)
+        return table_of_metadata(table, metadata, location, self.branch)
 
     def count(self, table: TableMetadata) -> Counts:
         """The number of rows, from manifests if they suffice."""
-        counts = counts_of_manifests(table, TableFiles())
+        counts = counts_of_manifests(table)
         if counts is None:
             from backstory.stores.metadata.pyiceberg_catalog import open_table, read_counts
 
             return read_counts(table, open_table(table.location))
         return counts
-
-    def opener(self, table: TableMetadata) -> TableFiles:
-        """The object that opens the files of a table."""
-        del table
-        return TableFiles()
 
 
 def _location(table: TableName, entries: list[CatalogEntry]) -> str | None:
@@ -103,7 +98,8 @@ def _metadata(table: TableName, location: str) -> dict[str, Any]:
 def metadata_of(store: iceberg.IcebergStore, stored: iceberg.IcebergTable) -> TableMetadata:
     """The metadata of a table that a session has loaded."""
     metadata = json.loads(metadata_json(store.jvm, stored.iceberg))
-    return table_of_metadata(stored.shape.table, metadata, stored.metadata or "")
+    described = table_of_metadata(stored.shape.table, metadata, stored.metadata or "")
+    return replace(described, files=stored.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,59 +148,20 @@ class SessionCatalog:
         memory = counts["memory"]
         return Counts(counts["rows"] - memory, counts["open"] if span else None, memory)
 
-    def opener(self, table: TableMetadata) -> TableFiles:
-        """The object that opens the files of a table, with the properties of its FileIO in the session."""
-        return iceberg.existing(self.store, table.shape.table).files
-
-
-@dataclass(frozen=True, slots=True)
-class BranchCatalog:
-    """A catalog whose tables appear as if a branch of each were its current state."""
-
-    catalog: Catalog
-    branch: str
-
-    @property
-    def description(self) -> str:
-        """The warehouse, and the origin of its name."""
-        return self.catalog.description
-
-    def tables(self) -> list[TableName]:
-        """Every table, sorted, including tables that do not have the branch."""
-        return self.catalog.tables()
-
-    def describe(self, table: TableName) -> TableMetadata | None:
-        """The metadata of a table on the branch, or None if the table does not exist.
-
-        Raises UsageError if the table does not have the branch.
-        """
-        described = self.catalog.describe(table)
-        if described is None:
-            return None
-        metadata = on_branch(described.metadata, self.branch)
-        if metadata is None:
-            raise no_branch(table, self.branch)
-        return replace(described, metadata=metadata)
-
-    def count(self, table: TableMetadata) -> Counts:
-        """The number of rows of a table."""
-        return self.catalog.count(table)
-
-    def opener(self, table: TableMetadata) -> TableFiles:
-        """The object that opens the files of a table."""
-        return self.catalog.opener(table)
-
 
 _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
 
 
-def open_without_spark(settings: Settings) -> Catalog | None:
-    """The catalog `backstory` in the settings, or None if only Spark can read it."""
+def open_without_spark(settings: Settings, branch: str | None = None) -> Catalog | None:
+    """The catalog `backstory` in the settings, or None if only Spark can read it.
+
+    With `branch`, its tables appear as if this branch were their current state.
+    """
     if any(name.split(".")[:4] == _OF_CATALOG.split(".") for name in settings.spark):
         return None
     properties = settings.catalogs[CATALOG]
     if not properties:
-        return EmbeddedCatalog(settings.warehouse, settings.origin)
+        return EmbeddedCatalog(settings.warehouse, settings.origin, branch)
     from backstory.stores.metadata.pyiceberg_catalog import open_catalog
 
-    return open_catalog(properties, settings.location)
+    return open_catalog(properties, settings.location, branch)

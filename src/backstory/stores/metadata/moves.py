@@ -227,7 +227,7 @@ def read_moved_rows(
         FilesOfCommit(number, commit.operation == REPLACE, _lines_of_commit(files, commit.id, data))
         for number, commit in enumerate(commits)
     ]
-    hidden = hidden_positions(files.opener.read)
+    hidden = hidden_positions(files.table.files.read)
     try:
         touched = {path for commit in changes for path in _lines_by_file(commit, hidden)}
         files_before = [] if before is None else _files_at(files, before, hidden, touched, data)
@@ -250,7 +250,7 @@ def read_moved_rows(
 
 def _lines_of_commit(files: TableReader, snapshot: int, data: dict[str, "DataFile"]) -> list[FileLine]:
     """The files that a commit added and removed. Its data files are put into `data`."""
-    changed = list(changed_files(_snapshot(files, snapshot), files.opener))
+    changed = list(changed_files(_snapshot(files, snapshot), files.table.files))
     data.update((file.file_path, file) for _, file in changed if file.content.value == DATA)
     return [_file_line(sign, file) for sign, file in changed]
 
@@ -267,7 +267,7 @@ def _files_at(
     deletes: list[FileLine] = []
     bounds = sorted(path.encode() for path in touched)
     metadata = _snapshot(files, snapshot)
-    for _, file in live_files(metadata["manifest-list"], summary_of(metadata), files.opener):
+    for _, file in live_files(metadata["manifest-list"], summary_of(metadata), files.table.files):
         line = _file_line("=", file)
         if line.content == ROWS and line.location in touched:
             data[line.location], scanned[line.location] = file, (line, [])

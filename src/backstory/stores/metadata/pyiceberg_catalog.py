@@ -5,7 +5,7 @@ rows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, cast
 from urllib.parse import parse_qs
@@ -161,12 +161,16 @@ _LOGIN: Final = ("user", "password")
 
 @dataclass(frozen=True, slots=True)
 class PyicebergCatalog:
-    """The tables of a catalog that pyiceberg opened. `home` is its folder if it is a SQLite file."""
+    """The tables of a catalog that pyiceberg opened, or their branches.
+
+    `home` is the folder of a catalog in a SQLite file.
+    """
 
     catalog: Catalog
     opened: dict[TableName, Table] = field(default_factory=dict)
     description: str = f"the catalog {CATALOG}"
     home: Path | None = None
+    branch: str | None = None
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
@@ -188,22 +192,18 @@ class PyicebergCatalog:
             place.require_table(table, loaded.metadata.location, loaded.metadata.properties)
         self.opened[table] = loaded
         metadata = loaded.metadata.model_dump(mode="json", by_alias=True)
-        return table_of_metadata(table, metadata, loaded.metadata_location)
+        described = table_of_metadata(table, metadata, loaded.metadata_location, self.branch)
+        return replace(described, files=cast("FilesOfPyiceberg", loaded.io).files)
 
     def count(self, table: TableMetadata) -> Counts:
         """The number of rows, from manifests if they suffice."""
-        return counts_of_manifests(table, self.opener(table)) or read_counts(
-            table, self.opened[table.shape.table]
-        )
-
-    def opener(self, table: TableMetadata) -> TableFiles:
-        """The object that opens the files of a table."""
-        files: TableFiles = cast("FilesOfPyiceberg", self.opened[table.shape.table].io).files
-        return files
+        return counts_of_manifests(table) or read_counts(table, self.opened[table.shape.table])
 
 
 def open_catalog(
-    properties: Mapping[str, str], description: str = f"the catalog {CATALOG}"
+    properties: Mapping[str, str],
+    description: str = f"the catalog {CATALOG}",
+    branch: str | None = None,
 ) -> PyicebergCatalog | None:
     """The catalog with these properties, or None if pyiceberg does not support one of them."""
     known = _pyiceberg_properties(properties)
@@ -211,7 +211,8 @@ def open_catalog(
         return None
     known |= {"py-io-impl": _OPENED_BY, _OPENED_FOR: str(uuid4())}
     home = home_of(Path(properties.get("warehouse", "")), properties.get("uri", ""))
-    return PyicebergCatalog(load_catalog(CATALOG, **known), description=description, home=home)
+    opened = load_catalog(CATALOG, **known)
+    return PyicebergCatalog(opened, description=description, home=home, branch=branch)
 
 
 def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
@@ -38,7 +38,6 @@ from backstory.stores.table_files import TableFiles
 if TYPE_CHECKING:
     from pyiceberg.io import InputFile
     from pyiceberg.manifest import DataFile, ManifestFile
-
 
 _GZIP: Final = b"\x1f\x8b"
 
@@ -66,11 +65,12 @@ class CommitMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """A table with its metadata, in the JSON of Iceberg's specification."""
+    """A table with its metadata, in the JSON of Iceberg's specification. `files` opens the table's files."""
 
     shape: Shape
     metadata: Mapping[str, Any]
     location: str
+    files: TableFiles = field(default_factory=TableFiles, compare=False)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -186,13 +186,15 @@ class Catalog(Protocol):
     def count(self, table: TableMetadata) -> Counts:
         """The number of rows of a table."""
 
-    def opener(self, table: TableMetadata) -> TableFiles:
-        """The object that opens the files of a table."""
 
+def table_of_metadata(
+    table: TableName, metadata: Mapping[str, Any], location: str, branch: str | None = None
+) -> TableMetadata:
+    """The table, or its branch, with this metadata, which is stored at the location.
 
-def table_of_metadata(table: TableName, metadata: Mapping[str, Any], location: str) -> TableMetadata:
-    """The table with this metadata, which is stored at the location."""
-    metadata = in_effect(metadata)
+    Raises UsageError if the branch does not exist.
+    """
+    metadata = in_effect(metadata, table, branch)
     properties = metadata.get("properties") or {}
     columns = columns_of_fields(_fields(metadata), names_of_property(table, properties, SOURCE_NAMES, {}))
     return TableMetadata(shape_of_properties(table, columns, properties), metadata, location)
@@ -262,14 +264,14 @@ class _Group:
         return self.rows - self.deleted if of == self.rows else None
 
 
-def counts_of_manifests(table: TableMetadata, opener: TableFiles) -> Counts | None:
+def counts_of_manifests(table: TableMetadata) -> Counts | None:
     """The numbers of rows, from manifests, or None if the rows must be read to count them."""
     snapshot, span = table.snapshot, table.shape.layout.span
     if snapshot is None:
         return Counts(0, 0 if span else None)
     groups: dict[object, _Group] = defaultdict(_Group)
     measure = _measure(table)
-    for partition, file in live_files(snapshot["manifest-list"], summary_of(snapshot), opener):
+    for partition, file in live_files(snapshot["manifest-list"], summary_of(snapshot), table.files):
         if file.content.value == DATA:
             groups[partition].add(file.record_count, *measure(file))
         elif file.content.value == POSITIONS and file.file_format.value == VECTOR:

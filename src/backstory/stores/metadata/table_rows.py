@@ -65,11 +65,6 @@ class TableReader:
     catalog: Catalog
     lease: MemoryLease
 
-    @property
-    def opener(self) -> TableFiles:
-        """The object that opens the table's files."""
-        return self.catalog.opener(self.table)
-
     def other_table(self, name: TableName) -> "TableReader | None":
         """Another table of the catalog, with the same lease of memory, or None if it does not exist."""
         metadata = self.catalog.describe(name)
@@ -105,8 +100,8 @@ class TableReader:
         if search is not None:
             filtered = [by_name[name] for name in sought]
             wanted = replace(wanted, filter_fields=filtered, choose=search.choose, may_have=search.may_have)
-        live = live_files(snapshot["manifest-list"], summary_of(snapshot), self.opener)
-        files = files_to_read(live, self.opener, [] if search is None else [search])
+        live = live_files(snapshot["manifest-list"], summary_of(snapshot), self.table.files)
+        files = files_to_read(live, self.table.files, [] if search is None else [search])
         return self._read(wanted, files, most or MOST_ROWS)
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
@@ -132,7 +127,7 @@ class TableReader:
         try:
             for file, deleted in files:
                 held = HeldParts(self.lease, file.file_path)
-                with self.opener.parquet(file.file_path) as opened:
+                with self.table.files.parquet(file.file_path) as opened:
                     live_mask = cache(partial(mask_of_visible, deleted, opened.metadata.num_rows))
                     for rows, _ in wanted.parts(opened, live_mask, partial(hold, held)):
                         held.keep(rows)
@@ -264,7 +259,7 @@ def _span_of_groups(
     for least, greatest, file in ordered:
         if sum(rows for most, rows in groups if most < least) >= count:
             break
-        with files.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
+        with files.table.files(file.file_path) as source, pq.ParquetFile(source) as opened:
             in_file = greatest_in_groups(opened, field, greatest)
         groups += [group for group in in_file if begin is None or group[0] >= begin]
     rows = 0
@@ -279,7 +274,7 @@ def _files_with_bounds(
     files: TableReader, snapshot: Mapping[str, Any], field: Field
 ) -> "Iterator[tuple[Any, Any, DataFile]]":
     """The data files with their bounds, except files whose values are all NULL."""
-    for _, file in live_files(snapshot["manifest-list"], summary_of(snapshot), files.opener):
+    for _, file in live_files(snapshot["manifest-list"], summary_of(snapshot), files.table.files):
         if file.content.value != DATA:
             continue
         bounds = bounds_of(file, field)
