@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import META_SCHEMA, AvroFile
 from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.exceptions import ResolveError
 
 from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
@@ -36,9 +37,12 @@ from backstory.stores.metadata.table_metadata import (
     PATH_FIELD,
     POSITION_IN_FILE,
     POSITIONS,
+    VECTOR,
     IncompleteFile,
     PyicebergFile,
-    has_files,
+    entries_of,
+    file_fields,
+    manifests_in,
     parse_metadata,
     summary_of,
 )
@@ -47,25 +51,12 @@ from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputFile
+    from pyiceberg.manifest import ManifestFile
 
 # New locations by old ones, with the new size if it differs.
 Moves = Mapping[str, tuple[str, int | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class AvroEntry:
-    """A file in a manifest or manifest list.
-
-    The kind `hidden` is a data file with rows that a deletion file hides. A manifest has a `count` of files.
-    """
-
-    kind: str
-    location: str
-    live: bool = True
-    content: int = 0
-    format: str = ""
-    encrypted: bool = False
-    count: int = 0
+# The errors of decoders for damaged content.
+_DAMAGED: Final = (EOFError, KeyError, SystemError, ValueError, struct.error, zlib.error)
 
 
 def _open_avro(file: Path) -> AvroFile[Any]:
@@ -75,31 +66,6 @@ def _open_avro(file: Path) -> AvroFile[Any]:
 
 def _names(struct: Any) -> list[str]:
     return [field.name for field in struct.fields]
-
-
-def read_entries(file: Path) -> list[AvroEntry]:
-    """The files that a manifest, or a manifest list, names."""
-    entries = []
-    with _open_avro(file) as records:
-        names = _names(records.schema)
-        for record in records:
-            entry = dict(zip(names, record._data, strict=True))  # noqa: SLF001
-            if "manifest_path" in entry:
-                encrypted = entry.get("key_metadata") is not None
-                # Format version 1 may leave the counts out, and has other names for them.
-                count = sum(value or 0 for name, value in entry.items() if name.endswith("files_count"))
-                entries.append(
-                    AvroEntry("manifest", entry["manifest_path"], encrypted=encrypted, count=count)
-                )
-                continue
-            fields = _names(records.schema.find_type("data_file"))
-            named = dict(zip(fields, entry["data_file"]._data, strict=True))  # noqa: SLF001
-            live, encrypted = entry["status"] != DELETED, named.get("key_metadata") is not None
-            content, format_ = named.get("content") or 0, str(named["file_format"])
-            entries.append(AvroEntry("file", named["file_path"], live, content, format_, encrypted))
-            if (hidden := named.get("referenced_data_file")) is not None:
-                entries.append(AvroEntry("hidden", hidden))
-    return entries
 
 
 def rewrite_avro(file: Path, target: Path, moves: Moves) -> None:
@@ -287,32 +253,37 @@ class TableRelocation:
             raise not_relocatable(Path(str(self.table)))  # an early Iceberg's snapshot, without a list
         if location in self.moves:
             return
-        manifests = self._read_entries(location)
-        if not manifests and has_files(summary_of(snapshot)):
-            raise file_garbled(self.table, location)
+        manifests = self._read_avro(
+            location, lambda: manifests_in(location, summary_of(snapshot), self._open)
+        )
+        self._note_outside(manifest.manifest_path for manifest in manifests)
         for manifest in manifests:
-            if manifest.location not in self.moves:
-                self._relocate_manifest(manifest.location, manifest.count)
-        self._write_avro(location, manifests)
+            if manifest.manifest_path not in self.moves:
+                self._relocate_manifest(manifest)
+        self._write_avro(location, [manifest.manifest_path for manifest in manifests])
 
-    def _relocate_manifest(self, location: str, count: int) -> None:
-        files, moves = self._read_entries(location), dict[str, tuple[str, int | None]]()
-        if sum(file.kind == "file" for file in files) < count:
-            raise file_garbled(self.table, location)  # it was cut after a whole block
-        for file in files:
-            if file.encrypted:
-                raise not_relocatable(Path(file.location))
-            if file.kind == "file" and file.content == POSITIONS and file.live:
-                moves |= {old: (new, None) for old, new in self._relocate_deletes(file).items()}
-            elif file.kind == "file" and file.live:
-                self._check_location(file.location)
-        self._write_avro(location, files, moves)
+    def _relocate_manifest(self, manifest: "ManifestFile") -> None:
+        location, moves = manifest.manifest_path, dict[str, tuple[str, int | None]]()
+        entries = self._read_avro(location, lambda: entries_of(manifest, self._open))
+        files = [(status != DELETED, file_fields(file)) for status, file in entries]
+        hidden = [path for _, file in files if (path := file["referenced_data_file"]) is not None]
+        self._note_outside([*hidden, *(file["file_path"] for live, file in files if live)])
+        for live, file in files:
+            path = file["file_path"]
+            if file["key_metadata"] is not None:
+                raise not_relocatable(Path(path))
+            if live and file["content"].value == POSITIONS:
+                deletes = self._relocate_deletes(path, file["file_format"].value)
+                moves |= {old: (new, None) for old, new in deletes.items()}
+            elif live:
+                self._check_location(path)
+        self._write_avro(location, [*hidden, *(file["file_path"] for _, file in files)], moves)
 
-    def _relocate_deletes(self, file: AvroEntry) -> dict[str, str]:
+    def _relocate_deletes(self, location: str, format_: str) -> dict[str, str]:
         """Relocate a delete file. Returns new paths by old paths for the data files that it names."""
-        vectors, inside = file.format.upper() == "PUFFIN", dict[str, str]()
-        if not vectors and file.format.upper() != "PARQUET":
-            raise not_relocatable(Path(file.location))
+        vectors, inside = format_ == VECTOR, dict[str, str]()
+        if not vectors and format_ != "PARQUET":
+            raise not_relocatable(Path(location))
 
         def write(old: Path, new: Path) -> None:
             if vectors:
@@ -320,35 +291,37 @@ class TableRelocation:
             else:
                 inside.update(rewrite_positions(old, new, self._new_location))
 
-        if self.folders.former_of(file.location) is not None:
-            if not vectors or file.location not in self.moves:
-                self._choose_name(file.location)
-                self._write(file.location, write)
+        if self.folders.former_of(location) is not None:
+            if not vectors or location not in self.moves:
+                self._choose_name(location)
+                self._write(location, write)
         elif not vectors:  # its owner put it elsewhere, with its data files
-            rows = pq.read_table(bare_path(file.location), columns=[FILE_PATH])
+            rows = pq.read_table(bare_path(location), columns=[FILE_PATH])
             inside.update({path: path for path in rows[FILE_PATH].unique().to_pylist()})
             if any(self.folders.former_of(path) for path in inside):
-                raise not_relocatable(Path(file.location))
+                raise not_relocatable(Path(location))
         return inside
 
-    def _write_avro(self, location: str, files: Iterable[AvroEntry], more: Moves | None = None) -> None:
+    def _write_avro(self, location: str, files: Iterable[str], more: Moves | None = None) -> None:
         moves = dict(more or {})
         for file in files:
-            moves[file.location] = self.moves.get(file.location, (self._new_location(file.location), None))
+            moves[file] = self.moves.get(file, (self._new_location(file), None))
         self._choose_name(location)
         self._write(location, lambda old, new: rewrite_avro(old, new, moves))
 
-    def _read_entries(self, location: str) -> list[AvroEntry]:
+    def _open(self, location: str) -> IO[bytes]:
+        return self._present_file(location).open("rb")
+
+    def _read_avro(self, location: str, read: Callable[[], Iterable[Any]]) -> list[Any]:
+        """The entries of a manifest or manifest list. The errors of `read` do not name the table."""
         file = self._require(location)
         try:
-            entries = read_entries(file)
-        except (IncompleteFile, EOFError, SystemError, ValueError, KeyError, struct.error, zlib.error):
+            return list(read())
+        except (Failed, IncompleteFile, ResolveError, *_DAMAGED):
             raise file_garbled(self.table, str(file)) from None
         except OSError:
             with translate_faults(self.table):
                 raise
-        self._note_outside(entry.location for entry in entries if entry.live)
-        return entries
 
     def _note_outside(self, locations: Iterable[str]) -> None:
         self.outside.update(location for location in locations if not self._is_within(location))

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
 
 _GZIP: Final = b"\x1f\x8b"
+# Opens a file by its location.
+Opener = Callable[[str], IO[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,21 +344,21 @@ def live_files(
     `summary` returns a property in the snapshot's summary. Raises Failed for a manifest or list that was
     truncated after a whole block. Other readers, including Spark, would mistake it for a shorter one.
     """
-    manifests = _manifests(manifest_list, summary, opener)
+    manifests = manifests_in(manifest_list, summary, opener)
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
-        for status, file in _entries(manifest, opener):
+        for status, file in entries_of(manifest, opener):
             if status != DELETED:
                 yield (manifest.partition_spec_id, tuple(file.partition._data)), file  # noqa: SLF001
 
 
 def changed_files(snapshot: Mapping[str, Any], opener: TableFiles) -> "Iterator[tuple[str, DataFile]]":
     """Each file that a snapshot's commit added (`+`) or removed (`-`). Raises the errors of `live_files`."""
-    manifests = _manifests(snapshot["manifest-list"], summary_of(snapshot), opener)
+    manifests = manifests_in(snapshot["manifest-list"], summary_of(snapshot), opener)
     manifests = [one for one in manifests if one.added_snapshot_id == snapshot["snapshot-id"]]
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
-        for status, file in _entries(manifest, opener):
+        for status, file in entries_of(manifest, opener):
             if status != EXISTING:
                 yield "-" if status == DELETED else "+", file
 
@@ -375,9 +377,7 @@ def _file_cut(location: str) -> Failed:
     return file_garbled("the table", location.rpartition("/")[2])
 
 
-def _manifests(
-    location: str, summary: Callable[[str], str | None], opener: TableFiles
-) -> "list[ManifestFile]":
+def manifests_in(location: str, summary: Callable[[str], str | None], opener: Opener) -> "list[ManifestFile]":
     """The manifests in a list. Raises Failed if there are none although the summary counts data files."""
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
@@ -398,7 +398,7 @@ def _manifests(
     return manifests
 
 
-def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[int, DataFile]]":
+def entries_of(manifest: "ManifestFile", opener: Opener) -> "Iterator[tuple[int, DataFile]]":
     """The files of a manifest with their status. Live data files get a first row id, if they have none.
 
     Raises Failed if there are fewer files than the manifest list records.
@@ -416,9 +416,10 @@ def _entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tuple[in
 
     types: dict[int, Any] = {-1: ManifestEntry, 2: DataFile}
     kinds: dict[int, type[Enum]] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
-    # Used for each file: a dictionary lookup is ten times as fast as an enum's.
+    # Used for each file: a dictionary is ten times as fast as an enum. Some writers use small letters.
     enums: dict[int, Any] = {
-        number: {member.value: member for member in kind}.__getitem__ for number, kind in kinds.items()
+        number: {text: one for one in kind for text in (one.value, str(one.value).lower())}.__getitem__
+        for number, kind in kinds.items()
     }
     # pyiceberg's own reader ignores fields of format version 3: the place of a deletion vector.
     source = cast("InputFile", PyicebergFile(opener, manifest.manifest_path))
@@ -448,12 +449,9 @@ class IncompleteFile(OSError):
 
 @dataclass(frozen=True, slots=True)
 class PyicebergFile:
-    """An Avro file with pyiceberg's interface.
+    """An Avro file for pyiceberg, whose own classes need libraries that take a second to load."""
 
-    pyiceberg's own classes need libraries that take a second to load.
-    """
-
-    opener: TableFiles
+    opener: Opener
     location: str
 
     def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's
