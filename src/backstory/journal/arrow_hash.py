@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.stores.metadata.parquet_files import spark_name
+from backstory.stores.iceberg.schema import spark_name
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import whole_numbers

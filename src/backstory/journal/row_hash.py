@@ -27,7 +27,7 @@ from backstory.journal.arrow_hash import Slice, Span
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.schema import fields_of, spark_schema
+from backstory.stores.iceberg.schema import fields_of, spark_name
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
@@ -214,8 +214,8 @@ class SparkRows:
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The columns in their order, each with its type in the form of Spark's `simpleString`."""
-        schema = spark_schema(self.store.jvm, self.table.iceberg.schema())
-        return [(each.name, each.dataType.simpleString()) for each in schema]
+        fields = fields_of(self.store.jvm, self.table.iceberg.schema())
+        return [(field["name"], spark_name(field["type"])) for field in fields]
 
     def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
         """The rows of each span and, under None, the rows in no span. `names` is for `slice_hashes`."""

@@ -37,7 +37,7 @@ catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDV
 deletes.PositionDeleteIndex expressions.Expressions
 expressions.ResidualEvaluator io.CloseableIterable
 io.FileIO io.OutputFileFactory parquet.ParquetUtil spark.FileRewriteCoordinator spark.ScanTaskSetManager
-spark.Spark3Util spark.SparkSchemaUtil spark.SparkTableCache spark.source.HasIcebergCatalog
+spark.Spark3Util spark.SparkTableCache spark.source.HasIcebergCatalog
 spark.source.SparkRewriteTable spark.source.SparkTable
 """
 NEEDED: Final = tuple(_NEEDED.split())
@@ -180,11 +180,6 @@ def table_of_json(jvm: Any, table: Any, text: str) -> Any:
 def is_reserved(jvm: Any) -> Callable[[str], bool]:
     """A function that returns whether Iceberg reserves a name for its own columns."""
     return iceberg(jvm, "MetadataColumns").isMetadataColumn
-
-
-def spark_type_json(jvm: Any, schema: Any) -> str:
-    """Spark's type for the rows of a schema, as JSON."""
-    return str(iceberg(jvm, "spark.SparkSchemaUtil").convert(schema).json())
 
 
 def partition_spec(jvm: Any, schema: Any) -> Any:

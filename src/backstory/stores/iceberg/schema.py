@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.spark.connect import NoJava
-from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of, spark_type_json
+from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
 from backstory.stores.port import property_garbled, refuse_names
 
 if TYPE_CHECKING:
@@ -201,13 +200,25 @@ def column_type(type_: "DataType") -> ColumnType:
     return ColumnType(_SPARK_KINDS.get(type_.simpleString(), Kind.STRING))
 
 
+def spark_name(stored: Any) -> str:
+    """Spark's `simpleString` for a type in the JSON form of a schema."""
+    if isinstance(stored, str):
+        type_ = _column_type(stored, None)
+        other = type_.foreign.partition("[")[0]
+        return _IN_SPARK.get(other, other) or spark_type(type_).replace(" ", "")
+    if stored["type"] == "list":
+        return f"array<{spark_name(stored['element'])}>"
+    if stored["type"] == "map":
+        return f"map<{spark_name(stored['key'])},{spark_name(stored['value'])}>"
+    fields = (f"{field['name']}:{spark_name(field['type'])}" for field in stored["fields"])
+    return f"struct<{','.join(fields)}>"
+
+
 def spark_schema(jvm: Any, schema: Any) -> "StructType":
     """An Iceberg schema as Spark's, with comments."""
     from pyspark.sql.types import StructType
 
-    if isinstance(jvm, NoJava):
-        return StructType.fromJson(_spark_json({"type": "struct", "fields": fields_of(jvm, schema)}))
-    return StructType.fromJson(json.loads(spark_type_json(jvm, schema)))
+    return StructType.fromJson(_spark_json({"type": "struct", "fields": fields_of(jvm, schema)}))
 
 
 def _spark_json(stored: Any) -> Any:

@@ -18,7 +18,7 @@ from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import arrow_type
 from backstory.model.instant import EPOCH
 from backstory.model.table import Column
-from backstory.stores.iceberg.schema import FIELD_ID, columns_of_fields, spark_type
+from backstory.stores.iceberg.schema import FIELD_ID, columns_of_fields
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.values import truths_of
 
@@ -272,18 +272,6 @@ def arrow_type_of(type_: Any) -> pa.DataType:
     if type_["type"] == "map":
         return pa.map_(arrow_type_of(type_["key"]), arrow_type_of(type_["value"]))
     return pa.struct([(field["name"], arrow_type_of(field["type"])) for field in type_["fields"]])
-
-
-def spark_name(type_: Any) -> str:
-    """Spark's `simpleString` for an Iceberg type. Raises Unreadable for unknown types."""
-    if isinstance(type_, str):
-        return spark_type(_flat_column(type_).type).replace(" ", "")
-    if type_["type"] == "list":
-        return f"array<{spark_name(type_['element'])}>"
-    if type_["type"] == "map":
-        return f"map<{spark_name(type_['key'])},{spark_name(type_['value'])}>"
-    fields = (f"{field['name']}:{spark_name(field['type'])}" for field in type_["fields"])
-    return f"struct<{','.join(fields)}>"
 
 
 def _flat_column(type_: str) -> Column:
