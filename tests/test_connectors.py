@@ -135,11 +135,16 @@ def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
 
 
 def test_how_much_is_there_is_known_while_it_comes(tmp_path):
+    """Copies from earlier fetches are not counted."""
     given = {"spark.jars.ivy": str(tmp_path)}
     assert jars.fetched_bytes(given) == 0
     coming = tmp_path / "backstory" / "part-1" / "cache" / "org.xerial" / "sqlite-jdbc" / "jars"
     coming.mkdir(parents=True)
     (coming / "sqlite-jdbc.jar.part").write_bytes(b"x" * 42)
+    assert jars.fetched_bytes(given) == 42
+    earlier = tmp_path / "backstory" / "part-2" / "cache"
+    earlier.parent.mkdir()
+    earlier.symlink_to(tmp_path / "backstory" / "part-1" / "cache")
     assert jars.fetched_bytes(given) == 42
 
 

@@ -124,8 +124,9 @@ def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[J
 
 
 def fetched_bytes(properties: Mapping[str, str]) -> int:
-    """The number of bytes that a running fetch has received."""
-    files = (file for folder in _folders(properties) for file in folder.glob(f"{_PART}*/cache/*/*/*/*"))
+    """The number of bytes that a running fetch has received, without earlier copies."""
+    caches = (cache for folder in _folders(properties) for cache in folder.glob(f"{_PART}*/cache"))
+    files = (file for cache in caches if not cache.is_symlink() for file in cache.glob("*/*/*/*"))
     total = 0
     for file in files:
         with suppress(OSError):  # it is renamed when it is complete
