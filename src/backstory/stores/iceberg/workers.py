@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, Violated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MARK = "backstory-error "
-_KINDS = {kind.__name__: kind for kind in (Failed, UsageError, Refused, TryAgain)}
+_KINDS = {kind.__name__: kind for kind in (Failed, UsageError, Refused, Violated, TryAgain)}
 
 Batches = Iterator[Any]
 
@@ -50,8 +50,9 @@ def carry_errors() -> Iterator[None]:
 
 
 def error_text(error: BackstoryError) -> str:
-    """The string from which `error_of_worker` restores the error."""
-    return MARK + json.dumps([type(error).__name__, error.to_dict()])
+    """The string from which `error_of_worker` restores the error. A special kind becomes its general kind."""
+    kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
+    return MARK + json.dumps([kind, error.to_dict()])
 
 
 def error_of_worker(fault: str) -> BackstoryError | None:
