@@ -6,6 +6,7 @@ Only files in the table's own folder are ever deleted. Another table may use any
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -333,8 +334,7 @@ def file_digests(store: IcebergStore, table: IcebergTable, locations: Iterable[s
     for location in sorted(locations):
         file = io.newInputFile(location)
         if file.exists():
-            stream = file.newStream()
             known = {"path": bare_location(location), "bytes": int(file.getLength())}
-            digests.append({**known, "sha256": digest.sha256Hex(stream)})
-            stream.close()
+            with closing(file.newStream()) as stream:
+                digests.append({**known, "sha256": digest.sha256Hex(stream)})
     return digests
