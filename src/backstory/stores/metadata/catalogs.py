@@ -49,8 +49,8 @@ class EmbeddedCatalog:
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist.
 
-        Raises UsageError for a table in a former folder of the warehouse, and Failed if its metadata cannot
-        be read.
+        Raises UsageError for a table in a former folder of the warehouse or without the branch, and Failed if
+        its metadata cannot be read.
         """
         catalog = read_catalog(self.folder)
         location = _location(table, catalog.entries)

@@ -181,7 +181,7 @@ class PyicebergCatalog:
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist.
 
-        Raises UsageError for a table in a former folder of the warehouse.
+        Raises UsageError for a table in a former folder of the warehouse or without the branch.
         """
         place = None if self.home is None else require_here(self.home, table)
         try:
