@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from committing import commit, hide_by_value, make
 from destination import HISTORY, LIVE, VERSIONS, Place
+from structlog.testing import capture_logs
 
 from backstory.errors import Failed, UsageError
 from backstory.formats.memory import Memory
@@ -15,7 +16,7 @@ from backstory.model.versions_layout import OWN_COLUMNS, RECORDED, SETTLED
 from backstory.reading.commits import commits, inventory
 from backstory.reading.frames import table_in_session
 from backstory.reading.questions import life
-from backstory.stores.iceberg.create import rename
+from backstory.stores.iceberg.create import drop, rename
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog, SessionCatalog
 from backstory.stores.metadata.pyiceberg_catalog import open_catalog, open_table, read_counts
@@ -152,6 +153,18 @@ def test_a_description_opens_its_files_after_another_writer_renamed_the_table(st
     with Memory(1 << 30).lease() as lease:
         rows = TableReader(described, catalog, lease).rows(described.snapshot, described.fields, ["id"])
     assert sorted(rows["id"].to_pylist()) == [1, 1, 2]
+
+
+def test_a_table_whose_files_cannot_be_listed_is_dropped_with_a_warning(store, schema):
+    """All of its files stay."""
+    name = native(store, schema, "torn", TOLD[:3])
+    metadata = local_path(existing(store, name).metadata)
+    local_path(store.spark.table(store.sql_name(name, "manifests")).first().path).unlink()
+    with capture_logs() as logs:
+        assert drop(store, name)
+    warnings = [each["event"] for each in logs if each["log_level"] == "warning"]
+    assert warnings == [f"{name} was dropped; its files cannot be listed and stay"]
+    assert metadata.exists()
 
 
 def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_known(

@@ -113,7 +113,8 @@ def builder(store: IcebergStore, shape: Shape) -> Any:
 def drop(store: IcebergStore, table: TableName) -> bool:
     """Drop the table and the files in its own folder. Returns whether the table existed.
 
-    Its files outside of the folder remain, and a warning in the log counts them.
+    Its files outside of the folder remain, and so do all files if they cannot be listed. A warning in the log
+    reports files that remain.
     """
     require_here(store, table)
     catalog, identifier = store.iceberg(), store.identifier(table)
@@ -123,8 +124,11 @@ def drop(store: IcebergStore, table: TableName) -> bool:
             named = files_of_history(store.jvm, iceberg, store.jvm.java.util.HashMap())
             folder, keeps = str(iceberg.location()), iceberg.properties().get("gc.enabled") == "false"
             former = [str(entry.file()) for entry in iceberg.operations().current().previousFiles()]
-        except Py4JJavaError:  # the table does not exist, or its files cannot be listed and so remain
-            return bool(catalog.dropTable(identifier, False))
+        except Py4JJavaError:  # the table does not exist, or its files cannot be listed
+            dropped = bool(catalog.dropTable(identifier, False))
+            if dropped:
+                log.warning(f"{table} was dropped; its files cannot be listed and stay")
+            return dropped
         dropped = bool(catalog.dropTable(identifier, False))
         files = [file.location for file in named if not keeps or file.kind == "METADATA"]
         left = delete_files(iceberg, dict.fromkeys([*files, *former]), folder)
