@@ -11,6 +11,7 @@ from backstory.model.layout import ENDED, STATE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.data_files import NULL_PARTITION
 from backstory.stores.iceberg.store import existing
 
 TABLE = TableName("parts", "t_hist")
@@ -53,9 +54,10 @@ def test_the_driver_names_years_and_words_as_spark_does(table, store):
     assert [row.k for row in found] == ["old"]
 
 
-def test_a_word_that_is_no_folder_is_left_to_spark(table, store):
-    """A stored label may be any text."""
-    odd = {"k": "odd", ENDED: None, STATE: "a/b=c %"}
+@pytest.mark.parametrize("word", ["a/b=c %", NULL_PARTITION])
+def test_a_word_that_is_no_folder_is_left_to_spark(table, store, word):
+    """A stored label may be any text, even the word for NULL in paths."""
+    odd = {"k": "odd", ENDED: None, STATE: word}
     commit(store, table, Change(added=rows(odd)))
-    found = store.spark.table(store.sql_name(TABLE)).where(f"{STATE} = 'a/b=c %'").collect()
+    found = store.spark.table(store.sql_name(TABLE)).where(f"{STATE} = '{word}'").collect()
     assert [row.k for row in found] == ["odd"]

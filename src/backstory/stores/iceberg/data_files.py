@@ -58,7 +58,7 @@ def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Ta
     """The rows by partition of an Iceberg table, or None if the driver cannot compute the partitions.
 
     The driver computes partitions by the year of an instant, by booleans, and by strings that a path need not
-    escape.
+    escape, other than the word for NULL.
     """
     if table.spec().isUnpartitioned():
         return [(Partition(), rows)]
@@ -95,8 +95,8 @@ def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.Chunked
     if transform == IDENTITY and pa.types.is_boolean(values.type):
         return values
     if transform == IDENTITY and pa.types.is_string(values.type):
-        plain = all(PLAIN.fullmatch(text) for text in pc.unique(values).drop_null().to_pylist())
-        return values if plain else None
+        words = pc.unique(values).drop_null().to_pylist()
+        return values if all(PLAIN.fullmatch(word) and word != NULL_PARTITION for word in words) else None
     return None
 
 
