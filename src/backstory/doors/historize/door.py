@@ -8,7 +8,7 @@ plan (section 1.1).
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -467,10 +467,10 @@ def run_model(
     log = RunLog(model, target, batch, request.run_id or batch, silent=request.dry_run, clock=clock)
     loads = DatasetLoads(folder, request, log)
     receipts: list[HistoryReceipt] = []
-    failed: set[str] = set()
+    tables, failed = _by_table(model), set[str]()
     try:
         for dataset in datasets:
-            upstream = _upstream(model, dataset) & failed
+            upstream = _upstream(model, tables, dataset) & failed
             receipt = loads.skip(dataset, min(upstream)) if upstream else loads.load(dataset)
             if receipt.status in {"rejected", "failed"}:
                 failed.add(_table(model, dataset))
@@ -496,10 +496,10 @@ def _refuse_wrong_request(
 ) -> None:
     """Refuse a request at the start if it would fail in the middle of the batch."""
     _refuse_wrong_options(request)
-    waiting = datasets_to_load(model, None)
+    tables, waiting = _by_table(model), datasets_to_load(model, None)
     later = {_table(model, dataset) for dataset in datasets}
     for dataset in datasets:
-        source = _source(model, dataset)
+        source = _source(tables, dataset)
         if source is not None and _table(model, source) in later:
             wrong = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
             raise UsageError("wrong-model", wrong, "Datasets are loaded in the model's order: move it down.")
@@ -538,17 +538,21 @@ def _table(model: Model, dataset: ModelDataset) -> str:
     return f"{namespace_of(model, dataset)}.{dataset.name}"
 
 
-def _source(model: Model, dataset: ModelDataset) -> ModelDataset | None:
-    """The dataset from which another one is loaded: from its base, its history, or a view of the history."""
-    table = HISTORY.sub("", (dataset.input or "").lower())
-    return next((each for each in model.target_datasets if _table(model, each).lower() == table), None)
+def _by_table(model: Model) -> dict[str, ModelDataset]:
+    """The datasets by their base tables, in lower case."""
+    return {_table(model, dataset).lower(): dataset for dataset in model.target_datasets}
 
 
-def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
+def _source(tables: Mapping[str, ModelDataset], dataset: ModelDataset) -> ModelDataset | None:
+    """The dataset whose base, history, or view of the history is the input of another dataset, or None."""
+    return tables.get(HISTORY.sub("", (dataset.input or "").lower()))
+
+
+def _upstream(model: Model, tables: Mapping[str, ModelDataset], dataset: ModelDataset) -> set[str]:
     """The tables of the model from which the dataset is loaded, directly or indirectly."""
     upstream: set[str] = set()
-    source = _source(model, dataset)
+    source = _source(tables, dataset)
     while source is not None and _table(model, source) not in upstream:
         upstream.add(_table(model, source))
-        source = _source(model, source)
+        source = _source(tables, source)
     return upstream
