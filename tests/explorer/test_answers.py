@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from html import unescape
-from types import SimpleNamespace
 
 import pytest
 from exploring import HOSTILE, exploring, fill
@@ -14,6 +13,7 @@ from backstory.explorer.questions import Question, life_snippets, rows_snippets
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.stores.metadata.table_metadata import TableMetadata
 
 # A table of each layout, a record of it, and two times between which it changed.
 LAYOUTS = {
@@ -146,13 +146,15 @@ def test_the_copied_sql_gives_the_same_rows(asked, spark):
         (Kind.UTC_DATETIME, "2026-01-15T12:00:00+01:00", "TIMESTAMP '2026-01-15T11:00:00.000000Z'"),
         (Kind.BINARY, "00FF", "X'00ff'"),
         (Kind.LONG, "007", "7"),
+        (Kind.DOUBLE, "0.1", "CAST('0.1' AS DOUBLE)"),
+        (Kind.NAIVE_DATE, "2026-01-15", "CAST('2026-01-15' AS DATE)"),
         (Kind.STRING, "it's", r"'it\'s'"),
     ],
 )
 def test_a_copied_query_has_the_value_of_the_page(kind, key, literal):
     """A literal has the type of its column, so it names the same value in any time zone."""
     columns = (Column("id", ColumnType(kind)),)
-    table = SimpleNamespace(shape=Shape(TableName("s", "t"), columns, ("id",), Layout.VERSIONS))
+    table = TableMetadata(Shape(TableName("s", "t"), columns, ("id",), Layout.VERSIONS), {}, "")
     for snippets in (
         rows_snippets(Question("table", where=(f"id={key}",)), table),
         life_snippets(Question("record", key=(key,)), table),

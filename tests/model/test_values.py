@@ -34,6 +34,7 @@ def test_values_are_one_or_not(one, other, same):
         ("split(x, 'a,(b')[0], y", ["split(x, 'a,(b')[0]", "y"]),
         ("""x = 'it\\'s, ', "a,b", `c,d`, e""", ["""x = 'it\\'s, '""", '"a,b"', "`c,d`", "e"]),
         ("it's, bob's", ["it's", "bob's"]),
+        ("a(b, f(c, d), e", ["a(b", "f(c, d)", "e"]),
     ],
 )
 def test_lists_are_split_at_commas_outside_parentheses_and_quotes(text, parts):

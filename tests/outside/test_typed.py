@@ -62,7 +62,7 @@ def test_each_page_with_commands_is_typed_or_says_why_not():
 
 
 def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, commands_of_one_process):
-    """They and the pages with the tutorial's table share a folder. Before a release, each command is a process."""
+    """All pages with the tutorial's table share a folder. Before a release, each command is a process."""
     begin(tmp_path)
     type_pages((*FIRST, *LATER, NOTEBOOK), tmp_path, commands_of_one_process)
     assert (tmp_path / "kazakhstan.svg").read_text("utf-8").startswith("<svg")

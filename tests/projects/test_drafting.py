@@ -42,7 +42,7 @@ def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch)
 
 def test_a_name_of_any_letters_is_declared_as_it_is(tmp_path):
     """Names are strings of YAML, and the name of a column ends no comment."""
-    names = ["o'brien-2024-01-01.csv", "[x].csv", '- "q": #.csv', "null.csv", "\x7f.csv"]
+    names = ["o'brien-2024-01-01.csv", "[x].csv", '- "q": #.csv', "null.csv", "\x7f.csv", "𠮷\u3000a.csv"]
     for name in names:
         (tmp_path / name).write_text('"a\nb: c",d\n1,2\n')
     declared = read(tmp_path, draft_project(str(tmp_path))[0])

@@ -11,7 +11,15 @@ from web import Play
 from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.observe import RETRIES
 from backstory.sources import source
-from backstory.sources.source import Unreachable, retry_requests, seconds_of, wait_after
+from backstory.sources.source import (
+    ATTEMPTS,
+    DELAY,
+    LONGEST,
+    Unreachable,
+    retry_requests,
+    seconds_of,
+    wait_after,
+)
 
 
 def failing(*errors):
@@ -28,6 +36,10 @@ def failing(*errors):
 
 def unreachable(retry_after=None):
     return Unreachable("unreachable", "The server is away.", "Try again later.", retry_after)
+
+
+def test_the_numbers_are_those_of_the_specification():
+    assert (ATTEMPTS, DELAY, LONGEST) == (4, 0.5, 120)
 
 
 def test_waits_grow(monkeypatch):

@@ -12,11 +12,17 @@ pytestmark = pytest.mark.process
 BACKSTORY = Path(sys.executable).parent / "backstory"
 
 
-def test_pandas_is_not_loaded_for_plans_on_the_driver(python, warehouse, tmp_path):
-    """Such plans do not need it, which saves half a second."""
-    settings = f'[delivery]\ndriver-memory = "1g"\n[spark]\n{java.in_toml(java.PLANS)}'
+TASKS = pytest.mark.laws("every other command with Spark's tasks would fail without pandas")
+
+
+@pytest.mark.parametrize(
+    ("memory", "loaded"), [("1g", False), pytest.param("0m", True, marks=TASKS)], ids=["1g", "0m"]
+)
+def test_pandas_is_loaded_for_spark_alone(python, warehouse, tmp_path, memory, loaded):
+    """Plans on the driver do not need it, which saves half a second. Spark's tasks get it."""
+    settings = f'[delivery]\ndriver-memory = "{memory}"\n[spark]\n{java.in_toml(java.PLANS)}'
     (tmp_path / "backstory.toml").write_text(settings)
-    copy, into = tmp_path / "copy.csv", "pandas.left_out"
+    copy, into = tmp_path / "copy.csv", f"pandas.with_{memory}"
     copy.write_text("id,name\n1,Ada\n2,\n")
     python.snapshot(copy, into=into, key="id")
     copy.write_text("id,name\n1,Eva\n2,\n")
@@ -25,4 +31,4 @@ def test_pandas_is_not_loaded_for_plans_on_the_driver(python, warehouse, tmp_pat
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done
     assert '"changed": 1' in done.stdout
-    assert "pandas.core" not in done.stderr
+    assert ("pandas.core" in done.stderr) is loaded

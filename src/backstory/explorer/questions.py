@@ -11,11 +11,13 @@ from urllib.parse import urlencode
 from backstory.errors import UsageError, bad_option
 from backstory.model.instant import iso, optional_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
+from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.model.values import cell_text, key_of_words
 from backstory.reading.options import exact_value, key_of
 from backstory.reading.questions import HISTORIES
 from backstory.settings import CATALOG
 from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.upkeep.table_views import VERSIONS
 
@@ -220,8 +222,9 @@ def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
 def _filter(table: TableMetadata, name: str, text: str) -> str:
     """The condition that a column has the value that a string denotes."""
     column = table.shape.column_of_source(name)
-    value = text if column is None else exact_value(name, text, column.type)
-    return f"{quote(name)} = {_literal(value)}"
+    if column is None:
+        return f"{quote(name)} = {text_literal(text)}"
+    return f"{quote(name)} = {_literal(exact_value(name, text, column.type), column.type)}"
 
 
 def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
@@ -230,7 +233,8 @@ def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
     if question.known_at or question.axis == "both" or layout is Layout.ODF or layout.span is None:
         return []
     key = key_of(table.shape, question.record(table.shape.source_key))
-    filters = [f"{quote(name)} = {_literal(value)}" for name, value in key.items()]
+    types = {column.name: column.type for column in table.shape.columns}
+    filters = [f"{quote(name)} = {_literal(value, types[name])}" for name, value in key.items()]
     start, end = layout.span.start, layout.span.end
     if layout is Layout.VERSIONS:  # rows whose validity has no length are memory rows
         filters.append(f"({end} IS NULL OR {end} > {start})")
@@ -248,8 +252,8 @@ def _query(table: TableMetadata, conditions: Sequence[str], more: str = "") -> S
     return Snippet(place, f"SELECT * FROM {relation}{where}{more}")  # noqa: S608 - quoted, and not run here
 
 
-def _literal(value: Any) -> str:
-    """A value of a key as a Spark SQL literal."""
+def _literal(value: Any, type_: ColumnType) -> str:
+    """A value of a column as a Spark SQL literal of the column's type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -257,4 +261,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, datetime):
         naive = value.tzinfo is None  # the other literal would move it by the zone of the session
         return f"TIMESTAMP_NTZ '{value.isoformat(' ')}'" if naive else f"TIMESTAMP '{iso(value)}'"
-    return str(value) if isinstance(value, int) else text_literal(str(value))
+    if isinstance(value, int):
+        return str(value)
+    text = text_literal(str(value))
+    return text if type_.kind in TEXT_KINDS else f"CAST({text} AS {spark_type(type_).upper()})"

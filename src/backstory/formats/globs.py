@@ -1,4 +1,4 @@
-"""Files that match a glob pattern. Each folder counts once, even if several links lead to it."""
+"""Files that match a glob pattern. Links that lead to one folder do not multiply its files."""
 
 import fnmatch
 import os
@@ -38,6 +38,8 @@ def matching_paths(
     A folder is entered by its own path, or else by the first path that leads to it, and by its paths in
     `known`. `resolve` returns the real path of a folder that `**` matches, or raises an error.
     """
+    if not parts:
+        return
     *folders, last = [*parts, "*"] if parts[-1] == ANY_FOLDERS else parts
     places = [top]
     for part in folders:

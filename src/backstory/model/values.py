@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 
@@ -87,7 +88,14 @@ def as_yaml(value: object) -> str:
     bare = isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _NOT_BARE
     if bare:
         return str(value)
-    return json.dumps(value, ensure_ascii=isinstance(value, str) and not value.isprintable())
+    return "".join(map(_yaml_letter, json.dumps(value, ensure_ascii=False)))
+
+
+def _yaml_letter(letter: str) -> str:
+    """A letter of a quoted string of YAML, or its escape sequence if it is not printable."""
+    if letter.isprintable():
+        return letter
+    return f"\\u{ord(letter):04X}" if ord(letter) <= 0xFFFF else f"\\U{ord(letter):08X}"  # noqa: PLR2004
 
 
 def key_text(names: Sequence[str], values: Sequence[object]) -> str:
@@ -115,14 +123,19 @@ _PART: Final = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a string that is split at commas, except commas within parentheses or quotes."""
-    parts, depth = [""], 0
-    for part in _PART.findall(text):
-        depth = max(depth + (part == "(") - (part == ")"), 0)
-        if part == "," and not depth:
+    """The parts of a string that is split at commas, except commas within parentheses or quotes.
+
+    A parenthesis without its other half is an ordinary letter.
+    """
+    letters = _PART.findall(text)
+    steps = ((letter == "(") - (letter == ")") for letter in letters)
+    depths = list(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
+    parts = [""]
+    for place, letter in enumerate(letters):
+        if letter == "," and not (depths[place] and min(depths[place:]) < depths[place]):
             parts.append("")
         else:
-            parts[-1] += part
+            parts[-1] += letter
     return [part.strip() for part in parts if part.strip()]
 
 

@@ -162,9 +162,10 @@ def digest_of(path: Path) -> str:
 
 
 def _modified_at(path: Path) -> datetime:
+    seconds = path.stat().st_mtime
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except (OverflowError, ValueError):
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OSError, OverflowError, ValueError):  # each for other times
         raise beyond_calendar(path.name) from None
 
 

@@ -30,7 +30,7 @@ _INSTANT = pa.timestamp("us", tz="UTC")
 
 
 def timestamps(numbers: np.ndarray) -> pa.Array:
-    """Microseconds as timestamps: the inverse of `integers`."""
+    """Microseconds as timestamps, with NULL for `LACKING`."""
     return pa.array(numbers, mask=numbers == LACKING).cast(_INSTANT)
 
 

@@ -378,7 +378,7 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
     ],
 )
 def test_what_another_program_wrote_is_a_note_once(dataset, statement, words, added):
-    """The next delivery reports it, except for moves of rows. `inspect` lists the columns that it added."""
+    """The next delivery reports changed rows, but not moved ones. `inspect` lists added columns."""
     life = dataset(APPEND, KV)
     life.push("A,1")
     name = f"{life.namespace}.`{life.name}`"

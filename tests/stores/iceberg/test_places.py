@@ -1,12 +1,10 @@
 """The locations of a table's files, compared in any spelling."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 
-from backstory.stores.iceberg.storage import Places, bare_location, file_digests, is_inside
+from backstory.stores.iceberg.storage import Places, bare_location, is_inside
 
 
 @pytest.mark.parametrize(
@@ -32,12 +30,3 @@ def test_a_folder_is_not_another_that_begins_like_it():
     places = Places("s3://bucket/t", ("s3://other/rows",), ("s3://bucket/old",))
     owned = ("s3a://bucket/t/data/f", "s3://other/rows/f", "s3://bucket/old/f", "s3://bucket/t2/f")
     assert [places.owns(each) for each in owned] == [True, False, False, False]
-
-
-def test_a_file_that_cannot_be_hashed_is_closed():
-    """Java's stream of a file does not stay open after an error."""
-    java = MagicMock()
-    java.org.apache.commons.codec.digest.DigestUtils.sha256Hex.side_effect = OSError
-    with pytest.raises(OSError):
-        file_digests(SimpleNamespace(jvm=java), SimpleNamespace(iceberg=java), ["f"])
-    java.io().newInputFile().newStream().close.assert_called_once_with()

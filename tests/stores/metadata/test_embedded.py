@@ -156,7 +156,7 @@ def test_a_description_opens_its_files_after_another_writer_renamed_the_table(st
 
 
 def test_a_table_whose_files_cannot_be_listed_is_dropped_with_a_warning(store, schema):
-    """All of its files stay."""
+    """The files of such a table stay."""
     name = native(store, schema, "torn", TOLD[:3])
     metadata = local_path(existing(store, name).metadata)
     local_path(store.spark.table(store.sql_name(name, "manifests")).first().path).unlink()

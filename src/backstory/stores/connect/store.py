@@ -393,5 +393,5 @@ def commit_session(
                     raise conflict(table) from fault
                 raise
     finally:
-        with suppress(PySparkException):
+        with suppress(Exception):  # the server ends a session that is not released
             session.client.release_session()

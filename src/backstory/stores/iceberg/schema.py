@@ -257,4 +257,5 @@ _IN_SPARK: Final = {
     "timestamptz": "timestamp",
     "uuid": "string",
     "fixed": "binary",
+    "unknown": "void",
 }
