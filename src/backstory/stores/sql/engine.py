@@ -7,12 +7,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from backstory.errors import Failed
 from backstory.stores.sql.columns import SqlColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Statement(NamedTuple):
@@ -91,7 +92,7 @@ class Engine(ABC):
         """Keep a secret in the session, where the dialect's `secret_reference` refers to it."""
 
     @abstractmethod
-    def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
+    def bring(self, name: str, rows: "pa.Table", columns: Sequence[SqlColumn]) -> str:
         """Load rows as a relation of this session. Returns its name in SQL."""
 
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
