@@ -58,12 +58,21 @@ def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # 
     renamed = dataset(name="rc_customer", lineage_key="one", former_names=["rc_client"], input="a.csv")
     other = dataset(name="rc_client", lineage_key="two", input="b.csv")
     place.use(document(other, renamed))
-    with pytest.raises(UsageError, match="rc_customer was called rc_client before"):
+    with pytest.raises(UsageError, match="rc_customer was called rc_client before") as refused:
         place.loads("r2", 2)
+    assert refused.value.remedy == "Load rc_customer first: move it before rc_client."
+    with pytest.raises(UsageError) as refused:
+        place.loads("r2", 2, dataset="rc_client")
+    assert refused.value.remedy == "Load rc_customer first."
     place.use(document(renamed, other))
     (place.folder / "a.csv").rename(place.folder / "c.csv")
-    assert [each.error["code"] for each in place.loads("r2", 2)] == ["no-stage", "wrong-model"]
+    for dry_run in (True, False):
+        failed, second = place.loads("r2", 2, dry_run=dry_run)
+        assert (failed.error["code"], second.error["code"]) == ("no-stage", "wrong-model")
+        assert second.error["remedy"] == "Load rc_customer first."
     (place.folder / "c.csv").rename(place.folder / "a.csv")
+    assert [each.error for each in place.loads("r3", 3, dry_run=True)] == [None, None]
+    assert list(place.folder.glob("*.hist.lock.yaml")) == [place.lock("rc_client")]
     for number in (3, 4):
         first, second = place.loads(f"r{number}", number)
         assert (first.error, second.error) == (None, None)

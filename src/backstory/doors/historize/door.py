@@ -8,7 +8,7 @@ plan (section 1.1).
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -242,13 +242,16 @@ class DatasetLoads:
         """The warehouse or database that runs the loads."""
         return self.log.target
 
-    def load(self, dataset: ModelDataset) -> HistoryReceipt:
-        """Load a dataset. After a conflict, the load is retried with the same instant."""
+    def load(self, dataset: ModelDataset, waiting: Sequence[ModelDataset]) -> HistoryReceipt:
+        """Load a dataset. After a conflict, the load is retried with the same instant.
+
+        `waiting` are the datasets whose tables may still have former names. It may contain this dataset.
+        """
         began, schema, run_id = self.log.clock(), namespace_of(self.model, dataset), self.log.run_id
         run: LoadRun | None = None
         try:
             with translate_disk_errors(dataset.name), self.target.hold(schema, dataset, run_id):
-                others = [each for each in datasets_to_load(self.model, None) if each.name != dataset.name]
+                others = [each for each in waiting if each.name != dataset.name]
                 _refuse_taken(self.model, self.folder, self.target, dataset, others)
                 known = self.target.find_run(schema, dataset, run_id) if self.request.run_id else None
                 self._refuse_other_instant(known)
@@ -467,13 +470,15 @@ def run_model(
     log = RunLog(model, target, batch, request.run_id or batch, silent=request.dry_run, clock=clock)
     loads = DatasetLoads(folder, request, log)
     receipts: list[HistoryReceipt] = []
-    tables, failed = _by_table(model), set[str]()
+    tables, failed, waiting = _by_table(model), set[str](), datasets_to_load(model, None)
     try:
         for dataset in datasets:
             upstream = _upstream(model, tables, dataset) & failed
-            receipt = loads.skip(dataset, min(upstream)) if upstream else loads.load(dataset)
+            receipt = loads.skip(dataset, min(upstream)) if upstream else loads.load(dataset, waiting)
             if receipt.status in {"rejected", "failed"}:
                 failed.add(_table(model, dataset))
+            elif request.dry_run:  # a load would have renamed its tables
+                waiting = [each for each in waiting if each.name != dataset.name]
             receipts.append(receipt)
     finally:
         log.write(changed=any(receipt.status != "unchanged" for receipt in receipts))
@@ -505,24 +510,34 @@ def _refuse_wrong_request(
             raise UsageError("wrong-model", wrong, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset))
         waiting = [each for each in waiting if each.name != dataset.name]
-        _refuse_taken(model, folder, target, dataset, waiting)
+        _refuse_taken(model, folder, target, dataset, waiting, later)
         prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
     if not datasets:
         events.warning("the model has no dataset that keeps a history")
 
 
 def _refuse_taken(
-    model: Model, folder: Path, target: Target, dataset: ModelDataset, others: Sequence[ModelDataset]
+    model: Model,
+    folder: Path,
+    target: Target,
+    dataset: ModelDataset,
+    others: Sequence[ModelDataset],
+    later: Collection[str] = (),
 ) -> None:
-    """Raise UsageError if the tables of one of the other datasets still have the name of this dataset."""
+    """Raise UsageError if the tables of one of the other datasets still have the name of this dataset.
+
+    `later` are the tables that the batch loads after this dataset.
+    """
     for other in others:
         if dataset.name in other.former_names:
             schema, own = namespace_of(model, other), without_lost_names(model, other, folder, target)
             stored = (name for name in own.hist_names if target.columns(schema, name) is not None)
             if next(stored, None) == dataset.hist_name:
                 wrong = f"{other.name} was called {dataset.name} before, and its tables still have that name."
-                remedy = f"Load {other.name} first: move it before {dataset.name}."
-                raise UsageError("wrong-model", wrong, remedy)
+                if _table(model, other) in later:
+                    remedy = f"Load {other.name} first: move it before {dataset.name}."
+                    raise UsageError("wrong-model", wrong, remedy)
+                raise UsageError("wrong-model", wrong, f"Load {other.name} first.")
 
 
 def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
