@@ -4,6 +4,7 @@ import pytest
 from historizing import column, dataset, document, model_of, versions
 
 from backstory.doors.historize import door
+from backstory.doors.historize.hist_state import find_only_state, find_state
 from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import TryAgain, UsageError
@@ -108,6 +109,27 @@ def test_a_dataset_never_takes_the_tables_of_another(place):  # section 4.2
         keep = Upkeep(place.model, place.folder, place.target, place.target._engine, "rc_c")
         assert keep.history().model.archive is None
         assert sorted(place.folder.glob("*.lock.yaml")) == [place.lock("rc_a"), place.lock("rc_c")]
+
+
+def test_a_dataset_never_takes_the_lock_file_of_another(place):  # section 1.3
+    """A lock file with the lineage key of another dataset describes the history of that dataset only."""
+    (place.folder / "a.csv").write_text("k,a\nx,1\n")
+    renamed = dataset(name="rc_customer", lineage_key="one", former_names=["rc_client"], input="a.csv")
+    for key in ("one", "two", "three"):  # "three" was the key of the renamed dataset before
+        place.use(document(dataset(name="rc_client", lineage_key=key, input="a.csv")))
+        place.loads(f"r-{key}")
+        other = dataset(name="rc_client", lineage_key="two", input="a.csv")
+        model = model_of(document(renamed, other))
+        mine, theirs = model.target_datasets
+        for owner, taken in ((mine, key != "two"), (theirs, key != "one")):
+            states = (
+                find_only_state(model, owner, place.folder),
+                find_state(model, owner, place.folder, place.target),
+            )
+            assert [state and state.lineage_key for state in states] == [key if taken else None] * 2
+    place.lock("rc_client").rename(place.lock("rc_customer"))
+    place.use(document(dataset(name="rc_customer", lineage_key="one"), dataset(lineage_key="three")))
+    assert find_only_state(place.model, place.dataset, place.folder).lineage_key == "three"
 
 
 def test_a_name_that_comes_back_keeps_its_lock_file(place):  # section 1.3: the state cannot be derived

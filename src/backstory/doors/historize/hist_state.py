@@ -233,22 +233,27 @@ ENDING = ".hist.lock.yaml"
 
 
 def find_only_state(model: Model, dataset: ModelDataset, folder: Path) -> HistState | None:
-    """The state of a history, from its lock file if there is exactly one, or else from the model."""
+    """The state of a history, from its lock file if there is exactly one, or else from the model.
+
+    Lock files of other datasets are ignored.
+    """
     schema = namespace_of(model, dataset)
-    paths = [path for name in dataset.names for path in folder.glob(f"*.{_file(schema, name)}")]
-    return (read_state(paths[0]) if len(paths) == 1 else None) or dataset.hist_state
+    paths = [(name, path) for name in dataset.names for path in folder.glob(f"*.{_file(schema, name)}")]
+    states = [state for name, path in paths if (state := _read_own_state(model, dataset, name, path))]
+    return states[0] if len(states) == 1 else dataset.hist_state
 
 
 def find_state(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState | None:
     """The state of a history, from a lock file under its current or a former name, or else from the model.
 
-    If the target does not have the history, lock files are ignored. Former names that another dataset has
-    now are left out.
+    If the target does not have the history, lock files are ignored. Lock files of other datasets are also
+    ignored, and former names under which another dataset has been loaded are left out.
     """
-    schema = namespace_of(model, dataset)
+    schema, dataset = namespace_of(model, dataset), without_lost_names(model, dataset, folder, target)
     if not any(target.columns(schema, name) for name in dataset.hist_names):
         return dataset.hist_state
-    states = (read_state(_path(folder, target, schema, name)) for name in dataset.names)
+    paths = ((name, _path(folder, target, schema, name)) for name in dataset.names)
+    states = (_read_own_state(model, dataset, name, path) for name, path in paths)
     state = next(filter(None, states), dataset.hist_state)
     if state is None:
         return None
@@ -256,8 +261,28 @@ def find_state(model: Model, dataset: ModelDataset, folder: Path, target: Target
     return state.model_copy(update={"former_names": own})
 
 
+def _read_own_state(model: Model, dataset: ModelDataset, name: str, path: Path) -> HistState | None:
+    """The state in the lock file under one of a dataset's names, or None if it belongs to another dataset.
+
+    It belongs to the dataset of the model that has its lineage key. If no dataset has this key, the key was
+    changed, and the state is the dataset's own. A file under the dataset's current name is also its own if
+    the dataset with the key never had this name.
+    """
+    state = read_state(path)
+    if state is None:
+        return None
+    for other in model.target_datasets:
+        differs = (other.target_schema, other.name) != (dataset.target_schema, dataset.name)
+        if differs and (other.lineage_key or other.name) == state.lineage_key:
+            return state if name == dataset.name and name not in other.names else None
+    return state
+
+
 def without_lost_names(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> ModelDataset:
-    """The dataset without former names that another dataset has now, so that it never takes its tables."""
+    """The dataset without former names under which another dataset has been loaded.
+
+    A load of the dataset then never takes the tables of the other one.
+    """
     own = _own_names(model, dataset, dataset.former_names, folder, target)
     return dataset.model_copy(update={"former_names": own})
 
@@ -267,7 +292,9 @@ def _own_names(
 ) -> tuple[str, ...]:
     """The former names of a base or a history, without names under which another dataset has been loaded.
 
-    The lock file under a name contains the lineage key of the dataset that was loaded last under this name.
+    Only lock files show this. A name is left out if another dataset of the model has it now, and the lock
+    file under it contains the lineage key of that dataset. Without a lock file, or with a broken one, the
+    name is kept.
     """
     lost, schema = set[str](), namespace_of(model, dataset)
     for other in model.target_datasets if former else ():
