@@ -1,8 +1,8 @@
 """Fingerprints of rows: 128-bit numbers that differ if a value differs (E9).
 
 They are computed from 64-bit words. Fixed-width values are their own words, DuckDB hashes strings, and one
-bit for each value records whether it is NULL. Fingerprints are not stored, but a copy's token depends on them.
-With another formula, a repeated copy is planned again, and its rows are unchanged.
+bit for each value records whether it is NULL. They are not stored, but the token of a copy depends on them:
+with another formula, a repeated copy is planned again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
