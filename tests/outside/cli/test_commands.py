@@ -131,7 +131,6 @@ FILES = [
     ("a,b\n1,2\n,3\n", ["--key", "a"], 3, "null-key"),
     ("a,b\n,2\n,3\n", ["--key", "a"], 3, "null-key"),
     ("a,b\n1,2\n1,3\n", ["--key", "a"], 3, "duplicate-key"),
-    ("a,b\n1,2\n1,3\n", ["--key", "k", "--rename", "a=k"], 3, "duplicate-key"),
 ]
 
 
