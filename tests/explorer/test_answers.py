@@ -5,6 +5,7 @@ import re
 import shlex
 from html import unescape
 
+import pyarrow as pa
 import pytest
 from exploring import HOSTILE, exploring, fill
 
@@ -298,6 +299,14 @@ def test_the_python_face_shows_the_same(spark, asked):
         assert running.link in running._repr_html_()
     finally:
         running.stop()
+
+
+@pytest.mark.parametrize("at", ["0001-01-01", "9999-12-31T23:59:59.999999Z"])
+def test_a_history_at_the_borders_of_the_calendar_is_shown(asked, python, at):
+    """Its slider, its bars and its default differences need no time beyond the borders."""
+    python.snapshot(pa.table({"id": [1]}), into=f"explored.at_{at[:4]}", key="id", at=at)
+    for view in ("/table", "/diff"):
+        assert asked.get(f"{view}.json", table=f"explored.at_{at[:4]}").status == 200
 
 
 ODD = {

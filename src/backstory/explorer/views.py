@@ -50,6 +50,9 @@ MOST_VERSIONS: Final = 500
 GROUPS: Final = 30
 TIMES: Final = (VALID_FROM, VALID_TO)
 _LEAST: Final = timedelta(microseconds=1)
+# The first and the last instant of the calendar.
+_FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +272,7 @@ def _rows_before_change(
     last = None if times is None else times.until(_time_shown(question, lasting=lasting))
     if times is None or last is None or times.before(last) is None:
         return None
-    then = last - _LEAST
+    then = _just_before(last)
     at, known_at = (then, question.time_of_knowledge) if lasting else (None, then)
     return rows_before(files, shown, at, known_at)
 
@@ -311,7 +314,7 @@ def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> 
         _bars(times),
         times.before(last or here) is not None,
         times.after(here) is not None or bool(question.at or question.known_at),
-        (iso(last - _LEAST), iso(last)) if last and lasting else None,
+        (iso(_just_before(last)), iso(last)) if last and lasting else None,
     )
 
 
@@ -330,7 +333,13 @@ def _bars(times: ChangeTimes) -> list[tuple[float, str]]:
 
 
 def _day(micros: float) -> str:
-    return f"{EPOCH + timedelta(microseconds=int(micros)):%Y-%m-%d}"
+    nearest = min(max(int(micros), (_FIRST - EPOCH) // _LEAST), (_LAST - EPOCH) // _LEAST)
+    return f"{EPOCH + timedelta(microseconds=nearest):%Y-%m-%d}"
+
+
+def _just_before(instant: datetime) -> datetime:
+    """The microsecond before an instant, or the first instant of the calendar."""
+    return max(instant, _FIRST + _LEAST) - _LEAST
 
 
 def _counts(files: TableReader) -> Mapping[str, int | None]:
@@ -431,7 +440,7 @@ def _with_times(source: CatalogReader, files: TableReader, question: Question) -
         return question
     times = times_of_change(source, files)
     last = (times and times.until(now())) or now()
-    first = question.first or iso(last - _LEAST)
+    first = question.first or iso(_just_before(last))
     return question.alter(first=first, to=question.to or iso(max(last, parse_instant(first))))
 
 

@@ -9,7 +9,8 @@ minutes, depending on the zone. Such values are refused, because a conversion wo
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -322,7 +323,7 @@ def parquet_rows(
     type has no exact conversion to the declared type. Errors in single values are raised when their batch is
     read.
     """
-    stored = _stored_schema(path, name)
+    stored = _stored_schema(path, name, None if schema is None else schema.names)
     refuse_repeated(name, stored.names)
     if schema is None:
         schema = pa.schema(
@@ -333,14 +334,32 @@ def parquet_rows(
     return ProducedRows(_all_optional(schema), _batches(path, name, schema))
 
 
+# A variant in the text form of a Parquet schema, which alone shows it.
+_VARIANT: Final = re.compile(r"group field_id=-?\d+ (.*) \(Variant\(\d+\)\) \{$", re.MULTILINE)
+
+
+def _variants(file: pq.ParquetFile) -> list[str]:
+    """The names of the columns, or fields of structs, that are variants."""
+    return _VARIANT.findall(str(file.schema))
+
+
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open a Parquet file. 96-bit times are in microseconds, because nanoseconds end in the year 2262."""
     return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
-def _stored_schema(path: Path, name: str) -> pa.Schema:
+def _stored_schema(path: Path, name: str, wanted: Collection[str] | None) -> pa.Schema:
+    """The Arrow schema of a file. Raises Refused for variants among the wanted columns, by default all."""
     try:
         with open_parquet(path) as file:
+            variants = [each for each in _variants(file) if wanted is None or each in wanted]
+            if variants:  # to Arrow, they are structs of encoded bytes
+                raise Refused(
+                    "unsupported-type",
+                    f"{name}: column `{variants[0]}` is of type VARIANT, which files cannot deliver.",
+                    "Write it as text with JSON, or deliver a frame that Spark reads.",
+                    variants,
+                )
             return with_instants(file)
     except (pa.ArrowException, OSError) as stop:
         if isinstance(stop, FileNotFoundError | PermissionError):
@@ -435,12 +454,13 @@ def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UN
     """
     try:
         with open_parquet(path) as file:
-            stored, metadata, legacy = file.schema_arrow, file.metadata, legacy_columns(file)
+            stored, metadata = file.schema_arrow, file.metadata
+            checked = [*legacy_columns(file), *_variants(file)]
     except (pa.ArrowException, OSError):
         return False
     if len(set(stored.names)) != len(stored.names) or not all(_as_it_is(field.type) for field in stored):
         return False
-    if legacy or not _within_years(metadata) or not _codecs(metadata) <= _CODECS_OF_ENGINES:
+    if checked or not _within_years(metadata) or not _codecs(metadata) <= _CODECS_OF_ENGINES:
         return False
     if schema is None:
         return all(_is(dataset_types.get(theirs.name, theirs), theirs) for theirs in stored)

@@ -4,6 +4,7 @@ import math
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -356,6 +357,17 @@ def test_a_type_that_is_none_of_ours(file, values):
         refusal(path, kind="Parquet").code,
         refusal(path, kind="Parquet").keys,
     )
+    assert [1] == only(table_of(path, ddl("b INT"), kind="Parquet"))
+
+
+def test_a_variant_is_refused(tmp_path):
+    """To Arrow it is a struct of encoded bytes. Columns that are not read may have this type."""
+    path = tmp_path / "a.parquet"
+    with duckdb.connect() as connection:
+        connection.sql(f"COPY (SELECT 1 AS b, {{'a': 1}}::VARIANT AS v) TO '{path}' (FORMAT parquet)")
+    error = refusal(path, kind="Parquet")
+
+    assert ("unsupported-type", ["v"]) == (error.code, error.keys)
     assert [1] == only(table_of(path, ddl("b INT"), kind="Parquet"))
 
 
