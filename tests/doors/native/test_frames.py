@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.doors.native.sources import _read_parquet, arrow_of_pandas, plain_arrow, rows_of_frame
-from backstory.errors import Refused
+from backstory.errors import Refused, UsageError
 from backstory.formats.batch_file import BatchFile, Encoding, stamp_of
 from backstory.formats.delivered import read_parquet
 from backstory.formats.memory import Memory
@@ -140,6 +140,12 @@ def test_a_pandas_column_of_several_kinds_of_times_is_refused_by_column(values):
     with pytest.raises(Refused) as stop:
         arrow_of_pandas(pd.DataFrame({"v": pd.Series(values, dtype=object)}))
     assert (stop.value.code, stop.value.keys) == ("unreadable-frame", ["v"])
+
+
+def test_a_series_is_no_source_of_rows(python):
+    """A pandas object without columns is refused like any other object."""
+    with pytest.raises(UsageError, match="A Series is not a source of rows"):
+        python.snapshot(pd.Series([1]), into="frames.series", key="id")
 
 
 def test_a_pandas_column_of_one_kind_of_times_is_taken():

@@ -169,7 +169,7 @@ def _rows(
 
     Each kind of source (see `source_of`) has its own function.
     """
-    if type(source).__module__.partition(".")[0] == "pandas":
+    if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
         return nullcontext(rows_of_arrow(store, plain_arrow(arrow_of_pandas(source))))
     raise bad_option(
         f"A {type(source).__name__} is not a source of rows.",
