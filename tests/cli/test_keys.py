@@ -2,7 +2,8 @@
 
 import pytest
 
-from backstory.cli.options import describe_key
+from backstory.cli.options import describe_key, parse_named_key
+from backstory.errors import UsageError
 from backstory.model.values import key_of_words
 
 
@@ -25,6 +26,27 @@ def test_a_key_is_a_value_or_a_value_for_each_column(names, words, key):
     """The text before an equals sign is a column's name if the key has that column, otherwise part of the
     value."""
     assert key_of_words(names, tuple(words)) == key
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "column"),
+    [
+        (["id"], ["id=1", "id=2"], "id"),
+        (["a", "b"], ["b=1", "a=1", "b=1"], "b"),
+        (["a=b"], ["a=b=1"] * 2, "a=b"),
+    ],
+)
+def test_a_key_column_with_two_values_is_refused(names, words, column):
+    """The last value would silently name another record, which `forget` would delete."""
+    for read in (lambda given: key_of_words(names, given), lambda given: describe_key(names, given)):
+        with pytest.raises(UsageError, match=f"two values for {column}") as refused:
+            read(tuple(words))
+        assert (refused.value.code, refused.value.remedy) == ("other-key", "Name one record at a time.")
+
+
+def test_a_key_in_a_database_with_two_values_for_a_column_is_refused():
+    with pytest.raises(UsageError, match="two values for id"):
+        parse_named_key(("id=1", "id=2"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
+from backstory.errors import UsageError
+
 
 def comparison_key(value: Any) -> Hashable:
     """A key that is equal for equal values (native.md, V16).
@@ -107,13 +109,18 @@ def key_text(names: Sequence[str], values: Sequence[object]) -> str:
 
 
 def key_of_words(names: Sequence[str], words: tuple[str, ...]) -> str | dict[str, str]:
-    """The key from a command's words: one value for a single column, or else `name=value` for each column."""
-    values = {}
+    """The key from a command's words: one value for a single column, or else `name=value` for each column.
+
+    Raises UsageError (`other-key`) if a column has two values, because they would name two records.
+    """
+    values = dict[str, str]()
     for word in words:
         known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
         name = word.partition("=")[0] if known is None else known
         if known is None and len(words) == 1 and (len(names) == 1 or name == word):
             return word
+        if name in values and name != word:
+            raise UsageError("other-key", f"The key has two values for {name}.", "Name one record at a time.")
         values[name] = word[len(name) + 1 :]
     return values
 
