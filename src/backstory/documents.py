@@ -220,6 +220,17 @@ class DocumentPart:
         """The place of this part: file, line and path."""
         return self.document.place(self.path)
 
+    def require_names(self) -> None:
+        """Raise UsageError if a key of this part is not a string, because YAML reads 2026.10 as 2026.1."""
+        names = self.document.tree
+        for step in self.path:
+            names = names.get(step) if isinstance(names, Mapping) else None
+        for name in names if isinstance(names, Mapping) else ():
+            if not isinstance(name, str):
+                text = "null" if name is None else str(name)
+                why = f"YAML reads this name as {text}, which is not a string."
+                raise self.at(name).wrong(why, "Put the name in quotes.")
+
     def wrong(self, why: str, remedy: str = "", code: str = "") -> UsageError:
         """The error for this part."""
         sort = self.document.sort

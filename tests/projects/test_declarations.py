@@ -85,6 +85,12 @@ tables:
         ("table: {}", "line 2, column 1, table: there is no such key", "tables"),
         ("tables:\n  a.b: {key: id}", "line 3, column 3, tables.a.b: source is missing", "database"),
         ("tables: {ab: {source: x.csv}}", "tables.ab: 'ab' does not name a table", "schema.table"),
+        (
+            "tables:\n  2026.10: {source: x.csv}",
+            "line 3, column 3, tables.2026.1: YAML reads",
+            "name in quotes",
+        ),
+        ("groups: {null: {key: id}}\ntables: {}", "line 2, column 10, groups.None: YAML reads", "in quotes"),
         ("tables: {a.b: {source: x.csv, group: dayly}}\ngroups: {daily: {}}", "no group dayly", "daily"),
         ("tables: {a.b: {source: x.csv, expect: sometimes}}", "'sometimes' is not a time", "every 26h"),
         *(

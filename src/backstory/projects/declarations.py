@@ -129,6 +129,8 @@ def read_project(path: str | Path | None = None, words: Sequence[str] = ()) -> P
     """
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
+    for part in ("groups", "tables"):
+        document.at(part).require_names()
     project = project_of(file, document, validate(Histories, document))
     if not project.patterns:
         select(project, upstream_of(project), words)
