@@ -86,6 +86,19 @@ def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for
     assert existing(store, name).properties[SETTLED] == f'[null, "{iso(t(20))}"]'
 
 
+@pytest.mark.parametrize("bound", ["settle_before", "known_from"])
+def test_a_bound_after_now_is_refused_and_moves_nothing(store, bound):
+    """Every later copy, or every query of an earlier knowledge, would be refused until then."""
+    name = kept(store, f"future_{bound}", life([version(1, "a", 10)]))
+    put(store, name, [], properties={SETTLED: "[]"})
+    metadata = existing(store, name).metadata
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=r"2962-01-01.* a time after now") as refused:
+            Table(store, name).maintain(**{bound: "2962-01-01"}, dry_run=dry_run)
+        assert refused.value.code == "bad-option"
+    assert existing(store, name).metadata == metadata
+
+
 def _fact(row):
     return (row["_memory"] or {}).get("role") == "fact"
 

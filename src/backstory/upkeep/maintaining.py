@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from backstory.engine.deliver import deliver_change
 from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
 from backstory.engine.upkeep import compact, expire
-from backstory.errors import BackstoryError, TryAgain, UsageError
+from backstory.errors import BackstoryError, TryAgain, UsageError, bad_option
 from backstory.journal.chain import PREFIX as BLOCK
 from backstory.journal.chain import bring_up_to_date
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
@@ -153,8 +153,10 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
     """Remove remembered facts up to one bound and earlier states up to the other.
 
     Returns the number of removed rows. Makes one commit if a bound moves, even if no row is removed (V13),
-    and no commit otherwise. Bounds never move back, and a table without memory has nothing to settle.
+    and no commit otherwise. Bounds never move back, and a table without memory has nothing to settle. Raises
+    UsageError for a bound after the current time, because it would refuse future copies and changes.
     """
+    _refuse_future(bounds)
     removed = [0]
 
     def plan() -> tuple[IcebergTable, Change | None]:
@@ -184,6 +186,13 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
     note = Note("native", carried[TOKEN], properties)
     deliver_change(store, [name], note, plan, dry_run=dry_run)
     return removed[0]
+
+
+def _refuse_future(bounds: Bounds) -> None:
+    now = datetime.now(UTC)
+    for name, bound in (("settle_before", bounds.settle_before), ("known_from", bounds.known_from)):
+        if bound is not None and bound > now:
+            raise bad_option(f"`{name}=` is {iso(bound)}, a time after now.", "Give a past time.")
 
 
 # Properties that `Note` itself adds to the commit.
@@ -271,7 +280,7 @@ def memory_share(store: IcebergStore, table: IcebergTable) -> tuple[float, str |
         share, until = rows.agg(*facts).collect()[0]
     if share is None or share <= SHARE or until is None:
         return share or 0.0, None
-    return share, iso(EPOCH + timedelta(microseconds=until))
+    return share, iso(min(EPOCH + timedelta(microseconds=until), datetime.now(UTC)))
 
 
 # Returns the tokens of commits that must be kept because no log records them.
