@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from backstory.errors import UsageError
 
@@ -24,6 +25,9 @@ MAY_CONTAIN = {
     "serve": 'batch-folder, such as "/data"',
 }
 Value = TypeVar("Value")
+# An address, and the address of a local folder. In a `Path`, the two slashes have become one.
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")
+_FILE_ADDRESS = re.compile(r"(?is)file:(?://(?:localhost)?)?(/(?!/).*)")
 # The memory limit of a container, in the two versions of Linux's control groups.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -125,7 +129,8 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
             f"{where}: `{unknown[0]}` is not one of its sections.",
             f"Use one of [{'], ['.join(sorted(SECTIONS))}].",
         )
-    folder = Path(warehouse or os.environ.get(VARIABLE) or "warehouse").absolute()
+    named = warehouse or os.environ.get(VARIABLE) or "warehouse"
+    folder = _warehouse_folder(named, configured="catalog" in document)
     # In the catalog's address, a question mark would begin options.
     wrong = "has a question mark in its path" if "?" in str(folder) else "is a file, not a folder"
     if "?" in str(folder) or folder.is_file():
@@ -147,6 +152,24 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         rights=_section(where, document, "odf", _rights),
         origin=_origin(warehouse, path, configured="catalog" in document),
     )
+
+
+def _warehouse_folder(named: str | Path, *, configured: bool) -> Path:
+    """The folder that a path or a `file:` address names. `~` is the home folder.
+
+    Raises UsageError for another address, unless the configuration names a catalog, which has the tables.
+    """
+    text = str(named)
+    if of_file := _FILE_ADDRESS.fullmatch(text):
+        return Path(unquote(of_file[1]))
+    if _ADDRESS.match(text) and not configured:
+        raise UsageError(
+            "no-warehouse",
+            f"The warehouse must be a folder, but {text.partition(':')[0]}: begins an address.",
+            "Name a folder. For an object store, set the `type`, `uri` and `warehouse` of its catalog in "
+            f"[catalog] of {DEFAULT_FILE}.",
+        )
+    return Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - unknown users are no error
 
 
 def _origin(warehouse: str | Path | None, config: str | Path | None, *, configured: bool) -> str:
