@@ -12,6 +12,7 @@ from backstory.errors import Refused, UsageError, option
 from backstory.formats.batch_file import refuse_changes, stamp_of, while_unchanged
 from backstory.formats.csv.rows import csv_columns, csv_rows
 from backstory.formats.csv.table import file_source, refuse_whole_header
+from backstory.formats.encoded import utf8_blocks
 from backstory.formats.expected import inner_fields, type_name
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.json.rows import json_columns, json_rows
@@ -191,15 +192,17 @@ def open_files(source: SourceFiles, folder: Path, written: FileOptions = AS_EXPE
     elif source.format == "parquet":
         options = ParquetOptions(naive=True)
     else:
-        lines = source.format == "jsonl" or not all(_is_array(file.path) for file in files)
+        lines = source.format == "jsonl" or not all(_is_array(file, written.text_encoding) for file in files)
         options = JsonOptions(lines=lines, encoding=written.text_encoding)
     return ReadableFiles(files, options, written)
 
 
-def _is_array(path: Path) -> bool:
+def _is_array(file: SourceFile, encoding: str) -> bool:
     """Whether a JSON file is one array of rows, instead of one row per line."""
-    with path.open("rb") as file:
-        return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+    for block in utf8_blocks(file.path, file.name, encoding):
+        if text := block.lstrip(b" \t\r\n"):
+            return text.startswith(b"[")
+    return False
 
 
 def comma_notes(columns: Iterable[str]) -> list[str]:

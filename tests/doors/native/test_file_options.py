@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.doors.native.options import SnapshotRequest, source_of
+from backstory.doors.native.options import ApplyRequest, SnapshotRequest, source_of
 from backstory.doors.native.refusals import SMALL, refuse_files
 from backstory.errors import BackstoryError
+from backstory.formats.reading import as_files_of_a_user, open_files
 from backstory.warehouse import Warehouse
 
 # What a spreadsheet in Germany exports.
@@ -21,11 +22,11 @@ ROWS = [(1, "Müller; GmbH", "01067", 1234.5), (2, "Größe", "50667", 0.5)]
 def ahead(tmp_path):
     """The early error for a file, before any table is read, or None."""
 
-    def ahead(content, name="a.csv", **options):
+    def ahead(content, name="a.csv", of=SnapshotRequest, **options):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         try:
-            request = SnapshotRequest(into="s.t", **options)
+            request = of(into="s.t", **options)
             refuse_files(source_of(path, request), request)
         except BackstoryError as stop:
             return stop
@@ -149,11 +150,14 @@ def test_the_remedy_for_another_encoding_is_the_right_one(ahead, text):
 
 
 @pytest.mark.parametrize("value", ['"x"', "1e400", "18446744073709551616", "{}", f"{'[' * 30}{']' * 30}"])
-def test_the_remedy_for_values_without_a_type_stores_their_text(ahead, value):
-    """Whole numbers beside them stay exact, at any depth."""
+def test_the_remedy_for_values_without_a_type_stores_their_text(ahead, tmp_path, value):
+    """Whole numbers beside them stay exact, at any depth. A table's type may hold mixed ones."""
     text = f'{{"a": 1, "b.c": 9007199254740993}}\n{{"a": 2, "b.c": {value}}}\n'
-    stop = ahead(text, "a.jsonl", key="a")
-    assert "`type={'b.c': 'STRING'}`" in stop.remedy
+    early = ahead(text, "a.jsonl", key="a")
+    with pytest.raises(BackstoryError) as stop, as_files_of_a_user():
+        open_files(source_of(tmp_path / "a.jsonl", SnapshotRequest(into="s.t")), tmp_path).columns()
+    assert "`type={'b.c': 'STRING'}`" in stop.value.remedy
+    assert early is None if stop.value.code == "mixed-types" else early.code == stop.value.code
     assert ahead(text, "a.jsonl", key="a", type={"b.c": "STRING"}) is None
 
 
@@ -171,6 +175,30 @@ def test_the_remedy_for_values_without_a_type_stores_their_text(ahead, value):
 )
 def test_what_needs_no_table_is_refused_without_one(ahead, content, options, code):
     assert ahead(content, **options).code == code
+
+
+@pytest.mark.parametrize("more", ["", "3,4,5\n" * (SMALL // 6)], ids=["small", "large"])
+def test_a_feed_whose_table_may_keep_an_envelope_or_drop_columns_is_not_refused_early(ahead, more):
+    """The stored envelope, the dropped columns and the placeholder decide which names and values are right."""
+    reserved = f"k,_change_type,valid_from\n1,insert,2\n{more}"
+    assert ahead(reserved, of=ApplyRequest) is None
+    assert ahead(reserved, of=ApplyRequest, key="k", drop=["valid_from"]) is None
+    assert ahead("k,v\n1,unchanged\n", of=ApplyRequest, type={"v": "INT"}) is None
+    messages = '{"op": "c", "after": {"v": 1}}\n{"op": "d", "after": {"v": "x"}}\nnull\n'
+    assert ahead(messages, "a.jsonl", of=ApplyRequest) is None
+    assert ahead("k,k\n1,2\n", of=ApplyRequest).code == "repeated-column"
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_is_recognized_in_its_encoding(ahead, tmp_path, codec, indent):
+    """An array of JSON objects is one document, whichever encoding the caller names."""
+    content = json.dumps([{"a": 1, "b": "ä"}, {"a": 2, "b": "x"}], indent=indent, ensure_ascii=False)
+    named = {} if codec.startswith("utf-8") else {"encoding": codec}
+    assert ahead(content.encode(codec), "a.json", key="a", **named) is None
+    request = SnapshotRequest(into="s.t", **named)
+    files = open_files(source_of(tmp_path / "a.json", request), tmp_path, request)
+    assert sum(map(len, files.batches(files.columns()[0]))) == 2
 
 
 @pytest.mark.parametrize("more", ["", "3,4\n" * (SMALL // 4)], ids=["small", "large"])

@@ -46,30 +46,49 @@ if TYPE_CHECKING:
 SMALL: Final = 4 << 20
 
 
+# Errors in the values of a file that a table's stored options may avoid: types, and a feed's placeholder.
+_OF_TYPES: Final = frozenset(["mixed-types"])
+_OF_VALUES: Final = _OF_TYPES | {"unreadable-value"}
+
+
 def refuse_files(source: SourceFiles, request: DeliveryRequest) -> None:
-    """Raise the errors in files, and in a full copy's rows and key, that do not depend on the table."""
-    key = (request.key or ()) if isinstance(request, SnapshotRequest) else ()
+    """Raise the errors in files, and in a full copy's rows and key, that do not depend on the table.
+
+    A feed's table may keep an envelope and columns to drop. Then its JSON is read differently, and its
+    reserved names are right.
+    """
+    is_copy = isinstance(request, SnapshotRequest)
+    if not is_copy and source.format in {"json", "jsonl"}:
+        return
     with tempfile.TemporaryDirectory(prefix="backstory-checks-") as folder, as_files_of_a_user():
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
-            _refuse_columns(names_in_first_file(source, request), key, request.rename)
+            _refuse_columns(names_in_first_file(source, request), request)
             return
         files = open_files(source, Path(folder), request)
-        schema, _ = files.columns()
-        _refuse_columns(schema.names, key, request.rename)
-        rows = pa.Table.from_batches(files.batches(schema), schema)
+        try:
+            schema, _ = files.columns()
+            _refuse_columns(schema.names, request)
+            rows = pa.Table.from_batches(files.batches(schema), schema)
+        except Refused as stop:
+            if stop.code in (_OF_TYPES if is_copy else _OF_VALUES):
+                return
+            raise
     if isinstance(request, SnapshotRequest):
         refuse_empty(len(rows), allowed=request.allow_empty)
-        _refuse_rows(rows, key)
+        _refuse_rows(rows, request.key or ())
 
 
-def _refuse_columns(names: Sequence[str], key: Sequence[str], rename: Mapping[str, str]) -> None:
-    """Raise the errors in the names of a file's columns.
+def _refuse_columns(names: Sequence[str], request: DeliveryRequest) -> None:
+    """Raise the errors in the names of a copy's columns.
 
     A rename applies to the table, not to the file. If the file has a former name, only the table shows
     whether the rename or the key is wrong.
     """
+    if not isinstance(request, SnapshotRequest):
+        return
     refuse_names(names)
-    if names and rename.keys().isdisjoint(names) and not names_whole_row(key, names):
+    key = request.key or ()
+    if names and request.rename.keys().isdisjoint(names) and not names_whole_row(key, names):
         refuse_lacking_key(key, names)
 
 
