@@ -1,6 +1,9 @@
 """Rows of stage files: read exactly, or refused."""
 
+import gzip
+import io
 import uuid
+import zipfile
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from functools import partial
@@ -13,7 +16,7 @@ import pytest
 from historizing import dataset, document, model_of
 
 from backstory.doors.historize.model import user_columns
-from backstory.doors.historize.stage import read_stage, stage_batches, stage_of
+from backstory.doors.historize.stage import no_stage_table, read_stage, stage_batches, stage_of
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.batch_file import BatchFile, Encoding
 from backstory.formats.delivered import read_csv
@@ -44,6 +47,14 @@ def of_parquet(folder, type_, values):
     numbered = pa.table({"k": [str(row) for row in range(len(values))], "a": values})
     pq.write_table(numbered, folder / "s.parquet")
     return [row["a"] for row in rows(folder, f"a:{type_} k*", "s.parquet")]
+
+
+def _zip(content):
+    """An archive with one CSV file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("s.csv", content)
+    return packed.getvalue()
 
 
 def refusal(read, *asked):
@@ -303,6 +314,25 @@ def test_a_block_that_its_input_does_not_have_is_refused(tmp_path):
     ):
         with pytest.raises(UsageError):
             rows(tmp_path, "k*", name, **read)
+
+
+@pytest.mark.parametrize(("pack", "program"), [(gzip.compress, "gzip"), (_zip, "zip")])
+@pytest.mark.parametrize("name", ["s.csv", "s.csv.gz"])
+def test_an_archive_is_refused_with_the_step_that_helps(tmp_path, name, pack, program):
+    """H7: A stage file is CSV or Parquet as it is, so the remedy for an archive is to unpack it."""
+    (tmp_path / name).write_bytes(pack(b"k,a\n1,x\n"))
+    told = refusal(rows, tmp_path, "k* a", name)
+    assert told.message == f"{name} cannot be read: it is packed by {program}."
+    assert "unpack the file" in told.remedy
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "S.JSON", "s.tsv.gz"])
+def test_an_input_that_looks_like_another_file_names_the_formats_of_a_stage(tmp_path, name):
+    """H7: A name like s.jsonl is a table's, and the error also says which files a stage may be."""
+    (the,) = model_of(document(dataset("k*", input=name))).target_datasets
+    told = no_stage_table(stage_of(the, tmp_path))
+    assert (told.code, "a file must be CSV or Parquet" in told.message) == ("no-stage", True)
+    assert told.remedy.startswith("Convert the file")
 
 
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])

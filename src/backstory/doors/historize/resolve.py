@@ -296,7 +296,7 @@ def _find_stage(dataset: ModelDataset, part: DocumentPart) -> tuple[str | None, 
             stage, name = parsed[0], parsed[1]
         columns.append(_fill_column(column.model_copy(update={"input": name}), of_column))
     if dataset.input is not None and parse_input(dataset.input) is None:
-        raise part.at("input").wrong("this names neither a table (schema.table) nor a file.")
+        raise part.at("input").wrong("this names neither a table (schema.table) nor a CSV or Parquet file.")
     return stage, columns
 
 

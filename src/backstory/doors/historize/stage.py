@@ -109,6 +109,12 @@ BELOW: Final = "below `input`"
 ENCODED: Final = (
     f"Nothing was written; fix the file, or add `read: {{encoding: cp1252}}` or its like {BELOW}."
 )
+# The first bytes of archives.
+_ARCHIVES: Final = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip"}
+# Names of files that look like `schema.table`, in formats that no stage has.
+_OTHER_FILE: Final = re.compile(
+    r".+\.(?:json|jsonl|ndjson|tsv|txt|xlsx)(?:\.(?:gz|zip))?", re.IGNORECASE | re.DOTALL
+)
 # Types for which an empty string is a value.
 _TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
 
@@ -168,6 +174,7 @@ def _csv(
     stage: Stage, file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]
 ) -> Iterator[Rows]:
     """The rows of a CSV file. Empty cells are NULL, except quoted cells in the columns `texts` (O27)."""
+    _refuse_packed(file)
     options = stage.written.csv()
     source = file_source(file.path, file.name, options.encoding, FIX_FILE, ENCODED)
     table = csv_table(source, options)
@@ -199,6 +206,19 @@ def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, Col
         ) from None
 
 
+def _refuse_packed(file: BatchFile) -> None:
+    """Raise Refused for an archive, because a stage file is read as it is."""
+    with file.path.open("rb") as stream:
+        start = stream.read(4)
+    for mark, program in _ARCHIVES.items():
+        if start.startswith(mark):
+            raise Refused(
+                "unreadable-file",
+                f"{file.name} cannot be read: it is packed by {program}.",
+                "Nothing was written; unpack the file, and name the unpacked one in `input`.",
+            )
+
+
 def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
     def choose_columns(names: Sequence[str]) -> Mapping[str, ColumnType]:
         _refuse_missing(file, wanted, names)
@@ -226,6 +246,12 @@ def no_stage(dataset: ModelDataset) -> Refused:
 
 def no_stage_table(stage: Stage) -> Refused:
     """The error for a missing stage table."""
+    if _OTHER_FILE.fullmatch(stage.name):
+        return Refused(
+            "no-stage",
+            f"There is no table {stage.name}, and a file must be CSV or Parquet.",
+            "Convert the file, load the stage first, or fix the model.",
+        )
     missing = f"There is no table {stage.name}."
     return Refused("no-stage", missing, "Load the stage first, or fix the model.")
 
