@@ -463,6 +463,31 @@ def test_what_rows_mean_is_kept(fed):
     assert "op" not in fed.warehouse.table(fed.name).current().columns
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"apply_as_truncates": None, "drop": None}, "apply_as_deletes"),
+        ({"apply_as_deletes": "upper(`op`) = 'T'", "drop": None}, "apply_as_deletes"),
+        ({"apply_as_deletes": None, "drop": None}, "apply_as_truncates"),
+        ({"apply_as_deletes": None, "apply_as_truncates": None}, "drop"),
+    ],
+)
+def test_stored_options_do_not_lapse_by_the_case_of_a_column(fed, options, named):
+    """B5: Otherwise deletes would be stored as updates, and dropped columns would be stored."""
+    fed.apply("k: a@10", **options)
+    rows = events("k: -@20")
+    capitals = rows.rename_columns(["OP" if name == "op" else name for name in rows.column_names])
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match=f"has column OP, and the table's `{named}=` names op") as stop:
+            fed.warehouse.apply(capitals, into=fed.name, dry_run=dry_run)
+        assert (stop.value.code, stop.value.keys) == ("other-case", ["OP"])
+    assert (fed.lives, fed.commits) == (["k: a[10,)"], 1)
+    again = {"apply_as_deletes": "OP = 'D'", "apply_as_truncates": "OP = 'T'", "drop": ["OP", "seq"]}
+    fed.warehouse.apply(capitals, into=fed.name, **again)
+    fed.warehouse.apply(capitals, into=fed.name)
+    assert fed.lives == ["k: a[10,20)"]
+
+
 def test_a_literal_is_a_condition(fed):
     """`false` is no name of a column, although it has the form of one."""
     fed.warehouse.apply(events("k: a@10"), into=fed.name, **{**FEED, "apply_as_deletes": "false"})

@@ -7,7 +7,7 @@ unmodified values (V13, V49, V60). A copy that renames columns renames them in t
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
@@ -38,7 +38,7 @@ from backstory.doors.native.sources import SourceRows
 from backstory.errors import Refused, bad_option
 from backstory.formats.rows import column_of_kept
 from backstory.model.layout import MEMORY
-from backstory.model.table import Shape, spelling_hint
+from backstory.model.table import Shape, other_spelling, spelling_hint
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import ORDERED_BY
 from backstory.stores.iceberg.conditions import has_no_values
@@ -252,7 +252,7 @@ def with_stored_meaning(
     """The request, with the table's options in place of missing options.
 
     `names` are the delivery's columns. Stored options for other columns do not apply. Messages in an envelope
-    define their own meaning.
+    define their own meaning. Raises Refused for a column that differs from an option's only in case.
     """
     if request.is_unwrapped:
         return request
@@ -321,13 +321,41 @@ def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> 
 
 
 def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
-    """The value of a stored option for a delivery with these columns, or None if it does not apply."""
+    """The value of a stored option for a delivery with these columns, or None if it does not apply.
+
+    Raises Refused if it does not apply because of a column's case.
+    """
     if name in CONDITIONS:
         words = {quoted or bare for quoted, bare in _WORD.findall(_TEXT.sub("", value))}
-        return value if words & set(names) else None
+        if words & set(names):  # if it lacks another column of the condition, Spark refuses the condition
+            return value
+        columns = (match["quoted"] or match["bare"] for match in _NAMES.finditer(value))
+        _refuse_other_case(name, filter(None, columns), names)
+        return None
     if name == "columns_to_update":
+        _refuse_other_case(name, [value], names)
         return value if value in names else None
-    return frozenset(value) & set(names) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    _refuse_other_case(name, value, names)
+    return frozenset(value) & set(names)
+
+
+def _refuse_other_case(name: str, columns: Iterable[str], names: Sequence[str]) -> None:
+    """Raise Refused if a stored option names a column that the delivery has in another case only.
+
+    Without the option, deletes would be stored as updates, and dropped columns would be stored.
+    """
+    option = _OPTIONS.get(name, name)
+    for column in columns:
+        if column not in names and (other := other_spelling(column, names)) is not None:
+            raise Refused(
+                "other-case",
+                f"The delivery has column {other}, and the table's `{option}=` names {column}: the names "
+                "differ only in case.",
+                f"Nothing was written; call it {column} in the delivery, or give `{option}=` again.",
+                [other],
+            )
 
 
 @dataclass(frozen=True)
