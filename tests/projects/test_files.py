@@ -108,6 +108,16 @@ def test_no_file_is_no_error_here_for_they_may_have_been_moved_away(tmp_path):
     assert copies("f/*.csv", replace(times_of_copies("f", "file", "snapshot")), tmp_path) == []
 
 
+@pytest.mark.parametrize("source", ["f", "f/*.csv", "f/{at:%Y}.csv"])
+def test_a_link_without_its_target_is_no_file_that_was_moved_away(tmp_path, source):
+    touch(tmp_path, "f/2023.csv")
+    (tmp_path / "f/2024.csv").symlink_to("nowhere")
+    times = times_of_copies(source, "", "snapshot" if "{" in source else "apply")
+    with pytest.raises(Refused, match=r"2024\.csv is a link") as told:
+        copies(source, times, tmp_path)
+    assert told.value.code == "not-found"
+
+
 ODD = ("[eu]", "a*b", "q?", "%41", "sp ace", "#x", "back\\slash", "{at:%Y}")
 
 

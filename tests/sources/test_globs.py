@@ -1,5 +1,7 @@
 """Files that match a glob, in an order that stores the last one (B53, D20, D30, R76)."""
 
+import errno
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -123,6 +125,24 @@ class TestFinding:
         assert names(ask(glob("**/*.csv"))) == ["real.csv"]
         assert names(ask(glob(".*.csv"))) == [".hidden.csv"]
         assert names(ask(glob("*/*.txt"))) == ["folder.csv/x.txt"]
+
+    @pytest.mark.parametrize("pattern", ["*/*.csv", "**/*.csv"])
+    def test_a_folder_that_cannot_be_listed_fails(self, put, ask, glob, tmp_path, monkeypatch, pattern):
+        """Its files would be late, and never ingested."""
+        put("in/a.csv", "out/b.csv")
+        for name in ("scandir", "listdir"):
+            call = getattr(os, name)
+
+            def refuse(path, call=call):
+                if path in (tmp_path / "in", str(tmp_path / "in")):
+                    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+                return call(path)
+
+            monkeypatch.setattr(os, name, refuse)
+
+        with pytest.raises(Failed, match="/in cannot be accessed: Permission denied") as caught:
+            ask(glob(pattern))
+        assert (caught.value.code, caught.value.exit_code) == ("unreadable-file", 1)
 
     def test_a_file_counts_once_whatever_links_lead_to_it(self, put, ask, glob, tmp_path):
         """Its own path counts too if it matches. Links to a parent folder end."""

@@ -1,16 +1,24 @@
 """Files that match a glob pattern. Links that lead to one folder do not multiply its files."""
 
+import errno
 import fnmatch
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
+
+from backstory.errors import BackstoryError, Refused
+from backstory.formats.batch_file import source_changed
 
 WILD: Final = re.compile(r"[*?\[]")
 ANY_FOLDERS: Final = "**"
 Resolve = Callable[[Path], Path]
+Skip = Callable[[Path], None]
+# The errors for a path that leads to nothing. Any other error hides files that may exist.
+_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
@@ -19,12 +27,68 @@ def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
     Only a pattern with a leading dot matches hidden files. A relative pattern begins in the folder. The
     folder's name is taken literally. The pattern's leading folders are also taken literally if they exist.
     `**` matches each folder below once, even if several links lead to it.
+
+    Raises Refused for a link whose target does not exist, and for an entry that is neither a file nor a
+    folder. Raises OSError for a folder that cannot be listed.
     """
     place = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
     parts = [*(place / pattern).parts[len(place.parts) :]]
     while len(parts) > 1 and (place / parts[0]).is_dir():
         place /= parts.pop(0)
-    return sorted({path for path in matching_paths(place, parts) if path.is_file()}, key=str)
+    paths = matching_paths(place, parts, skip=_refuse_absent)
+    return sorted({path for path in paths if is_regular_file(path)}, key=str)
+
+
+def is_regular_file(path: Path) -> bool:
+    """Whether a listed path is a file. It is false for a folder.
+
+    Raises Refused for a link whose target does not exist, and for an entry that is neither. Raises Failed if
+    the entry is gone, and OSError if it cannot be accessed.
+    """
+    mode = _mode_of(path)
+    if mode is None:
+        raise _absence_of(path)
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Refused(
+            "not-found",
+            f"{path} is neither a file nor a folder.",
+            "Nothing was written; move it away, or use a glob that does not match it.",
+        )
+    return stat.S_ISREG(mode)
+
+
+def _mode_of(path: Path) -> int | None:
+    """The mode of the file or folder that a path leads to, or None if it leads to nothing."""
+    try:
+        return path.stat().st_mode
+    except OSError as stop:
+        if stop.errno not in _ABSENT:
+            raise
+        return None
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(_mode_of(path) or 0)
+
+
+def _refuse_absent(path: Path) -> None:
+    """Raise an error for a listed path that leads to nothing."""
+    if _mode_of(path) is None:
+        raise _absence_of(path)
+
+
+def _absence_of(path: Path) -> BackstoryError:
+    if not path.is_symlink():
+        return source_changed(path.name)
+    return Refused(
+        "not-found",
+        f"{path} is a link, and its target does not exist.",
+        "Nothing was written; restore the target, or remove the link.",
+    )
+
+
+def _ignore(_: Path) -> None:
+    """Do nothing about a path that is not a folder."""
 
 
 def matching_paths(
@@ -32,45 +96,66 @@ def matching_paths(
     parts: Sequence[str],
     known: AbstractSet[Path] = frozenset(),
     resolve: Resolve = Path.resolve,
+    skip: Skip = _ignore,
 ) -> Iterator[Path]:
     """The paths below a folder that match the parts of a pattern.
 
     A folder is entered by its own path, or else by the first path that leads to it, and by its paths in
     `known`. `resolve` returns the real path of a folder that `**` matches, or raises an error.
+    `skip` gets each path that is not a folder, but has the place of one. Links without a target are among
+    the paths. Raises OSError for a folder that cannot be listed.
     """
     if not parts:
         return
     *folders, last = [*parts, "*"] if parts[-1] == ANY_FOLDERS else parts
     places = [top]
     for part in folders:
-        paths = _below(places, resolve) if part == ANY_FOLDERS else _entries(places, part)
-        places = _once(paths, top, known)
-    yield from _entries(places, last)
+        paths = _below(places, resolve, skip) if part == ANY_FOLDERS else _entries(places, part, top)
+        places = _once(paths, top, known, skip)
+    yield from _entries(places, last, top)
 
 
-def _entries(folders: Iterable[Path], part: str) -> Iterator[Path]:
-    """The entries of folders that match one part of a pattern, sorted in each folder."""
+def _entries(folders: Iterable[Path], part: str, top: Path) -> Iterator[Path]:
+    """The entries of folders that match one part of a pattern, sorted in each folder.
+
+    Only `top` may be missing.
+    """
     for folder in folders:
         try:
             if WILD.search(part):
                 names = sorted(fnmatch.filter((path.name for path in folder.iterdir()), part))
             else:
-                names = [part] if (folder / part).exists() else []
-        except OSError:  # an unreadable folder counts as empty, as in a shell
+                names = [part] if _is_listed(folder / part) else []
+        except OSError as stop:
+            if folder != top or stop.errno not in _ABSENT:
+                raise
             continue
         yield from (folder / name for name in names if part.startswith(".") or not name.startswith("."))
 
 
-def _below(places: Iterable[Path], resolve: Resolve) -> set[Path]:
+def _is_listed(path: Path) -> bool:
+    """Whether a path exists, even as a link without a target."""
+    try:
+        path.lstat()
+    except ValueError:  # a NUL character
+        return False
+    except OSError as stop:
+        if stop.errno not in _ABSENT:
+            raise
+        return False
+    return True
+
+
+def _below(places: Iterable[Path], resolve: Resolve, skip: Skip) -> set[Path]:
     """The given folders and all folders below them."""
     reached: set[Path] = set()
     for place in sorted(places, key=lambda path: len(path.parts)):
         if place not in reached:  # otherwise it was reached from another place
-            reached.update(_folders(place, resolve))
+            reached.update(_folders(place, resolve, skip))
     return reached
 
 
-def _folders(top: Path, resolve: Resolve) -> Iterator[Path]:
+def _folders(top: Path, resolve: Resolve, skip: Skip) -> Iterator[Path]:
     """A folder and the visible folders below it, each once. Linked folders are last."""
     visited: set[Path] = set()
     links = [top]
@@ -78,15 +163,23 @@ def _folders(top: Path, resolve: Resolve) -> Iterator[Path]:
         first = links.pop(0)
         if not first.is_dir() or resolve(first) in visited:
             continue
-        for place, names, _ in os.walk(first):
+        for place, names, others in os.walk(first, onerror=_raise):
             visited.add(Path(place).resolve())
             yield Path(place)
+            for name in others:
+                link = Path(place, name)
+                if link.is_symlink() and not name.startswith(".") and not _is_folder(link):
+                    skip(link)
             visible = sorted(name for name in names if not name.startswith("."))
             names[:] = [name for name in visible if Path(place, name).resolve() not in visited]
             links += [Path(place, name) for name in names if Path(place, name).is_symlink()]
 
 
-def _once(paths: Iterable[Path], top: Path, known: AbstractSet[Path]) -> list[Path]:
+def _raise(stop: OSError) -> NoReturn:
+    raise stop
+
+
+def _once(paths: Iterable[Path], top: Path, known: AbstractSet[Path], skip: Skip) -> list[Path]:
     """One path for each folder, preferably its own path, and its paths in `known`.
 
     With all paths, folders that link to each other could make the number of paths infinite.
@@ -94,8 +187,10 @@ def _once(paths: Iterable[Path], top: Path, known: AbstractSet[Path]) -> list[Pa
     inside = top.resolve()
     by_folder: dict[Path, set[Path]] = {}
     for path in paths:
-        if path.is_dir():
+        if _is_folder(path):
             by_folder.setdefault(path.resolve(), set()).add(path)
+        else:
+            skip(path)
     firsts = (
         min(same, key=lambda path: (inside / path.relative_to(top) != real, path))
         for real, same in by_folder.items()

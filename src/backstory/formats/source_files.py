@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, Literal
 from uuid import uuid4
 
-from backstory.errors import Failed, Refused, UsageError
+from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of
-from backstory.formats.globs import WILD, files_of_pattern
+from backstory.formats.globs import WILD, files_of_pattern, is_regular_file
 from backstory.formats.memory import Bound, bound_of
 
 SHOWN = 20
@@ -117,6 +117,9 @@ _OTHER_ENDINGS: Final = {
     ".orc .avro": "Read the files with Spark, and pass the DataFrame in Python; or write them as Parquet.",
 }
 _SHOWN: Final = 5
+_ICEBERG: Final = "Iceberg"
+# Spark's folder for the files of a job that has not ended.
+_TEMPORARY: Final = "_temporary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,8 @@ def source_files(source: str, format_: FileFormat | None = None, folder: Path = 
     source that exist. Files in a folder are skipped if their names begin with `_` or `.`.
 
     Raises Failed if there is no file. Raises UsageError for an unknown format, for several formats, and for a
-    folder that contains folders.
+    folder that contains folders. Raises Refused for files of a lake table, and for a link whose target does
+    not exist. Raises TryAgain while Spark writes the files.
     """
     paths = _paths(source, folder)
     formats = {path: format_ or _format_of(path) for path in paths}
@@ -190,13 +194,14 @@ def _paths(source: str, folder: Path) -> list[Path]:
         return [path]
     if path.is_dir():
         inside = [entry for entry in sorted(path.iterdir()) if entry.name[0] not in "_."]
+        _refuse_managed(path)
+        paths = [entry for entry in inside if is_regular_file(entry)]
         if within := [entry.name for entry in inside if entry.is_dir()]:
             raise UsageError(
                 "nested-folder",
                 f"The folder {source} contains folders: {', '.join(within[:_SHOWN])}.",
                 _glob_instead(source, path, partitions=any("=" in name for name in within)),
             )
-        paths = [entry for entry in inside if entry.is_file()]
         if not paths:
             raise Failed("not-found", f"The folder {source} has no files.", "Check the path.")
         return paths
@@ -205,7 +210,48 @@ def _paths(source: str, folder: Path) -> list[Path]:
     paths = files_of_pattern(source, folder)
     if not paths:
         raise Failed("not-found", f"No file matches {source}.", "Check the path.")
+    places = {path.parent for path in paths}
+    if _TEMPORARY not in path.parts:  # otherwise the source itself names that folder
+        places |= {above.parent for place in places for above in place.parents if above.name == _TEMPORARY}
+    for place in sorted(places):
+        _refuse_managed(place)
     return paths
+
+
+def _refuse_managed(folder: Path) -> None:
+    """Raise an error if other software decides which files in a folder count.
+
+    For a folder of a partition, this also judges the folders above it, up to the table's own folder.
+    """
+    while True:
+        if (folder / _TEMPORARY).is_dir():
+            raise TryAgain(
+                "source-changed",
+                f"The folder {folder} has the folder `_temporary`: Spark has not finished writing it.",
+                "Wait for the job; if it has failed, repeat it or remove `_temporary`.",
+            )
+        if kind := _table_kind(folder):
+            raise Refused(
+                "unsupported-source",
+                f"The folder {folder} is a table of {kind}; some of its files may have been deleted from it.",
+                "Read it with Spark and pass the DataFrame in Python; for a table of the warehouse, use "
+                "`table:NAME`."
+                if kind == _ICEBERG
+                else "Read it with Spark, and pass the DataFrame in Python.",
+            )
+        if "=" not in folder.name and folder.name != "data":
+            return
+        folder = folder.parent
+
+
+def _table_kind(folder: Path) -> str | None:
+    """The format of the lake table in a folder, or None if the folder has plain files."""
+    if (folder / "_delta_log").is_dir():
+        return "Delta Lake"
+    if (folder / ".hoodie").is_dir():
+        return "Hudi"
+    metadata = (folder / "metadata").glob("*.metadata.json")
+    return _ICEBERG if (folder / "data").is_dir() and any(metadata) else None
 
 
 def _format_of(path: Path) -> FileFormat | None:

@@ -123,8 +123,19 @@ def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[s
 
     A name's leading dot is matched only by an explicit dot. Each file is listed once, even if several links
     lead to it. Its path is the path in `known`, else its own path, else the first path. Raises Refused for a
-    link that leads out of the glob's folder.
+    link that leads out of the glob's folder. Raises Failed for a folder that cannot be listed.
     """
+    try:
+        return _matching_files(folder, pattern, known)
+    except OSError as error:
+        raise Failed(
+            "unreadable-file",
+            f"The glob {pattern} cannot be searched: {error.filename} cannot be accessed: {error.strerror}.",
+            "Check its permissions.",
+        ) from None
+
+
+def _matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
     top = fixed_folders(pattern)
     inside = (folder / top).resolve()
     resolve = partial(_within, inside=inside)

@@ -1,14 +1,17 @@
 """The files of a source, and their common types, without Spark."""
 
+import errno
 import gzip
 import io
+import os
 import zipfile
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.errors import BackstoryError, Refused
+from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.batch_file import stamp_of
 from backstory.formats.file_options import FileOptions
 from backstory.formats.reading import columns_of, open_files
@@ -82,6 +85,113 @@ def test_the_remedy_for_folders_in_a_folder_matches_their_files(tmp_path):
     assert f"'{tmp_path}/**/*.parquet'" in told.value.remedy
     assert "no columns" in told.value.remedy
     assert [file.name for file in source_files(f"{tmp_path}/**/*.parquet").files] == ["a.parquet"]
+
+
+@pytest.mark.parametrize("glob", ["*/*.csv", "**/*.csv", "*/sub/*.csv", "*/sub/d.csv"])
+def test_a_folder_that_cannot_be_listed_is_not_empty(tmp_path, monkeypatch, glob):
+    """Its records would be closed."""
+    for name in ("a.csv", "there/c.csv", "there/sub/d.csv", "away/c.csv", "away/sub/d.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("id\n1\n")
+    assert source_files(glob, folder=tmp_path).files
+
+    def lock(call, locked):
+        def refuse(path, *args, **options):
+            if not isinstance(path, int) and locked(Path(path)):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *args, **options)
+
+        return refuse
+
+    away = tmp_path / "away"
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, lock(getattr(os, name), lambda path: away in (path, path.parent)))
+    for name in ("stat", "lstat"):
+        monkeypatch.setattr(os, name, lock(getattr(os, name), lambda path: away in path.parents))
+    with pytest.raises(PermissionError, match="away"):
+        source_files(glob, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("link", "source"),
+    [
+        ("in/d.csv", "in"),
+        ("in/d.csv", "in/*.csv"),
+        ("in/d.csv", "in/**/*.csv"),
+        ("in/d.csv", "**/d.csv"),
+        ("in/south", "in"),
+        ("in/south", "in/*/*.csv"),
+        ("in/south", "in/**/*.csv"),
+        ("in/south", "*/south/*.csv"),
+        ("in/sub/d.csv", "in/*/*.csv"),
+        ("in/sub/d.csv", "in/*/d.csv"),
+    ],
+)
+@pytest.mark.parametrize("target", ["nowhere", "d.csv"])
+def test_a_link_without_its_target_is_refused(tmp_path, link, source, target):
+    """Its target may be on a share that is not mounted. The records there would be closed."""
+    for name in ("a.csv", "in/a.csv", link):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("id\n1\n")
+    (tmp_path / link).unlink()
+    (tmp_path / link).symlink_to(target)
+    for name in ("in/.hidden.csv", "in/.hidden") if source != "in" else ("in/.hidden.csv", "in/_hidden.csv"):
+        (tmp_path / name).symlink_to("nowhere")
+    with pytest.raises(Refused, match=f"{link} is a link") as told:
+        source_files(source, folder=tmp_path)
+    assert told.value.code == "not-found"
+
+
+@pytest.mark.parametrize("source", ["", "*.csv", "**/*.csv"])
+def test_what_is_neither_a_file_nor_a_folder_is_refused(tmp_path, source):
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    os.mkfifo(tmp_path / "b.csv")
+    with pytest.raises(Refused, match=r"b\.csv is neither") as told:
+        source_files(source, folder=tmp_path)
+    assert told.value.code == "not-found"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "source"),
+    [
+        ("t/_delta_log/0.json", "t/a.parquet", "t"),
+        ("t/_delta_log/0.json", "t/a.parquet", "t/*.parquet"),
+        ("t/_delta_log/0.json", "t/day=1/a.parquet", "t"),
+        ("t/_delta_log/0.json", "t/day=1/a.parquet", "t/**/*.parquet"),
+        ("t/.hoodie/hoodie.properties", "t/day=1/a.parquet", "t/day=1"),
+        ("t/metadata/v1.metadata.json", "t/data/a.parquet", "t"),
+        ("t/metadata/v1.metadata.json", "t/data/a.parquet", "t/data"),
+        ("t/metadata/v1.metadata.json", "t/data/day=1/a.parquet", "t/**/*.parquet"),
+    ],
+)
+def test_files_of_a_lake_table_are_refused(tmp_path, kind, file, source):
+    """Some of its files were deleted from it, and their rows would open again."""
+    for name in (kind, file):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(Refused, match=r"t is a table of") as told:
+        source_files(source, folder=tmp_path)
+    assert (told.value.code, told.value.exit_code) == ("unsupported-source", 3)
+    assert ("`table:NAME`" in told.value.remedy) == ("metadata" in kind)
+    assert named(source_files(file, folder=tmp_path)) == (["a.parquet"], "parquet")
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("a.csv", ""),
+        ("a.csv", "*.csv"),
+        ("d=1/a.csv", "*/*.csv"),
+        ("_temporary/0/task/a.csv", "**/*.csv"),
+    ],
+)
+def test_files_that_spark_still_writes_are_refused_for_now(tmp_path, file, source):
+    for folder in ((tmp_path / file).parent, tmp_path / "_temporary/0"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("id\n1\n")
+    with pytest.raises(TryAgain) as told:
+        source_files(source, folder=tmp_path)
+    assert told.value.code == "source-changed"
 
 
 def test_what_is_packed_is_unpacked(tmp_path):
