@@ -127,12 +127,30 @@ def test_a_late_file_without_a_place_holds_no_newer_one_back(team):
     team.write("a-2024-01-06.csv", rows("Late"))
     team.write("a-2024-01-08.csv", rows("Anja"))
     late = team.run()["a"]
-    assert (late.error.code, "backfill: true" in late.error.remedy) == ("time-backwards", True)
+    assert (late.error.code, late.files) == ("time-backwards", [])
+    assert "`backfill: true` does not help" in late.error.remedy
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id, backfill: true}}")
     settled = team.run()["a"]
     assert (settled.error.code, settled.files) == ("settled", ["a-2024-01-08.csv"])
     assert "Move it out" in settled.error.remedy
     assert team.names_at("a", "2024-01-09") == ["Anja"]
+
+
+def test_files_with_one_time_are_refused_before_the_first_of_them(team):
+    """Each is no full copy of its time. Earlier times are delivered, and files of one content too."""
+    for name, text in (("1/all", rows("Ann", "Bob")), ("2/north", rows("Ann")), ("2/south", rows("Bob"))):
+        team.write(f"2024-01-0{name}.csv", text)
+    entry = "{source: '{at:%Y-%m-%d}/*.csv', key: id, restate: true}"
+    team.declare(f"tables: {{s.a: {entry}}}")
+    refused = team.run()["a"]
+    assert (refused.error.code, refused.files) == ("same-instant", ["2024-01-01/all.csv"])
+    assert refused.error.message.startswith("2024-01-02/north.csv, 2024-01-02/south.csv: ")
+    assert "combine them into one file" in refused.error.remedy
+    assert team.names_at("a") == ["Ann", "Bob"]
+    team.write("2024-01-02/south.csv", rows("Ann"))
+    assert team.run()["a"].files == ["2024-01-02/north.csv", "2024-01-02/south.csv"]
+    team.write("2024-01-02/south.csv", rows("Anna"))  # it replaces a delivered file
+    assert (team.run()["a"].status, team.names_at("a")) == ("changed", ["Anna"])
 
 
 def test_changes_in_files_are_applied_once_in_whatever_order_they_come(team):

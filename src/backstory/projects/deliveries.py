@@ -23,10 +23,11 @@ from backstory.doors.odf.polling import IngestRequest
 from backstory.doors.odf.registry import is_file
 from backstory.engine.deliver import ARCHIVED
 from backstory.engine.run_context import RunNotes, take_notes, with_remark
-from backstory.errors import BackstoryError, Failed, TryAgain
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.model.instant import iso
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration
-from backstory.projects.files import FileCopy, copies, fill_in, new_copies
+from backstory.projects.files import FileCopy, copies, copies_of_time, fill_in, new_copies
 from backstory.projects.log import RunReceipt, Status, status_of
 from backstory.projects.options import RunRequest
 from backstory.settings import Rights
@@ -106,10 +107,12 @@ def _deliver(
         mark = copy.whole_mark()
         notes.files.append(mark)
         try:
+            _refuse_shared_time(store, declared, terms, copy, files)
             receipts.append(_deliver_one(store, declared, terms, notes, str(copy.path), copy))
         except BackstoryError as stop:
             notes.files.remove(mark)
-            error = error or _with_file(_with_next_step(stop) if copy.at else stop, copy, len(receipts))
+            if error is None:
+                error = _with_file(_with_next_step(stop, store, declared, copy), copy, len(receipts))
             if copy.at and stop.code == SETTLED:  # it is refused forever: newer files do not wait for it
                 continue
             break
@@ -133,8 +136,45 @@ def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryE
     return error.reword(message, remedy)
 
 
-def _with_next_step(error: BackstoryError) -> BackstoryError:
+def _refuse_shared_time(
+    store: IcebergStore, declared: Declaration, terms: RunTerms, copy: FileCopy, files: Sequence[FileCopy]
+) -> None:
+    """Refuse new files that have one time but different content.
+
+    Each would be taken for the full copy of that time, and would close the records of the others. If the time
+    is settled, the error is the delivery's own, so that newer files do not wait.
+    """
+    if copy.at is None or declared.options.get("deletes") == "ignore":
+        return
+    names = [json.loads(each.mark)[0] for each in copies_of_time(copy, files)]
+    if len(names) < 2:  # noqa: PLR2004 - one file
+        return
+    try:
+        planned = replace(terms, request=evolve(terms.request, dry_run=True))
+        _deliver_one(store, declared, planned, RunNotes(""), str(copy.path), copy)
+    except BackstoryError as stop:
+        if stop.code == SETTLED:
+            raise
+    raise Refused(
+        "same-instant",
+        f"{', '.join(names)}: these files have one time, {iso(copy.at)}, but different content.",
+        "Nothing of these files was written. One time has one copy: combine them into one file, or move all "
+        "but one out of the source's pattern.",
+    )
+
+
+def _with_next_step(
+    error: BackstoryError, store: IcebergStore, declared: Declaration, copy: FileCopy
+) -> BackstoryError:
     """The error of a late file, with a remedy that lets the next run continue."""
+    if copy.at is None:
+        return error
+    if error.code == BACKWARDS and not _has_place(store, declared, copy.at):
+        return error.reword(
+            remedy="Nothing of this file was written, and newer files wait for it. The table does not "
+            "remember its copies, so `backfill: true` does not help. Move this file out of the source's "
+            "pattern to leave it out. To take it, rewind the newer copies, then deliver their files again."
+        )
     remedies = {
         SETTLED: "Nothing of this file was written, and newer files are taken anyway. Move it out of "
         "the source's pattern to leave it out.",
@@ -142,6 +182,14 @@ def _with_next_step(error: BackstoryError) -> BackstoryError:
         "to take it, or move it out of the source's pattern to leave it out.",
     }
     return error.reword(remedy=remedies.get(error.code))
+
+
+def _has_place(store: IcebergStore, declared: Declaration, at: datetime) -> bool:
+    """Whether a table without memory takes a late copy with `backfill: true`."""
+    stored = load(store, table_name(declared.name))
+    ends = None if stored is None else StoredInstants(store, stored).ends()
+    is_partial = declared.options.get("deletes") == "ignore"
+    return not is_partial and (ends is None or not ends[0] <= at <= ends[1])
 
 
 def _deliver_one(

@@ -152,6 +152,12 @@ def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy
     return new
 
 
+def copies_of_time(copy: FileCopy, files: Sequence[FileCopy]) -> list[FileCopy]:
+    """The copies that have the time of this one. It is the only one if all have the same content."""
+    sharing = [each for each in files if each.at == copy.at]
+    return sharing if len(sharing) > 1 and len({digest_of(each.path) for each in sharing}) > 1 else [copy]
+
+
 def digest_of(path: Path) -> str:
     """A digest of a file's content."""
     try:
