@@ -19,6 +19,7 @@ from backstory.stores.iceberg import maintenance
 from backstory.stores.iceberg.create import drop
 from backstory.stores.tables import existing
 from backstory.table import Table
+from backstory.warehouse import Warehouse
 
 ANNA, BERT = "anna-smith", "bert-jones"
 LIVE = """'backstory.layout' = 'fivetran-live', 'backstory.key' = '["id"]'"""
@@ -170,6 +171,17 @@ def test_no_table_in_or_over_another_forgets(store):
     renamed.sql(f"ALTER TABLE {{0}} RENAME TO {renamed.name}_backup")
     anew = Place(store, "snap", schema=renamed.name.schema, more=f"LOCATION '{folder}'")
     assert refused(anew.insert((ANNA, "new")), "shared-folder").keys == [f"{renamed.name}_backup"]
+
+
+def test_a_line_break_and_a_tab_in_a_name_are_part_of_it(store, tmp_path):
+    """Neither a table with such a name nor its neighbours stop an erasure."""
+    warehouse, schema = Warehouse(store, embedded=False), f"stored_{uuid4().hex[:8]}"
+    (tmp_path / "a.csv").write_text(f"id,v\n{ANNA},a\n2,b\n")
+    for name in (f"{schema}.plain", f"{schema}.a\nb\tc"):
+        warehouse.snapshot(tmp_path / "a.csv", into=name, key="id", at="2026-01-01")
+    for name in (f"{schema}.plain", f"{schema}.a\nb\tc"):
+        assert warehouse.table(name).forget(ANNA, apply=True).applied
+        assert warehouse.table(name).current().count() == 1
 
 
 def test_who_reads_the_files_of_a_table_keeps_it_from_forgetting(store):

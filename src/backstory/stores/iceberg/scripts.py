@@ -1,10 +1,10 @@
 """Loops, in Java, over the files of a table. A call from Python for each file would take too long.
 
-Each script is called once for many files and returns lines of text.
+Each script is called once for many files and returns text.
 """
 
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,16 +27,17 @@ try {{
 }} finally {{ tasks.close(); }}
 return byLocation;
 """
-# Appends the line of a file: `sign` records whether it was added or removed. `FileLine` has the fields.
+# Appends the record of a file: `sign` records whether it was added or removed. `FileLine` has the fields.
 _TELL: Final = f"""
   boolean rows = file.content() == {ICEBERG}.FileContent.DATA;
   {ICEBERG}.DeleteFile deletes = rows ? null : ({ICEBERG}.DeleteFile) (Object) file;
-  text.append(sign).append('\\t').append(file.content()).append('\\t').append(file.format()).append('\\t')
-    .append(file.recordCount()).append('\\t').append(file.fileSizeInBytes()).append('\\t')
-    .append(rows || deletes.contentOffset() == null ? "0" : deletes.contentOffset().toString()).append('\\t')
+  text.append(sign).append('\\000').append(file.content()).append('\\000').append(file.format()).append('\\000')
+    .append(file.recordCount()).append('\\000').append(file.fileSizeInBytes()).append('\\000')
+    .append(rows || deletes.contentOffset() == null ? "0" : deletes.contentOffset().toString())
+    .append('\\000')
     .append(rows || deletes.contentSizeInBytes() == null ? "0" : deletes.contentSizeInBytes().toString())
-    .append('\\t').append(rows || deletes.referencedDataFile() == null ? "" : deletes.referencedDataFile())
-    .append('\\t').append(file.location()).append('\\n');
+    .append('\\000').append(rows || deletes.referencedDataFile() == null ? "" : deletes.referencedDataFile())
+    .append('\\000').append(file.location()).append('\\000');
   if (rows) files.put(file.location(), file);
 """
 _COMMIT: Final = f"""
@@ -181,10 +182,15 @@ def _java_set(jvm: Any, values: Iterable[object]) -> Any:
     return java_set
 
 
+def _records(text: str, width: int) -> Iterator[tuple[str, ...]]:
+    """The records of a script's text. Each of their fields ends with NUL, which no name or path contains."""
+    fields = iter(text.split("\0")[:-1])
+    return zip(*[fields] * width, strict=True)
+
+
 def _file_lines(text: str) -> list[FileLine]:
     files = []
-    for line in text.split("\n")[:-1]:
-        sign, content, format_, *numbers, hidden, location = line.split("\t")
+    for sign, content, format_, *numbers, hidden, location in _records(text, 9):
         count, size, offset, length = map(int, numbers)
         files.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location))
     return files
@@ -199,10 +205,10 @@ StringBuilder text = new StringBuilder();
 java.util.Set seen = new java.util.HashSet();
 java.util.List all = new java.util.ArrayList();
 all.add(now);
-text.append("METADATA\\t\\t\\t\\t0\\t").append(now.metadataFileLocation()).append('\\n');
+text.append("METADATA\\000\\000\\000\\0000\\000").append(now.metadataFileLocation()).append('\\000');
 for (java.util.Iterator each = now.previousFiles().iterator(); former.booleanValue() && each.hasNext();) {{
   String place = (({ICEBERG}.TableMetadata.MetadataLogEntry) each.next()).file();
-  text.append("METADATA\\t\\t\\tpast\\t0\\t").append(place).append('\\n');
+  text.append("METADATA\\000\\000\\000past\\0000\\000").append(place).append('\\000');
   if (!io.newInputFile(place).exists()) continue;
   try {{
     {ICEBERG}.TableMetadata then = {ICEBERG}.TableMetadataParser.read(io, place);
@@ -212,25 +218,25 @@ for (java.util.Iterator each = now.previousFiles().iterator(); former.booleanVal
 for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
   {ICEBERG}.TableMetadata metadata = ({ICEBERG}.TableMetadata) times.next();
   boolean past = metadata != now;
-  String when = past ? "past\\t0\\t" : "\\t0\\t";
+  String when = past ? "past\\0000\\000" : "\\0000\\000";
   for (java.util.Iterator each = metadata.statisticsFiles().iterator(); each.hasNext();)
-    text.append("STATISTICS\\t\\t\\t").append(when)
-      .append((({ICEBERG}.StatisticsFile) each.next()).path()).append('\\n');
+    text.append("STATISTICS\\000\\000\\000").append(when)
+      .append((({ICEBERG}.StatisticsFile) each.next()).path()).append('\\000');
   for (java.util.Iterator each = metadata.partitionStatisticsFiles().iterator(); each.hasNext();)
-    text.append("STATISTICS\\t\\t\\t").append(when)
-      .append((({ICEBERG}.PartitionStatisticsFile) each.next()).path()).append('\\n');
+    text.append("STATISTICS\\000\\000\\000").append(when)
+      .append((({ICEBERG}.PartitionStatisticsFile) each.next()).path()).append('\\000');
   for (java.util.Iterator each = metadata.snapshots().iterator(); each.hasNext();) {{
     {ICEBERG}.Snapshot snapshot = ({ICEBERG}.Snapshot) each.next();
     String list = snapshot.manifestListLocation();
     if (list != null) {{
       if (!seen.add(list)) continue;
-      text.append("METADATA\\t\\t\\t").append(when).append(list).append('\\n');
+      text.append("METADATA\\000\\000\\000").append(when).append(list).append('\\000');
       if (past && !io.newInputFile(list).exists()) continue;
     }}
     for (java.util.Iterator more = snapshot.allManifests(io).iterator(); more.hasNext();) {{
       {ICEBERG}.ManifestFile manifest = ({ICEBERG}.ManifestFile) more.next();
       if (!seen.add(manifest.path())) continue;
-      text.append("METADATA\\t\\t\\t").append(when).append(manifest.path()).append('\\n');
+      text.append("METADATA\\000\\000\\000").append(when).append(manifest.path()).append('\\000');
       if (past && !io.newInputFile(manifest.path()).exists()) continue;
       {ICEBERG}.io.CloseableIterable rows = manifest.content() == {ICEBERG}.ManifestContent.DATA
         ? ({ICEBERG}.io.CloseableIterable) {ICEBERG}.ManifestFiles.read(manifest, io, metadata.specsById())
@@ -240,10 +246,10 @@ for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
         for (java.util.Iterator entries = rows.iterator(); entries.hasNext();) {{
           {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) entries.next();
           if (!seen.add(file.location())) continue;
-          text.append(file.content()).append('\\t').append(file.format()).append('\\t')
-            .append(file.keyMetadata() == null ? "" : "secret").append('\\t')
-            .append(past ? "past" : "").append('\\t').append(file.fileSizeInBytes()).append('\\t')
-            .append(file.location()).append('\\n');
+          text.append(file.content()).append('\\000').append(file.format()).append('\\000')
+            .append(file.keyMetadata() == null ? "" : "secret").append('\\000')
+            .append(past ? "past" : "").append('\\000').append(file.fileSizeInBytes()).append('\\000')
+            .append(file.location()).append('\\000');
           if (file.content() == {ICEBERG}.FileContent.DATA)
             files.put(file.location(), file.copyWithoutStats());
         }}
@@ -258,29 +264,29 @@ for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
       for (java.util.Iterator entries = removed[kind].iterator(); entries.hasNext();) {{
         {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) entries.next();
         if (!seen.add(file.location())) continue;
-        text.append(file.content()).append('\\t').append(file.format()).append('\\t')
-          .append(file.keyMetadata() == null ? "" : "secret").append("\\tpast\\t")
-          .append(file.fileSizeInBytes()).append('\\t').append(file.location()).append('\\n');
+        text.append(file.content()).append('\\000').append(file.format()).append('\\000')
+          .append(file.keyMetadata() == null ? "" : "secret").append("\\000past\\000")
+          .append(file.fileSizeInBytes()).append('\\000').append(file.location()).append('\\000');
         if (kind == 0) files.put(file.location(), file.copyWithoutStats());
       }}
   }}
 }}
 return text.toString();
 """
-# Returns a line for each folder or file of another table or view.
+# Returns a record for each folder or file of another table or view.
 _NEIGHBOURS: Final = f"""
 StringBuilder text = new StringBuilder();
 java.util.LinkedList waiting = new java.util.LinkedList();
 if (catalog instanceof {ICEBERG}.catalog.SupportsNamespaces)
   waiting.addAll((({ICEBERG}.catalog.SupportsNamespaces) catalog).listNamespaces());
-else text.append("BLIND\\t\\t\\n");
+else text.append("BLIND\\000\\000\\000");
 while (!waiting.isEmpty()) {{
   {ICEBERG}.catalog.Namespace schema = ({ICEBERG}.catalog.Namespace) waiting.removeFirst();
   try {{ waiting.addAll((({ICEBERG}.catalog.SupportsNamespaces) catalog).listNamespaces(schema)); }}
-  catch (RuntimeException closed) {{ text.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  catch (RuntimeException closed) {{ text.append("BLIND\\000").append(schema).append("\\000\\000"); }}
   java.util.List names = new java.util.ArrayList();
   try {{ names.addAll((({ICEBERG}.catalog.Catalog) catalog).listTables(schema)); }}
-  catch (RuntimeException closed) {{ text.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  catch (RuntimeException closed) {{ text.append("BLIND\\000").append(schema).append("\\000\\000"); }}
   for (java.util.Iterator each = names.iterator(); each.hasNext();) {{
     {ICEBERG}.catalog.TableIdentifier name = ({ICEBERG}.catalog.TableIdentifier) each.next();
     if (name.equals(own)) continue;
@@ -318,22 +324,22 @@ while (!waiting.isEmpty()) {{
         }}
       }}
     }} catch (RuntimeException unreadable) {{
-      text.append("BLIND\\t").append(name).append("\\t\\n");
+      text.append("BLIND\\000").append(name).append("\\000\\000");
     }}
     for (java.util.Iterator more = places.iterator(); more.hasNext();)
-      text.append("FOLDER\\t").append(name).append('\\t').append(more.next()).append('\\n');
+      text.append("FOLDER\\000").append(name).append('\\000').append(more.next()).append('\\000');
     for (java.util.Iterator more = within.iterator(); more.hasNext();)
-      text.append("FILES\\t").append(name).append('\\t').append(more.next()).append('\\n');
+      text.append("FILES\\000").append(name).append('\\000').append(more.next()).append('\\000');
   }}
   if (!(catalog instanceof {ICEBERG}.catalog.ViewCatalog)) continue;
   try {{
     for (java.util.Iterator each = (({ICEBERG}.catalog.ViewCatalog) catalog).listViews(schema).iterator();
         each.hasNext();) {{
       {ICEBERG}.catalog.TableIdentifier name = ({ICEBERG}.catalog.TableIdentifier) each.next();
-      text.append("FOLDER\\t").append(name).append('\\t')
-        .append((({ICEBERG}.catalog.ViewCatalog) catalog).loadView(name).location()).append('\\n');
+      text.append("FOLDER\\000").append(name).append('\\000')
+        .append((({ICEBERG}.catalog.ViewCatalog) catalog).loadView(name).location()).append('\\000');
     }}
-  }} catch (RuntimeException closed) {{ text.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  }} catch (RuntimeException closed) {{ text.append("BLIND\\000").append(schema).append("\\000\\000"); }}
 }}
 return text.toString();
 """
@@ -381,10 +387,9 @@ def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) 
     """
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "former": "java.lang.Boolean"}
     text: str = script(jvm, _NAMED, "java.lang.String", **types)(table, files, former)
-    parts = (line.split("\t", 5) for line in text.split("\n")[:-1])
     return [
         NamedFile(kind, format_, bool(secret), bool(past), int(size), place)
-        for kind, format_, secret, past, size, place in parts
+        for kind, format_, secret, past, size, place in _records(text, 6)
     ]
 
 
@@ -396,7 +401,7 @@ def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> l
         "files": "java.util.Set",
     }
     text: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, _java_set(jvm, files))
-    return [Neighbour(*line.split("\t", 2)) for line in text.split("\n")[:-1]]
+    return [Neighbour(*fields) for fields in _records(text, 3)]
 
 
 def commit_expiry(jvm: Any, expiring: Any) -> list[str]:
@@ -409,11 +414,9 @@ def commit_expiry(jvm: Any, expiring: Any) -> list[str]:
 # they hide rows of all older files.
 _VECTORS: Final = f"""
 java.util.Map marked = new java.util.HashMap();
-String[] lines = text.split("\\n");
-for (int place = 0; place < lines.length; place++) {{
-  String[] parts = lines[place].split("\\t", 3);
-  marked.put(parts[2], parts);
-}}
+String[] fields = text.split("\\000");
+for (int place = 0; place < fields.length; place += 3)
+  marked.put(fields[place + 2], new String[] {{ fields[place], fields[place + 1] }});
 final java.util.Map previous = new java.util.HashMap();
 final {ICEBERG}.io.FileIO io = table.io();
 java.util.function.Function opened = new java.util.function.Function() {{
@@ -466,6 +469,6 @@ def write_vectors(jvm: Any, table: Any, vectors: Mapping[str, tuple[int, bytes]]
     `vectors` has the number of positions and the vector's bytes for each data file. Returns None if a data
     file no longer exists.
     """
-    lines = (f"{count}\t{b64encode(content).decode()}\t{file}" for file, (count, content) in vectors.items())
+    fields = (f"{count}\0{b64encode(content).decode()}\0{file}" for file, (count, content) in vectors.items())
     types = {"table": f"{ICEBERG}.Table", "text": "java.lang.String"}
-    return script(jvm, _VECTORS, "java.lang.Object", **types)(table, "\n".join(lines))
+    return script(jvm, _VECTORS, "java.lang.Object", **types)(table, "\0".join(fields))
