@@ -3,7 +3,12 @@
 import pytest
 from pyspark.sql import types as t
 
-from backstory.doors.native.evolution import delivered_columns, evolve_shape, new_table
+from backstory.doors.native.evolution import (
+    delivered_columns,
+    evolve_shape,
+    new_table,
+    refuse_lacking_key,
+)
 from backstory.doors.native.options import SnapshotRequest
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
@@ -271,3 +276,12 @@ def test_a_type_that_holds_all_values_of_both_is_named_alone():
     with pytest.raises(BackstoryError) as told:
         after("k int, v int, w string, x decimal(10,2)", "k int, v decimal(10,2), w int, x double")
     assert "for types that hold both" in told.value.remedy
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_delivery_that_names_no_columns_is_refused_without_a_dead_end(kept):
+    """An empty file of JSON names no columns, to which a remedy could refer."""
+    with pytest.raises(BackstoryError) as told:
+        refuse_lacking_key(["id"], [], kept=kept)
+    assert told.value.code == "missing-column"
+    assert told.value.remedy.endswith("or a CSV file with only a header if there are no rows.")
