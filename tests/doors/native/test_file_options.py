@@ -189,6 +189,15 @@ def test_a_feed_whose_table_may_keep_an_envelope_or_drop_columns_is_not_refused_
     assert ahead("k,k\n1,2\n", of=ApplyRequest).code == "repeated-column"
 
 
+def test_a_later_feed_may_drop_reserved_columns_too(store, tmp_path):
+    """An export is a feed whose own columns are dropped, in every delivery."""
+    warehouse, path = Warehouse(store, embedded=False), tmp_path / "out.csv"
+    options = {"key": "id", "sequence_by": "valid_from", "drop": ["valid_from", "valid_to"]}
+    for number, more in enumerate([options, options, {}], 1):
+        path.write_text(f"id,v,valid_from,valid_to\n{number},a,2026-01-01,\n")
+        assert warehouse.apply(path, into="file_options.dropped", **more).counts["began"] == 1
+
+
 @pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_an_array_is_recognized_in_its_encoding(ahead, tmp_path, codec, indent):

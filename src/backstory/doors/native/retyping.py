@@ -70,11 +70,12 @@ def cast_frame(rows: DataFrame, types: Mapping[str, ColumnType]) -> DataFrame:
 
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
     """The source with FLOAT columns as DOUBLE if the table has DOUBLE, without changing displayed numbers."""
-    columns, _ = delivered_columns(source.fields)
     types = {rename.get(col.name, col.name): col.type for col in stored.columns}
-    float_, double = ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE)
-    wider = [col.name for col in columns if col.type == float_ and types.get(col.name) == double]
-    return with_types(source, dict.fromkeys(wider, double))
+    double = ColumnType(Kind.DOUBLE)
+    floats = [field.name for field in source.fields if field.dataType.typeName() == "float"]
+    wider = [name for name in floats if types.get(name) == double]
+    # A feed may drop columns whose names are reserved, so the names are not checked here.
+    return with_types(source, dict.fromkeys(wider, double)) if wider else source
 
 
 def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) -> Iterator[pa.Table]:
