@@ -488,20 +488,6 @@ def test_stored_options_do_not_lapse_by_the_case_of_a_column(fed, options, named
     assert fed.lives == ["k: a[10,20)"]
 
 
-@pytest.mark.parametrize("name", ["op", "OP"])
-def test_a_copy_adds_no_column_that_feeds_drop(fed, name):
-    """V49: A feed with another `drop=` allows the column again."""
-    fed.apply("k: a@10")
-    rows = pa.table({"k": ["k"], "v": ["a"], name: ["x"]})
-    with pytest.raises(Refused, match=f"has column {name}, but the table's `drop=` names op") as stop:
-        fed.warehouse.snapshot(rows, into=fed.name, at=day(20))
-    assert (stop.value.code, stop.value.keys, fed.commits) == ("settings-changed", [name], 1)
-    fed.apply("k: b@15", drop=["seq"], apply_as_deletes="false", apply_as_truncates="false")
-    if name == "op":
-        fed.warehouse.snapshot(rows, into=fed.name, at=day(20))
-        assert fed.warehouse.table(fed.name).current().toArrow()["op"].to_pylist() == ["x"]
-
-
 def test_a_literal_is_a_condition(fed):
     """`false` is no name of a column, although it has the form of one."""
     fed.warehouse.apply(events("k: a@10"), into=fed.name, **{**FEED, "apply_as_deletes": "false"})

@@ -22,11 +22,7 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.feeds.agreement import (
-    refuse_dropped_columns,
-    refuse_retyped_order,
-    renamed_options,
-)
+from backstory.doors.native.feeds.agreement import refuse_retyped_order, renamed_options
 from backstory.doors.native.instants import MICROSECOND, refuse_changed_scopes
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
@@ -137,7 +133,6 @@ def _agree_on_rows(
         shape = evolve_shape(table.shape, columns, empty, request, valueless, withdrawn)
         refuse_changed_scopes(store, table, shape)
         refuse_retyped_order(table.properties, shape)
-        refuse_dropped_columns(table.properties, shape)
         stored = stored_settings(table.properties).rename_columns(shape.renamed)
     settings = agree_settings(stored, request)
     refuse_unknown(settings, [col.name for col in shape.shape.user_columns], shape.shape.key)

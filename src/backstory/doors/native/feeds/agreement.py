@@ -496,19 +496,6 @@ def refuse_retyped_order(properties: Mapping[str, str], evolved: EvolvedShape) -
             )
 
 
-def refuse_dropped_columns(properties: Mapping[str, str], evolved: EvolvedShape) -> None:
-    """Raise Refused if a copy adds a column that the table's feeds drop, in any case of its name."""
-    dropped = json.loads(properties.get(FEED, "{}")).get("drop") or ()
-    for column in sorted(evolved.added):
-        if (name := column if column in dropped else other_spelling(column, dropped)) is not None:
-            raise Refused(
-                "settings-changed",
-                f"The copy has column {column}, but the table's `drop=` names {name}, so it is not stored.",
-                f"Nothing was written; omit {column} from the copy, or first give a feed another `drop=`.",
-                [column],
-            )
-
-
 def _renamed_option(name: str, value: Any, names: Mapping[str, str]) -> Any:
     if name in CONDITIONS:
         return rename_in_text(value, names)
