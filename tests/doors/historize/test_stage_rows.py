@@ -322,7 +322,7 @@ def test_an_archive_is_refused_with_the_step_that_helps(tmp_path, name, pack, pr
     """H7: A stage file is CSV or Parquet as it is, so the remedy for an archive is to unpack it."""
     (tmp_path / name).write_bytes(pack(b"k,a\n1,x\n"))
     told = refusal(rows, tmp_path, "k* a", name)
-    assert told.message == f"{name} cannot be read: it is packed by {program}."
+    assert told.message == f"The stage input {name} is packed by {program}."
     assert "unpack the file" in told.remedy
 
 

@@ -214,7 +214,7 @@ def _refuse_packed(file: BatchFile) -> None:
         if start.startswith(mark):
             raise Refused(
                 "unreadable-file",
-                f"{file.name} cannot be read: it is packed by {program}.",
+                f"The stage input {file.name} is packed by {program}.",
                 "Nothing was written; unpack the file, and name the unpacked one in `input`.",
             )
 
