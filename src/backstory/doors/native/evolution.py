@@ -137,15 +137,20 @@ def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool
     if lacking := [name for name in key if name not in names]:
         lacking_words = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
         if not names:
-            remedy = "Deliver rows with these columns, or a CSV file with only a header if there are no rows."
-        elif kept:
-            remedy = (
-                f"Add them to the delivery, or name their new columns with `rename=`: {', '.join(names)}."
+            raise UsageError(
+                "missing-column",
+                f"Key {lacking_words} missing from the delivery, which names no columns.",
+                "Deliver rows with these columns, or a CSV file with only a header if there are no rows.",
+                lacking,
             )
-        else:
-            remedy = f"{spelling_hint(lacking, names)}Use its columns for `key=`: {', '.join(names)}."
-        message = f"Key {lacking_words} missing from the delivery."
-        raise UsageError("missing-column", message, remedy, lacking)
+        raise UsageError(
+            "missing-column",
+            f"Key {lacking_words} missing from the delivery.",
+            f"Add them to the delivery, or name their new columns with `rename=`: {', '.join(names)}."
+            if kept
+            else f"{spelling_hint(lacking, names)}Use its columns for `key=`: {', '.join(names)}.",
+            lacking,
+        )
 
 
 def _alike_error(what: str, names: Sequence[str]) -> Refused:
