@@ -129,8 +129,6 @@ def read_project(path: str | Path | None = None, words: Sequence[str] = ()) -> P
     """
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
-    for part in ("groups", "tables"):
-        document.at(part).require_names()
     project = project_of(file, document, validate(Histories, document))
     if not project.patterns:
         select(project, upstream_of(project), words)
@@ -139,6 +137,8 @@ def read_project(path: str | Path | None = None, words: Sequence[str] = ()) -> P
 
 def project_of(file: Path, document: Document, entries: Histories) -> Project:
     """The project, made from the document and the entries of its file."""
+    for part in ("groups", "tables"):
+        document.at(part).require_names()
     declarations = tuple(_declarations(entries, document, file.parent))
     patterns = tuple(
         _declare_pattern(name, entry, entries, document.at("tables", name))
