@@ -143,7 +143,7 @@ class Day:
 
 
 def calendar(table: TableMetadata) -> list[list[Day | None]]:
-    """The last year of commits in weeks, which begin on Mondays. Days outside the year are None."""
+    """The last year of commits in weeks, which begin on Mondays, with None for days outside the year."""
     by_day: dict[date, list[CommitMetadata]] = {}
     for commit in table.commits:
         by_day.setdefault(commit.committed_at.astimezone(UTC).date(), []).append(commit)

@@ -107,7 +107,7 @@ def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
 def _rows_then(
     terms: RewindTerms, rows: pa.Table, live: np.ndarray, wanted: np.ndarray, fact: np.ndarray
 ) -> np.ndarray:
-    """For each live row, the index of an equal wanted row of the same fact (V9), or -1 if there is none."""
+    """For each live row, the index of an equal wanted row of the same fact (V9), or -1 without one."""
     by = [*terms.key, VALID_FROM]
     (codes,), _ = key_codes([keys_by_value(rows, by)], by)
     mine, theirs = np.flatnonzero(live), np.flatnonzero(wanted)

@@ -126,7 +126,7 @@ class FillFlag:
 class ToHistory:
     """Turn a live or soft-delete table into a history table (6.8).
 
-    Live rows start at the newest sync time in the table, or `now` if there is none.
+    Live rows start at the newest sync time in the table, or at `now` if no row has one.
     """
 
     into: Shape

@@ -340,7 +340,7 @@ class _Outcome:
         return PartPlan({REMOVED: removed, ADDED: added}, counts)
 
     def _twins(self) -> np.ndarray:
-        """For each final version, the stored row with the same key and start, or -1 if there is none."""
+        """For each final version, the stored row with the same key and start, or -1 without one."""
         before = self.before
         codes, count = pair_codes(before.code, before.start)
         stored = last_of(codes[before.kind == STORED], count)

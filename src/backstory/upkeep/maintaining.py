@@ -338,7 +338,8 @@ def maintain(
     done = replace(
         done, files=compaction.files, files_after=compaction.files_after, bytes_rewritten=compaction.bytes
     )
-    expiry = plan_expiry(store, stored := existing(store, name), needed(store, stored))
+    stored = existing(store, name)
+    expiry = plan_expiry(store, stored, needed(store, stored))
     if expiry is None:
         return done
     done = replace(done, snapshots_expired=expiry.snapshots, cursors_dropped=list(expiry.cursors))

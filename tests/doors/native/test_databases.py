@@ -338,7 +338,9 @@ def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
     assert (row["l"], list(row["m"].values()), row["u"]) == ([Decimal(2**70)], [Decimal(2**70)], "1")
     parts = ("{}", "[{}, NULL]", "[{}]::TIMESTAMP_NS[1]", "MAP([1], [{{'x': [{}]}}])", "row(1, {})")
     of_times = [(part.format("ns"), "nanoseconds") for part in parts]
-    for value, why in (*of_times, ("d", "infinite"), ("h", "beyond 38 digits"), ("[h]", "beyond 38 digits")):
+    variants = [(value, "of type VARIANT") for value in ("d::VARIANT", "[d::VARIANT]")]
+    numbers = [(value, "beyond 38 digits") for value in ("h", "[h]")]
+    for value, why in (*of_times, ("d", "infinite"), *numbers, *variants):
         with pytest.raises(Refused, match=why) as refused:
             copy(lake, f"duckdb://{file}", query=f"SELECT id, {value} AS v FROM odd")
         assert refused.value.keys == ["v"]

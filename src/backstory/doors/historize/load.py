@@ -267,9 +267,9 @@ class Load(SqlNames):
     def _key(self, parts: Mapping[str, str]) -> str:
         """SQL for the key made from these canonical strings, in the order of their names."""
         layer, named = schema_of(self.model, self.dataset), []
+        strict = layer.hash_profile == STRICT
         for name, value in sorted(parts.items()):
             label = self.dialect.string_literal(f"{name}{layer.surrogate_key_pair_separator}")
-            strict = layer.hash_profile == STRICT
             text = hashable_text(self.dialect, value, _null_token(layer), escaped=strict)
             named.append(self.dialect.concat_expression([label, text]))
         return joined_hash(self.dialect, [*named, PEPPER], layer.surrogate_key_component_separator)
@@ -530,8 +530,9 @@ StoredColumns = Callable[[str, str], Mapping[str, str] | None]
 
 def find_archive(schema: str, hist: HistState, columns: StoredColumns) -> Archive | None:
     """The archive of a history, which may still have a former name (section 7.5), or None."""
-    found = ((f"{name}{ARCHIVE_SUFFIX}", columns(schema, f"{name}{ARCHIVE_SUFFIX}")) for name in hist.names)
-    return next((Archive(name, frozenset(stored)) for name, stored in found if stored), None)
+    names = (f"{name}{ARCHIVE_SUFFIX}" for name in hist.names)
+    tables = ((name, columns(schema, name)) for name in names)
+    return next((Archive(name, frozenset(stored)) for name, stored in tables if stored), None)
 
 
 def with_archive(load: Load, columns: StoredColumns) -> Load:

@@ -303,9 +303,10 @@ class PlannedHistory:
 def assemble_load(
     work: SparkWork, rows: PlannedRows, loaded: LoadOutcome, newest: datetime | None, began: float
 ) -> tuple[PlannedBase | None, PlannedHistory]:
-    """Assemble the load of base and history from their planned rows. A skipped base is None.
+    """Assemble the load of base and history from their planned rows.
 
-    `loaded` is the load's outcome so far, and `began` is the monotonic time at which planning began.
+    The first is None if the base is skipped. `loaded` is the load's outcome so far, and `began` is the
+    monotonic time at which planning began.
     """
     counts, base = rows.sums.counts, None
     took = round((time.monotonic() - began) * 1000)

@@ -82,12 +82,11 @@ def plan_first_here(
     """Plan a first copy on the driver, which copies the rows from file to file.
 
     At first, only the columns of the key and the scope are read. Returns None if a row is faulty or a key
-    repeats. The full plan then reads all values. Raises Unreadable for values that only Spark converts.
+    repeats. The full plan then reads all values.
     """
     terms, columns = inputs.terms, local[DELIVERED].columns
     if columns is None:
         return None
-    next(iter(local[DELIVERED].rows.tables()), None)  # the commit reads all columns, too late for Spark
     keys = columns([*terms.key, *(name for name, _ in terms.scope or ())])
     sums = PlanSums()
     for part in parts_by_key({DELIVERED: keys}, terms.key, lease):

@@ -448,10 +448,11 @@ def delivered_side(
     *,
     inferred: bool,
 ) -> DeliveredSide:
-    """Convert the rows of a frame to the dataset's columns. `expected` is None before the first rows.
+    """Convert the rows of a frame to the dataset's columns.
 
-    If `inferred` is set, no columns were declared, and columns named like system columns get a leading `_`
-    (D32). Raises Refused, with names and types of columns, for columns that do not fit.
+    Before the first rows, no columns are `expected`. If `inferred` is set, no columns were declared, and
+    columns named like system columns get a leading `_` (D32). Raises Refused, with names and types of
+    columns, for columns that do not fit.
     """
     read_names = frame.columns
     frame = _rename_reserved(frame, source, columns, inferred=inferred)

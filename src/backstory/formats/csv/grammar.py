@@ -98,7 +98,7 @@ def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
 
 
 def last_end(text: bytes, grammar: Grammar) -> int:
-    """The end of the last row that is certainly complete, or 0 if there is none."""
+    """The end of the last row that is certainly complete, or 0 without such a row."""
     end = 0
     try:
         for field in fields(text, grammar):

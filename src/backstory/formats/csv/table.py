@@ -185,7 +185,7 @@ def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
 
 
 def _last(text: bytes, letter: bytes, end: int, places: _Places, inside: bool) -> int:  # noqa: FBT001
-    """The index after the last occurrence of a byte outside quoted values, or 0 if there is none."""
+    """The index after the last occurrence of a byte outside quoted values, or 0 without one."""
     place = text.rfind(letter, 0, end)
     if place < 0 or (int(np.searchsorted(places, place)) + inside) & 1 == 0:
         return place + 1
@@ -268,7 +268,7 @@ class _HeldText:
         return self._parts[0]
 
     def end_with(self, block: bytes) -> int:
-        """Add a block, and return the end of the last complete row, or 0 if there is none. Raises GoesOn."""
+        """Add a block, and return the end of the last complete row, or 0 without one. Raises GoesOn."""
         before, grammar, unseen = self.size, self.grammar, self._unseen
         self._parts, self._unseen = [*self._parts, block], b""
         self.size += len(block)
@@ -452,7 +452,7 @@ class _First(NamedTuple):
 
 
 def _first_row(parts: Iterator[RowBlock], letters: Grammar) -> _First:
-    """The first row that is not an empty line. If all lines are empty, `cells` is None."""
+    """The first row that is not an empty line. It has no `cells` if all lines are empty."""
     piece = RowBlock(b"", 1)
     for piece in parts:
         cells: list[str] = []

@@ -119,7 +119,7 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
 
 
 def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both types, or None if there is none.
+    """The type that holds the values of both types, or None if no type does.
 
     The joint type of two structs has the fields of both.
     """

@@ -26,7 +26,7 @@ _AS: Final[Mapping[str, str]] = {
     "TIMESTAMP_S": "TIMESTAMP",
     "TIMESTAMP_MS": "TIMESTAMP",
     "TIMESTAMP_NS": "TIMESTAMP",
-    **dict.fromkeys(("TIME", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON"), "VARCHAR"),
+    **dict.fromkeys(("TIME", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON", "VARIANT"), "VARCHAR"),
 }
 _NESTED: Final = ("list", "array", "map", "struct", "tuple")
 # The years from 1 to 9999, in microseconds since 1970.
@@ -36,6 +36,7 @@ _NOT: Final[Mapping[str, tuple[str, str]]] = {
     "HUGEINT": ("abs({}::DOUBLE) >= 1e38", "numbers beyond 38 digits"),
     "UHUGEINT": ("{}::DOUBLE >= 1e38", "numbers beyond 38 digits"),
     "TIMESTAMP_NS": ("epoch_ns({}) % 1000 <> 0", "times with nanoseconds"),
+    "VARIANT": ("{} IS NOT NULL", "values of type VARIANT"),
     **dict.fromkeys(
         ("DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS"),
         (

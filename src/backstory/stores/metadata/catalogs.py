@@ -30,7 +30,7 @@ from backstory.stores.table_files import local_path
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCatalog:
-    """The tables of the warehouse in a folder, or their branches. There are none if it has no catalog."""
+    """The tables of the warehouse in a folder, or their branches. Without a catalog, it has no tables."""
 
     folder: Path
     origin: str = ""

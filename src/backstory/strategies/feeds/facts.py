@@ -207,7 +207,7 @@ def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np
 
 
 def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For each fact, the greatest counted time of its record so far, or `FIRST` if there is none."""
+    """For each fact, the greatest counted time of its record so far, or `FIRST` without one."""
     values, ranks = np.unique(times, return_inverse=True)
     width = len(values) + 1
     reached = np.maximum.accumulate(record * width + np.where(counts, ranks + 1, 0)) - record * width
@@ -215,7 +215,7 @@ def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.n
 
 
 def _next_change(record: np.ndarray, times: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """For each fact, the time of its record's next change, or `OPEN` if there is none."""
+    """For each fact, the time of its record's next change, or `OPEN` without one."""
     count = len(record)
     place = np.minimum.accumulate(np.where(change, np.arange(count), count)[::-1])[::-1]
     there = np.minimum(place, count - 1)

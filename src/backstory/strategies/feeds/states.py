@@ -176,7 +176,7 @@ class Runs:
 
 
 def _latest(flags: np.ndarray) -> np.ndarray:
-    """For each index, the last flagged index at or before it, or -1 if there is none."""
+    """For each index, the last flagged index at or before it, or -1 without one."""
     return (
         np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1)) if len(flags) else flags.astype(int)
     )
