@@ -23,6 +23,7 @@ from backstory.engine.run_context import collect_rehearsals
 from backstory.errors import UsageError
 from backstory.formats.source_files import SourceFiles
 from backstory.model.receipt import exit_code
+from backstory.spark.process import return_freed_memory
 
 if TYPE_CHECKING:
     from backstory.doors.historize.receipts import HistoryReceipt
@@ -44,6 +45,7 @@ def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> No
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
     """
+    return_freed_memory()
     _deliver(source, SnapshotRequest(**words), options)
 
 

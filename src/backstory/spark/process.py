@@ -2,7 +2,7 @@
 
 Ctrl-C cancels Spark's jobs and leaves Spark usable. A forked child shares its parent's connections, so Java
 must not answer it. Commands block the import of pandas by pyarrow, which takes half a second. A session
-allows the import again.
+allows the import again. A command that makes one delivery returns its memory early.
 """
 
 import logging
@@ -156,6 +156,14 @@ def leave_pandas_out() -> None:
 def let_pandas_in() -> None:
     """Allow the import of pandas again."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
+
+
+def return_freed_memory() -> None:
+    """Make Arrow return the memory that it frees to the system, unless the user chose an allocator.
+
+    It has no effect after the import of pyarrow (decision 0013).
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 class _WithoutPandas(MetaPathFinder):
