@@ -2,8 +2,9 @@
 
 import pytest
 
+from backstory.cli.options import parse_pairs
 from backstory.cli.output import error_in_fields, error_in_flags, in_fields, in_flags
-from backstory.errors import Refused, option
+from backstory.errors import Refused, UsageError, option
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,11 @@ def test_the_error_of_a_record_names_flags():
     fields = error_in_fields({"error": error}, ["allow_empty"])
     assert fields["error"]["remedy"] == "Pass `allow_empty: true`."
     assert error_in_flags(fields) == fields
+
+
+def test_a_name_with_two_values_is_refused():
+    """The last value would silently replace the first, such as `--type id=INT --type id=STRING`."""
+    for words in (("id=INT", "id=STRING"), ("id=INT,id=STRING",)):
+        with pytest.raises(UsageError, match="--type has two values for id"):
+            parse_pairs(words, "--type name=TYPE")
+    assert parse_pairs(("id=INT", "id=INT"), "--type name=TYPE") == {"id": "INT"}

@@ -107,14 +107,14 @@ def parse_parts(options: tuple[str, ...]) -> list[str]:
 
 def parse_pairs(options: tuple[str, ...], form: str) -> dict[str, str]:
     """The pairs in an option, such as `name=value`. `form` describes the option in errors."""
-    pairs = {}
+    pairs, flag = dict[str, str](), form.partition(" ")[0]
     for part in parse_parts(options):
         name, equals, word = part.partition("=")
         if not (name and equals and word):
             lacks = "a name or a value" if equals else "'='"
-            message = f"{form.partition(' ')[0]} {part} has no {lacks}."
-            raise bad_option(message, f"Write {form}.")
-        pairs[name] = word
+            raise bad_option(f"{flag} {part} has no {lacks}.", f"Write {form}.")
+        if pairs.setdefault(name, word) != word:
+            raise bad_option(f"{flag} has two values for {name}.", "Keep one of them.")
     return pairs
 
 
