@@ -51,6 +51,30 @@ def test_a_name_of_any_letters_is_declared_as_it_is(tmp_path):
     }
 
 
+def test_files_and_tables_with_one_plain_name_are_tables_of_their_own(tmp_path):
+    """Two entries of one name would be one key of the file, which `run` refuses."""
+    folder = tmp_path / "crm"
+    folder.mkdir()
+    for name in ("a b.csv", "a-b.csv", "a_b.csv", "a_b_2.csv"):
+        (folder / name).write_text("id\n1\n")
+    declared = read(folder, draft_project(str(folder))[0])
+    assert {table: source for table, (source, _) in declared.items()} == {
+        "crm.a_b": "a b.csv",
+        "crm.a_b_2": "a-b.csv",
+        "crm.a_b_3": "a_b.csv",
+        "crm.a_b_2_2": "a_b_2.csv",
+    }
+    source = f"sqlite://{tmp_path}/d.db"
+    names = dict.fromkeys(["d.t", "t", "u", ".v"], ("id",))
+    declared = read(folder, draft_project(source, lambda _: names)[0])
+    assert {table: source.partition("=")[2] for table, (source, _) in declared.items()} == {
+        "d.t": "d.t",
+        "d.t_2": "t",
+        "d.u": "u",
+        "d..v": ".v",
+    }
+
+
 def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exports").mkdir()

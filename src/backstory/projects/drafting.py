@@ -82,21 +82,34 @@ def draft_project(
     default, `home` is the source folder. Raises UsageError if there are no files or tables, and errors from
     reading the database's catalog.
     """
-    if not is_database(source):
-        drafts, group = _draft_folder(Path(source), home or Path(source)), ""
+    if is_database(source):
+        drafts = _with_own_names(_draft_database(source, keys_of))
+        template, group = _draft_group(source, drafts)
+        drafts = [replace(draft, group=_GROUP if _has_source(draft, template) else None) for draft in drafts]
     else:
-        drafts = [replace(draft, group=_GROUP) for draft in _draft_database(source, keys_of)]
-        group = _group_lines(source, drafts)
+        drafts, group = _with_own_names(_draft_folder(Path(source), home or Path(source))), ""
     return f"{_HEAD}{group}tables:\n{''.join(map(_lines, drafts))}", [draft.table for draft in drafts]
 
 
-def _group_lines(source: str, drafts: Iterable[_Draft]) -> str:
-    """The lines of a group whose source is the address of a database, for all drafts."""
+def _with_own_names(drafts: Iterable[_Draft]) -> list[_Draft]:
+    """The drafts, with a number after a table's name that an earlier draft has."""
+    by_table: dict[str, _Draft] = {}
+    for draft in drafts:
+        table, number = draft.table, 1
+        while table in by_table:
+            number += 1
+            table = f"{draft.table}_{number}"
+        by_table[table] = replace(draft, table=table)
+    return [*by_table.values()]
+
+
+def _draft_group(source: str, drafts: Iterable[_Draft]) -> tuple[str, str]:
+    """The source of a group for the tables of a database, and the lines of this group."""
     url, has_password = _without_password(source)
     has_schemas = all(_identity(draft.source)[1] == draft.table for draft in drafts)
-    whole = "{schema}.{table}" if has_schemas else "{table}"
+    template = _with_table(url, "{schema}.{table}" if has_schemas else "{table}")
     note = f"  # the password comes from the environment variable {_PASSWORD}" if has_password else ""
-    return f"groups:\n  {_GROUP}:{note}\n    source: {as_yaml(_with_table(url, whole))}\n"
+    return template, f"groups:\n  {_GROUP}:{note}\n    source: {as_yaml(template)}\n"
 
 
 def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) -> list[str]:
@@ -137,7 +150,7 @@ def extend_project(
     else:
         files = _files_of(project)
         drafts = [draft for draft in _draft_folder(Path(source), file.parent) if draft.newest not in files]
-    drafts = [draft for draft in drafts if draft.table not in entries.tables]
+    drafts = _with_own_names(draft for draft in drafts if draft.table not in entries.tables)
     with file.open(encoding="utf-8", newline="") as opened:
         lines = opened.readlines()
     extended = _with_entries(lines, document, entries, drafts) if drafts else lines
@@ -152,9 +165,10 @@ def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> list[_D
         raise UsageError("nothing-there", f"There are no tables in {known.name}.", "Name another database.")
     url, _ = _without_password(source)
     schema = _plain_name(Path(urlsplit(known.url).path).stem) or "source"  # of tables that have none
+    tables = ((name, _with_table(url, escape_name(name)), key) for name, key in keys.items())
     return [
-        _Draft(name if "." in name else f"{schema}.{name}", _with_table(url, escape_name(name)), key)
-        for name, key in keys.items()
+        _Draft(table if all(table.partition(".")) else f"{schema}.{table}", address, key)
+        for table, address, key in tables
     ]
 
 
@@ -266,12 +280,14 @@ def _belongs_to_pattern(draft: _Draft, project: Project) -> bool:
 
 def _group_of(draft: _Draft, entries: Histories) -> str | None:
     """The group whose source, expanded for the draft's table, equals the draft's source, or None."""
-    table, mine = table_name(draft.table), _identity(draft.source)
-    for name, group in entries.groups.items():
-        source = expand(group.source or "", table)
-        if _has_table(source) and _identity(source) == mine:
-            return name
-    return None
+    groups = entries.groups.items()
+    return next((name for name, group in groups if _has_source(draft, group.source or "")), None)
+
+
+def _has_source(draft: _Draft, template: str) -> bool:
+    """Whether the source of a group, expanded for the draft's table, equals the draft's source."""
+    source = expand(template, table_name(draft.table))
+    return _has_table(source) and _identity(source) == _identity(draft.source)
 
 
 def _files_of(project: Project) -> set[Path]:
