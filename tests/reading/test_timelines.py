@@ -17,6 +17,7 @@ from backstory.reading.timelines import (
     describe_change,
     draw_lanes,
     lanes,
+    name_beside,
     picture,
     require_axis,
     statements_at,
@@ -28,6 +29,22 @@ from backstory.reading.timelines import (
 def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
     found = [(lane.known_from, [each["v"] for each in lane.versions]) for lane in lanes(told(CORRECTED))]
     assert found == [(day("1"), ["a"]), (day("2"), ["a", "b"]), (day("3"), ["a", "c", "b"])]
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["v", "known_from"], ["v", "known_from_src"]),
+        (["known_from", "known_from_src"], ["known_from_src_src", "known_from_src"]),
+        (["known_from_src"], ["known_from_src"]),
+    ],
+)
+def test_a_users_own_column_keeps_its_values_beside_the_known_times(names, shown):
+    """Two columns of one name would be one value in JSON, and a file that others refuse."""
+    assert [name_beside(["known_from", "known_to"], name, names) for name in names] == shown
+    row = dict.fromkeys(names, 7) | {"valid_from": day("1"), "valid_to": None}
+    (version,) = timeline_of(TableName("s", "t"), {}, [row], {}).versions
+    assert {name: version[name] for name in shown} == dict.fromkeys(shown, 7)
 
 
 def test_a_lane_knows_what_was_new_in_it():

@@ -24,7 +24,7 @@ from backstory.model.values import as_json, base64_text
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.options import ExportRequest
 from backstory.reading.questions import HISTORIES, KnownTable, Rows
-from backstory.reading.timelines import KNOWN_FROM, KNOWN_TO
+from backstory.reading.timelines import KNOWN_FROM, KNOWN_TO, name_beside
 from backstory.stores.metadata.values import values_of
 
 
@@ -80,10 +80,10 @@ def write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> i
 
 
 def _export_names(names: list[str]) -> list[str]:
-    """The names of the columns in the file. A user's own `known_from` becomes `known_from_src`."""
+    """The names of the columns in the file."""
     if STATED_FROM not in names:
         return names
-    return [_OWN.get(name, f"{name}_src" if name in _OWN.values() else name) for name in names]
+    return [_OWN.get(name) or name_beside(_OWN.values(), name, names) for name in names]
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -5,7 +5,7 @@ A drawing has a bar for each version. The SVG document is self-contained.
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -30,6 +30,17 @@ VersionRow = Mapping[str, Any]
 def shown_name(name: str) -> str:
     """The name that a reader sees. A user's own `valid_from` becomes `valid_from_src`."""
     return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
+
+
+def name_beside(own: Collection[str], name: str, names: Collection[str]) -> str:
+    """The name of a user's column in a result that also has `own` columns.
+
+    A user's own `known_from` becomes `known_from_src`. `names` are all columns of the user.
+    """
+    shown = name
+    while shown in own or (shown != name and shown in names):
+        shown = f"{shown}_src"
+    return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,11 +500,11 @@ def timeline_of(
 
 
 def _with_axes(statement: VersionRow, commits: Mapping[datetime, int]) -> dict[str, Any]:
-    """The values, times and snapshot id. A user's own `known_from` becomes `known_from_src`."""
+    """The values, times and snapshot id."""
     rest = dict(statement)
     valid_from, valid_to = rest.pop(VALID_FROM), rest.pop(VALID_TO)
     known_from, known_to = rest.pop(STATED_FROM, None), rest.pop(STATED_TO, None)
-    values = {f"{name}_src" if name in AXES else name: value for name, value in rest.items()}
+    values = {name_beside(AXES, name, rest): value for name, value in rest.items()}
     own = (valid_from, valid_to, known_from, known_to, commits.get(known_from) if known_from else None)
     return values | dict(zip(AXES, own, strict=True))
 
