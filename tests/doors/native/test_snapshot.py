@@ -708,7 +708,7 @@ def test_a_table_of_somebody_else_is_read_and_left_alone(native):
     native.spark.sql(f"DROP TABLE backstory.{native.name}")
 
 
-# Names that differ only in case are one name to most engines that read a table.
+# Names that differ only in case are one name to most engines that read a table, as are `s.n` and field n of s.
 
 
 CASES = {
@@ -722,6 +722,12 @@ CASES = {
     "field that comes": ({"k": ["a"], "s": [{"n": 1}]}, {"k": ["a"], "s": [{"N": 1}]}, "type-changed"),
     "two columns": (None, {"k": ["a"], "V": ["x"], "v": ["x"]}, "repeated-column"),
     "deep": (None, {"k": ["a"], "s": [[{"p": {"q": 1, "Q": 2}}]]}, "repeated-column"),
+    "column and field": (None, {"k": ["a"], "s": [{"n": 1}], "s.n": [1]}, "ambiguous-name"),
+    "column named like a field": (
+        {"k": ["a"], "s": [{"n": 1}]},
+        {"k": ["a"], "s": [{"n": 1}], "s.n": [1]},
+        "ambiguous-name",
+    ),
     **{
         f"reserved {name}": (None, {"k": ["a"], name: ["x"]}, "reserved-column")
         for name in ("VALID_FROM", "Recorded_At", "_MEMORY", "Is_Current", "_File", "_CHANGE_TYPE")
@@ -731,8 +737,8 @@ CASES = {
 
 @pytest.mark.parametrize("feed", [False, True], ids=["copy", "feed"])
 @pytest.mark.parametrize("case", CASES)
-def test_names_that_differ_by_case_alone_are_refused(native, case, feed):
-    """E4: Engines that ignore case could not read such tables or struct fields."""
+def test_names_that_readers_would_confuse_are_refused(native, case, feed):
+    """E4: Engines that ignore case could not read them, and Iceberg has one name for `s.n` and field n of s."""
     before, after, code = CASES[case]
 
     def bring(at, rows):

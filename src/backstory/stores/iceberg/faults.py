@@ -82,6 +82,8 @@ CLOSED_STATES = ("28", "42501")
 CLOCK_BACK = ("Invalid update timestamp", "Expected sorted snapshot log", "Expected sorted previous metadata")
 # In Iceberg's errors for a column of a type that this Spark lacks.
 _UNREADABLE: Final = re.compile(r"Spark does not support ([\w ]+?) fields")
+# In Iceberg's errors for a column with the name of a nested field, such as `a.b` and field b of column a.
+_AMBIGUOUS: Final = re.compile(r"(?:multiple fields for name (.+): \d+ and \d+|name already exists: (.+))")
 SPARK_GONE = "spark-gone"
 UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause."
 # A missing file. Only its own name is shown, since folders may be named after values.
@@ -148,6 +150,7 @@ def _spark_fault(fault: "PySparkException", table: TableName | str) -> Backstory
         error_of_worker(text)
         or no_room_by(text, table)
         or lost_file(fault, table)
+        or _ambiguous_name(text, table)
         or Failed(
             "spark-failed",
             f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
@@ -159,8 +162,22 @@ def _spark_fault(fault: "PySparkException", table: TableName | str) -> Backstory
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
     """The error for a Java exception during work on a table."""
     error = error_of_worker(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
+    error = error or _ambiguous_name(str(fault), table)
     cause = _cause(root_cause(fault.java_exception), fault)
     return error or _error_by_names(table, _class_names(fault.java_exception), cause)
+
+
+def _ambiguous_name(text: str, table: TableName | str) -> Refused | None:
+    """The error for a column with the name of a nested field, or None if the fault has another cause."""
+    if (match := _AMBIGUOUS.search(text)) is None:
+        return None
+    name = match[1] or match[2]
+    return Refused(
+        "ambiguous-name",
+        f"{table} would have both a column and a nested field with the name {name}.",
+        "Nothing was written; rename one of them at the source.",
+        [name],
+    )
 
 
 def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
