@@ -6,6 +6,8 @@ Zip archives are unpacked by entry (section 1.5, D26).
 import errno
 import gzip
 import lzma
+import os
+import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -27,6 +29,7 @@ _SHADOWS = "__MACOSX/"
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
 # A decompressor's errors have no errno. A wrong offset in the archive makes a seek fail with EINVAL.
 _OF_THE_ARCHIVE = (None, errno.EINVAL)
+_ADDRESS: Final = re.compile(r"\w[\w+.-]*://")
 
 
 @contextmanager
@@ -143,11 +146,12 @@ def source_files(source: str, format_: FileFormat | None = None, folder: Path = 
     """The file that a source names, the files that match a glob, or the files in a folder.
 
     A relative source begins in `folder`. The folder's name is taken literally, as are leading folders of the
-    source that exist. Files in a folder are skipped if their names begin with `_` or `.`.
+    source that exist. `~` is the user's home. Files in a folder are skipped if their names begin with `_` or
+    `.`.
 
-    Raises Failed if there is no file. Raises UsageError for an unknown format, for several formats, and for a
-    folder that contains folders. Raises Refused for files of a lake table, and for a link whose target does
-    not exist. Raises TryAgain while Spark writes the files.
+    Raises Failed if there is no file. Raises UsageError for an address, for an unknown format, for several
+    formats, and for a folder that contains folders. Raises Refused for files of a lake table, and for a link
+    whose target does not exist. Raises TryAgain while Spark writes the files.
     """
     paths = _paths(source, folder)
     formats = {path: format_ or _format_of(path) for path in paths}
@@ -188,8 +192,26 @@ def _glob_instead(source: str, folder: Path, *, partitions: bool) -> str:
     return f"{glob} {frame}" if partitions else glob
 
 
+def expand_home(source: str) -> str:
+    """The path, with the user's home in place of a leading `~`."""
+    return os.path.expanduser(source)  # noqa: PTH111 - unknown users are no error
+
+
+def refuse_address(source: str) -> None:
+    """Raise UsageError if a source of files is an address, such as `s3://bucket/customers.csv`."""
+    if _ADDRESS.match(source):
+        raise UsageError(
+            "unsupported-source",
+            f"{source.partition(':')[0]}: begins an address, but only files of this machine are read.",
+            "Copy the files to this machine, or read them with Spark and pass the DataFrame in Python.",
+        )
+
+
 def _paths(source: str, folder: Path) -> list[Path]:
     path = folder / source
+    if not path.exists():
+        source = expand_home(source)
+        path = folder / source
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -205,6 +227,7 @@ def _paths(source: str, folder: Path) -> list[Path]:
         if not paths:
             raise Failed("not-found", f"The folder {source} has no files.", "Check the path.")
         return paths
+    refuse_address(source)
     if not WILD.search(source):
         raise Failed("not-found", f"There is no file {source}.", "Check the path.")
     paths = files_of_pattern(source, folder)

@@ -15,7 +15,7 @@ from backstory.doors.native.options import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.batch_file import source_changed
 from backstory.formats.globs import files_of_pattern
-from backstory.formats.source_files import source_files
+from backstory.formats.source_files import expand_home, refuse_address, source_files
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.sources import templates
@@ -73,10 +73,13 @@ class FileCopy:
 
 
 def expand(text: str, table: TableName) -> str:
-    """Replace `{table}` and `{schema}` in a string with parts of the table's name, escaped in an address."""
+    """Replace `{table}` and `{schema}` in a string with parts of the table's name, escaped in an address.
+
+    In a path, a leading `~` is replaced with the user's home.
+    """
     parts = {"table": table.name, "schema": table.schema}
     escape = escape_name if is_database(text) else str
-    return _NAME.sub(lambda match: escape(parts[match[1]]), text)
+    return _NAME.sub(lambda match: escape(parts[match[1]]), expand_home(text))
 
 
 def fill_in(text: str, document_place: str = "") -> str:
@@ -116,6 +119,7 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
 
     Raises Refused if a name matches the pattern but has no time, and the errors of `source_files`.
     """
+    refuse_address(source)
     if times.pattern is not None:
         listed = sorted(_timed_paths(folder, source, times.pattern))
         return [FileCopy(path, at, _mark(path, folder)) for at, path in listed]

@@ -65,6 +65,25 @@ def test_what_names_no_files_of_one_format_is_refused(folder, source, code):
     assert told.value.code == code
 
 
+def test_a_tilde_is_the_home_of_the_user(folder, tmp_path, monkeypatch):
+    """A shell expands it, but not in quotes, in a file or in Python. A folder of that name is taken first."""
+    monkeypatch.setenv("HOME", str(folder))
+    assert named(source_files("~/b.csv")) == (["b.csv"], "csv")
+    assert named(source_files("~/*.csv*")) == (["a.csv.gz", "b.csv"], "csv")
+    own = tmp_path / "~"
+    own.mkdir()
+    (own / "b.csv").touch()
+    assert [file.path for file in source_files("~/b.csv", folder=tmp_path).files] == [own / "b.csv"]
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/k3y/x.csv", "https://u:k3y@host/*.csv", "gs://k3y"])
+def test_an_address_is_refused_without_its_secrets(source):
+    """It would be a missing file, which a run waits for."""
+    with pytest.raises(BackstoryError, match="begins an address") as told:
+        source_files(source)
+    assert (told.value.code, "k3y" in str(told.value)) == ("unsupported-source", False)
+
+
 @pytest.mark.parametrize(
     ("file", "remedy"),
     [("a.csv.zst", "gzip or zip"), ("a.XLSX", "as CSV"), ("a.orc", "with Spark"), ("a.dat", "`format=`")],
