@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.engine.plans import SideRows, parts_by_key
-from backstory.engine.spill import RowBuffer, Spill, rows_of_buffers
+from backstory.engine.row_buffers import RowBuffer, Spill, rows_of_buffers
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.change import RowBatches
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.engine import spill as module
-from backstory.engine.spill import RowBuffer, rows_of_buffers, sort_rows
+from backstory.engine import row_buffers as module
+from backstory.engine.row_buffers import RowBuffer, rows_of_buffers, sort_rows
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import RowBatches
 

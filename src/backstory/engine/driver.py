@@ -21,8 +21,8 @@ from backstory.engine.plans import (
     parts_by_key,
     parts_in_order,
 )
+from backstory.engine.row_buffers import RowBuffer, rows_of_buffers
 from backstory.engine.sift import Buckets, SiftTerms, counts_of_unchanged, sift_sides, with_counts
-from backstory.engine.spill import RowBuffer, rows_of_buffers
 from backstory.engine.staging import is_local
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import RowBatches

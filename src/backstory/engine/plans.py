@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from backstory.engine.spill import Spill, drain
+from backstory.engine.row_buffers import Spill, drain
 from backstory.formats.memory import Memory, MemoryLease, TooLarge, typed_size
 from backstory.model.change import RowBatches
 from backstory.model.table import TableName

@@ -1,6 +1,6 @@
-"""Encrypted temporary files for rows that exceed the driver's memory.
+"""Rows that wait to be written, with encrypted temporary files for rows that exceed the driver's memory.
 
-Buffers spill rows that wait to be written. Sorting spreads large tables over ranges of the sort order.
+Sorting spreads large tables over ranges of the sort order.
 """
 
 import tempfile

@@ -23,7 +23,7 @@ import structlog
 from pyspark.sql import functions as sf
 
 from backstory.engine.plans import KeepRows, LocalSide, SideRows
-from backstory.engine.spill import RowBuffer
+from backstory.engine.row_buffers import RowBuffer
 from backstory.formats.batch_file import source_changed
 from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.spark.versions import arrow_of, persist_on_disk

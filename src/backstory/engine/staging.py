@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.engine.spill import drain
+from backstory.engine.row_buffers import drain
 from backstory.formats.batch_file import BatchFile, Stamp, require_unchanged
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows

@@ -28,8 +28,8 @@ from backstory.doors.historize.preflight import collidable_columns
 from backstory.doors.historize.spark_tables import SparkWork, TablePlan, stage_rows_and_load_columns
 from backstory.doors.historize.stage import column_type, stage_batches
 from backstory.engine.plans import KeepRows, LocalSide, Side, SideRows, columnar_side, empty_side
+from backstory.engine.row_buffers import combine_tables
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
-from backstory.engine.spill import combine_tables
 from backstory.formats.batch_file import Format
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge, typed_size

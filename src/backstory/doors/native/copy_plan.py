@@ -30,9 +30,9 @@ from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.stored_rows import live_rows_of, touched_versions, version_condition
 from backstory.engine.driver import DriverPlan
 from backstory.engine.plans import FirstRows, LocalSide, PlanResult, PlanTerms, Side, parts_by_key
+from backstory.engine.row_buffers import ROWS_IN_PIECE, combine_tables
 from backstory.engine.runner import run_plan
 from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
-from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shape_rows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size

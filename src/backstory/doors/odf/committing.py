@@ -22,7 +22,7 @@ from backstory.doors.odf.manifest.events import SnapshotMerge
 from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, PullRun, cache_in, fetch_hash
 from backstory.doors.odf.registry import SCHEMA, LogColumns, RegisteredDataset
 from backstory.doors.odf.sides import log_schema, stored_frame
-from backstory.engine.spill import sort_rows
+from backstory.engine.row_buffers import sort_rows
 from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shape_rows
