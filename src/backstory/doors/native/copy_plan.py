@@ -67,7 +67,6 @@ from backstory.strategies.copies.plan import (
     CopyTerms,
 )
 from backstory.strategies.copies.version_rows import OPEN, begin_versions
-from backstory.strategies.frames import fingerprint
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
@@ -121,11 +120,11 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows:
     faulty = reduce(or_, (part.isNull() for part in key))
     for name, value in terms.scope or ():
         faulty |= ~column(name).eqNullSafe(sf.lit(value))
-    row = fingerprint([(column(field.name), field.dataType) for field in delivered.schema], 0)[0]
-    number, content, is_faultless_copy = _judge_first_rows(inputs.store, delivered, key, faulty, row)
+    number, digest_of_keys, is_faultless_copy = _judge_first_rows(inputs.store, delivered, key, faulty)
     if not is_faultless_copy:
         return None
-    counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: content})
+    # Values are only read to be written, so the digest of this copy has only its keys.
+    counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: digest_of_keys})
     appearing = delivered.select(*key)
     few = {APPEARED: _few_keys(inputs, appearing)} if number else {}
     sums = PlanSums(counts, few, {}, Counter({ADDED: number, APPEARED: number}))
@@ -133,28 +132,27 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows:
 
 
 def _judge_first_rows(
-    store: IcebergStore, rows: DataFrame, key: Sequence[Any], faulty: Any, fingerprint_of_row: Any
+    store: IcebergStore, rows: DataFrame, key: Sequence[Any], faulty: Any
 ) -> tuple[int, int, bool]:
-    """The number of rows, a digest of their values, and whether all are free of faults and have unique keys.
+    """The number of rows, a digest of their keys, and whether all are free of faults and have unique keys.
 
     The driver collects a hash of each key if its memory suffices. Otherwise Spark must sort and shuffle all
     keys to count the distinct keys.
     """
+    number_of_key = sf.when(~faulty, sf.xxhash64(*key))
     with store.memory.lease() as lease, suppress(TooLarge):
         hold_memory_of_rows(store, lease, KEYS, BYTES_OF_HASHED_ROW)
         number = rows.count()
         hold_memory_of_rows(store, lease, KEYS, number * BYTES_OF_HASHED_ROW)
-        hashed = arrow_of(
-            rows.select(sf.when(~faulty, sf.xxhash64(*key)).alias(KEYS), fingerprint_of_row.alias(CONTENT))
-        )
+        hashed = arrow_of(rows.select(number_of_key.alias(KEYS)))
         hashes = np.sort(np.asarray(hashed[KEYS].drop_null()))
-        content = int(np.bitwise_xor.reduce(np.asarray(hashed[CONTENT])))
-        return number, content, len(hashes) == number and not (hashes[1:] == hashes[:-1]).any()
+        unique = len(hashes) == number and not (hashes[1:] == hashes[:-1]).any()
+        return number, int(np.bitwise_xor.reduce(hashes)), unique
     judged = rows.agg(
         sf.count(sf.lit(1)).alias(ROWS),
         sf.count_distinct(*key).alias(KEYS),
         sf.count_if(faulty).alias(FAULTY),
-        sf.coalesce(sf.bit_xor(fingerprint_of_row), sf.lit(0)).alias(CONTENT),
+        sf.coalesce(sf.bit_xor(number_of_key), sf.lit(0)).alias(CONTENT),
     ).collect()[0]
     return judged[ROWS], judged[CONTENT], not judged[FAULTY] and judged[KEYS] == judged[ROWS]
 
@@ -190,7 +188,7 @@ class PlannedCopy:
     def count(self, name: str) -> int:
         """A sum of the plan by its name.
 
-        For a first copy, the digest of the rows (`CONTENT`) exists only after they are written.
+        For a first copy on the driver, the digest of the rows (`CONTENT`) exists only after they are written.
         """
         return self.planned.sums.counts[name]
 
