@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.errors import Failed, Refused, UsageError
+from backstory.errors import Failed, Refused
 from backstory.model.table import TableName
 from backstory.projects.files import copies, expand, new_copies, times_of_copies
 
@@ -109,15 +109,12 @@ def test_no_file_is_no_error_here_for_they_may_have_been_moved_away(tmp_path):
     assert copies("f/*.csv", replace(times_of_copies("f", "file", "snapshot")), tmp_path) == []
 
 
-def test_copies_in_the_users_home_are_found_and_those_at_an_address_are_refused(tmp_path, monkeypatch):
+def test_copies_in_the_users_home_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     touch(tmp_path, "f/2023.csv")
     source = expand("~/f/{at:%Y}.csv", TableName("s", "t"))
     (copy,) = copies(source, times_of_copies(source, "", "snapshot"), tmp_path / "elsewhere")
     assert copy.path == tmp_path / "f/2023.csv"
-    address = "s3://bucket/{at:%Y}.csv"
-    with pytest.raises(UsageError, match="begins an address"):
-        copies(address, times_of_copies(address, "", "snapshot"), tmp_path)
 
 
 @pytest.mark.parametrize("source", ["f", "f/*.csv", "f/{at:%Y}.csv"])

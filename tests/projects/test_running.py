@@ -198,6 +198,14 @@ def test_a_source_that_is_not_there_yet_and_a_wrong_one_fail_alone(team, tmp_pat
     assert receipts["b"].status == "changed"
 
 
+@pytest.mark.parametrize("source", ["s3://bucket/k3y/a.csv", "s3://bucket/k3y/{at:%Y}.csv"])
+def test_an_address_of_files_is_refused_instead_of_awaited(team, source):
+    """It is no path below the project, and its files never come."""
+    team.declare(f'tables: {{s.a: {{source: "{source}", key: id}}}}')
+    error = team.run()["a"].error
+    assert (error.code, "k3y" in str(error)) == ("unsupported-source", False)
+
+
 def test_what_another_run_holds_is_tried_again(team):
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: a.csv, key: id}}")

@@ -24,6 +24,7 @@ from backstory.doors.odf.registry import is_file
 from backstory.engine.deliver import ARCHIVED
 from backstory.engine.run_context import RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.formats.source_files import refuse_address
 from backstory.model.instant import iso
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration
@@ -93,6 +94,8 @@ def _deliver(
 ) -> RunReceipt:
     source, times = fill_in(declared.source, declared.place), declared.times
     assert times is not None
+    if names_files(source):
+        refuse_address(source)
     if not (times.each and names_files(source)):
         name = str(terms.folder / source) if names_files(source) else source
         return _sum_receipts(declared, [_deliver_one(store, declared, terms, notes, name)])

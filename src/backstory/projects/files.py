@@ -15,7 +15,7 @@ from backstory.doors.native.options import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.batch_file import source_changed
 from backstory.formats.globs import files_of_pattern
-from backstory.formats.source_files import expand_home, refuse_address, source_files
+from backstory.formats.source_files import expand_home, source_files
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.sources import templates
@@ -119,7 +119,6 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
 
     Raises Refused if a name matches the pattern but has no time, and the errors of `source_files`.
     """
-    refuse_address(source)
     if times.pattern is not None:
         listed = sorted(_timed_paths(folder, source, times.pattern))
         return [FileCopy(path, at, _mark(path, folder)) for at, path in listed]
