@@ -12,7 +12,7 @@ from depth import DEPTH, deep
 from structlog.testing import capture_logs
 
 from backstory.engine import driver
-from backstory.engine import spill as ranges
+from backstory.engine import row_buffers as ranges
 from backstory.engine.runner import IN_TASKS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.stores.iceberg import slice as slices
