@@ -54,6 +54,14 @@ def test_a_full_disk_is_told_and_not_tried_again(spark, write):
     assert "make room" in told.value.remedy
 
 
+def test_a_view_with_the_name_of_a_table_is_not_taken_for_a_nested_field(spark):
+    """Iceberg reports both as names that already exist."""
+    message = "AlreadyExistsException: View with same name already exists: crm.customer"
+    with pytest.raises(Failed) as told, translate_faults("crm.customer"):
+        spark.range(1).selectExpr(f"raise_error('{message}')").collect()
+    assert told.value.code == "spark-failed"
+
+
 def test_other_faults_of_files_are_not_taken_for_it(spark):
     place = "/dev/null/x"
     for write in (lambda: spark._jvm.java.io.FileOutputStream(place), Path(place).touch):

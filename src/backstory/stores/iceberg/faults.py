@@ -83,7 +83,9 @@ CLOCK_BACK = ("Invalid update timestamp", "Expected sorted snapshot log", "Expec
 # In Iceberg's errors for a column of a type that this Spark lacks.
 _UNREADABLE: Final = re.compile(r"Spark does not support ([\w ]+?) fields")
 # In Iceberg's errors for a column with the name of a nested field, such as `a.b` and field b of column a.
-_AMBIGUOUS: Final = re.compile(r"(?:multiple fields for name (.+): \d+ and \d+|name already exists: (.+))")
+_AMBIGUOUS: Final = re.compile(
+    r"(?:multiple fields for name (.+): \d+ and \d+|Cannot add column, name already exists: (.+))"
+)
 SPARK_GONE = "spark-gone"
 UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause."
 # A missing file. Only its own name is shown, since folders may be named after values.
