@@ -60,7 +60,7 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
-    """The only entry that matches `subPath`, or the first entry if `subPath` is None.
+    """The only entry that matches `subPath`, by default the first entry.
 
     Raises Refused if no entry or several entries match.
     """
