@@ -1,6 +1,6 @@
-"""Keep the classes of Spark and Iceberg as Java has them once loaded: starts take a third less.
+"""Archive the loaded classes of Spark and Iceberg, so that Java starts a third faster.
 
-It is made anew when the locked packages are newer; without it tests are slower and no other.
+The archive is made again if the locked packages are newer. Without it the tests are only slower.
 """
 
 import os
@@ -15,7 +15,7 @@ from java import ARCHIVE, SHORT  # noqa: E402 - a module of the tests
 
 
 def make(part: Path) -> None:
-    """Run what every start runs: a session, a table, a row in it, and a look at it."""
+    """Load the classes of a typical start: open a session, then create, change and read a table."""
     os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT} -XX:ArchiveClassesAtExit={part}"
     from backstory.settings import Settings
     from backstory.spark.launch import java_of
@@ -34,7 +34,7 @@ def make(part: Path) -> None:
         running = java_of(spark)
         spark.stop()
         if running and running.stdin:
-            running.stdin.close()  # which ends it
+            running.stdin.close()  # this ends Java
             running.wait(180)
 
 

@@ -1,4 +1,4 @@
-"""Every command of a plain installation works, or names the part that it lacks and the line to type."""
+"""Check that each command of a plain installation works, or prints the missing extra and how to install it."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 MODEL = "format: histories/1\ntables:\n  a.b: {source: a.csv, key: id}\n"
-# What they are called with matters little: each comes to the part that it lacks.
+# Any arguments suffice that reach the import of the missing package.
 COMMANDS = """
 run
 init a.csv
@@ -36,7 +36,7 @@ serve --port 0
 send a.csv a.csv --to 127.0.0.1:1 --schema s --table t --key id
 """
 
-# Extras that suffice for a command, by its first word.
+# The extras that each command needs.
 EXTRAS = {
     "run": "spark",
     "pull": "spark,odf",
@@ -48,7 +48,7 @@ EXTRAS = {
 
 
 def faults(program: str, folder: Path) -> list[str]:
-    """The commands that end as bugs, or lack something and do not say how to get it."""
+    """The commands that fail with a bug, or that lack an extra and do not print how to install it."""
     (folder / "a.csv").write_text("id,x\n1,1\n")
     (folder / "a.jsonl").write_text('{"id": 1, "ts": "2026-01-01T00:00:00Z"}\n')
     (folder / "histories.yaml").write_text(MODEL)
@@ -60,21 +60,21 @@ def faults(program: str, folder: Path) -> list[str]:
         done = subprocess.run(
             words, cwd=folder, env=os.environ, capture_output=True, text=True, check=False, timeout=120
         )
-        said = done.stdout + done.stderr
-        lacks = "is not installed" in said
-        if "Traceback" in said or '"bug"' in said or (lacks and "pip install" not in said):
-            wrong.append(f"{line}: {said.strip()[-300:]}")
+        output = done.stdout + done.stderr
+        lacks = "is not installed" in output
+        if "Traceback" in output or '"bug"' in output or (lacks and "pip install" not in output):
+            wrong.append(f"{line}: {output.strip()[-300:]}")
         extras = EXTRAS.get(line.split()[0])
-        if extras and f"[{extras}]" not in said:
-            wrong.append(f"{line}: does not name [{extras}]: {said.strip()[-300:]}")
-        if lacks and done.returncode != 2:  # noqa: PLR2004 - the code of wrong usage
+        if extras and f"[{extras}]" not in output:
+            wrong.append(f"{line}: does not name [{extras}]: {output.strip()[-300:]}")
+        if lacks and done.returncode != 2:  # noqa: PLR2004 - the code of usage errors
             wrong.append(f"{line}: exit code {done.returncode}")
     return wrong
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        found = faults(sys.argv[1], Path(place))
-    if found:
-        sys.exit("A plain installation does not say what it lacks:\n" + "\n".join(found))
+        messages = faults(sys.argv[1], Path(place))
+    if messages:
+        sys.exit("Commands of a plain installation do not name their missing extra:\n" + "\n".join(messages))
     print(json.dumps({"commands": len(COMMANDS.split("\n")) - 2, "wrong": 0}))

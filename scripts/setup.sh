@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Set up .venv with the locked packages, and Java; with --tests also what only tests need: a PostgreSQL and
-# a MariaDB server, Chromium, rsync, Spark 3.5, DuckDB in the oldest version that is supported and in that for which its
-# Iceberg extension is packed, and a server of S3's interface (moto).
-# As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
+# Set up .venv with the locked packages, and Java. With --tests, also set up the programs that only tests need:
+# PostgreSQL, MariaDB, Chromium, rsync, Spark 3.5, two more versions of DuckDB (the oldest supported one, and the one
+# whose Iceberg extension exists as a package), and a server with S3's interface (moto).
+# As root on Debian or Ubuntu, this script installs missing programs. Elsewhere it prints one line with the remedy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export UV_SYSTEM_CERTS=1 # a network may have certificates of its own
+export UV_SYSTEM_CERTS=1 # a network may have its own certificates
 
-install() { # install "PACKAGE ..." "what to do where this script cannot install them"
+install() { # install "PACKAGE ..." "REMEDY, if this script cannot install them"
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "Installing $1 ..." >&2
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $1; } >/dev/null
@@ -28,7 +28,7 @@ java_found() {
 java_found 2>/dev/null || install openjdk-17-jre-headless \
   "Java 17 to 23 is needed: install JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
 
-place() { # place FOLDER LOCK: the packages of a lock in a folder of .venv
+place() { # place FOLDER LOCK: install the packages of a lock file into a folder of .venv
   [ ".venv/$1/ready" -nt "tests/$2.lock" ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target ".venv/$1" -r "tests/$2.lock"
     touch ".venv/$1/ready"
@@ -37,7 +37,7 @@ place() { # place FOLDER LOCK: the packages of a lock in a folder of .venv
 
 if [ "${1:-}" = --tests ]; then
   "$0"
-  # Each waits for the network, so all of them do at once.
+  # Each of these waits for the network, so they run at the same time.
   place spark35 spark-3.5 &
   older=$!
   places=()
@@ -51,7 +51,7 @@ if [ "${1:-}" = --tests ]; then
   command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
   command -v rsync >/dev/null || missing+=(rsync)
   [ ${#missing[@]} = 0 ] || install "${missing[*]}" \
-    "The tests start servers of PostgreSQL and MariaDB, drive Chromium and copy by rsync: install ${missing[*]} (Debian, Ubuntu: apt-get install ${missing[*]})."
+    "The tests need PostgreSQL, MariaDB, Chromium and rsync: install ${missing[*]} (Debian, Ubuntu: apt-get install ${missing[*]})."
   .venv/bin/python scripts/test_jars.py
   wait "$older"
   PYTHONPATH="$PWD/.venv/spark35" .venv/bin/python scripts/test_jars.py --of-sessions
@@ -65,8 +65,8 @@ python="${PYTHON:-python3}"
 "$python" -c 'import ensurepip, venv' 2>/dev/null || install python3-venv "Python lacks venv: install python3-venv."
 began=$SECONDS
 packages=$(grep -cE '^[A-Za-z0-9._-]+==' requirements.lock)
-echo "Setting up .venv, once: $packages packages, some 600 MB, most of it Spark; a minute or two ..." >&2
-quiet=--quiet # uv draws bars of what is fetched and how much is left, for a terminal alone
+echo "Setting up .venv: $packages packages of some 600 MB. This takes a minute or two, only once ..." >&2
+quiet=--quiet # uv draws progress bars only on a terminal
 [ -t 2 ] && quiet=
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check uv

@@ -1,4 +1,4 @@
-"""Print the size and shape of the source: files, lines, imports, and names that say too little."""
+"""Print the size and shape of the source: files, lines, imports, and unclear names."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def main() -> None:
-    """Print a figure a line; generated modules are left out."""
+    """Print one figure per line, without generated modules."""
     texts = [path.read_text("utf-8") for path in SOURCE.rglob("*.py") if "_pb2" not in path.name]
     nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
     lines = sum(text.count("\n") for text in texts)

@@ -1,4 +1,4 @@
-"""Fetch every jar that the tests need, before two processes of theirs ask for it at once.
+"""Fetch every jar that the tests need, so that no two of their processes fetch the same jar at once.
 
 With `--of-sessions` it fetches only the jars of sessions, for another Spark.
 """
@@ -23,7 +23,7 @@ OF_SESSIONS = "--of-sessions"
 
 
 def fetch_of_sessions() -> None:
-    """Fetch the jars of sessions and of Kafka's connector, which are those for the Spark of this process."""
+    """Fetch the jars of sessions and of Kafka's connector for this process's Spark."""
     for given in ({}, conftest.SPARK):
         fetch_jars(packages_of(given), given)
     kafka_stream.classes()

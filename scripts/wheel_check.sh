@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The wheel works outside the clone: built, installed into an empty environment with [all], it runs the demo.
+# Check that the wheel works outside the clone: install it with [all] into an empty environment, and run the demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export UV_SYSTEM_CERTS=1 # a network may have certificates of its own
+export UV_SYSTEM_CERTS=1 # a network may have its own certificates
 root="$PWD"
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
@@ -10,18 +10,18 @@ trap 'rm -rf "$folder"' EXIT
 .venv/bin/uv venv --quiet --python .venv/bin/python "$folder/empty"
 locked="$folder/locked.txt"
 grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//' >"$locked"
-# Without an extra each command that needs a part names it, and the line to type.
+# Without extras, each command that needs one names it, and prints the line that installs it.
 .venv/bin/uv venv --quiet --python .venv/bin/python "$folder/plain"
 .venv/bin/uv pip install --quiet --python "$folder/plain/bin/python" --constraint "$locked" "$(ls "$folder"/*.whl)"
 .venv/bin/python scripts/missing_parts.py "$folder/plain/bin/backstory"
-# What setup built of the largest source package serves here too.
+# Setup has already built pyspark, the largest source package; the same hashes take it from the cache.
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --no-deps --require-hashes -r <(grep -A1 '^pyspark==' requirements.lock)
-.venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"
-# Java compiles as in the tests: the second compiler would make most of the work of such short lives.
+.venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint "$locked" "$(ls "$folder"/*.whl)[all]"
+# Java uses one compiler, as in the tests. In such short processes the second one would take most of the time.
 JAVA_TOOL_OPTIONS=$(PYTHONPATH=tests/support .venv/bin/python -c 'import java; print(java.SHORT)')
 export JAVA_TOOL_OPTIONS
 cd "$folder"
-# Three first commands at once, on a machine without jars and without a cache; later ones have what these kept.
+# Three first commands start at once on a machine without jars and without a cache. Later commands use their files.
 export XDG_CACHE_HOME="$folder/cache" BACKSTORY_CONFIG=first.toml
 printf 'id,a\n1,x\n' >first.csv
 printf '[spark]\n"spark.jars.ivy" = "%s"\n' "$folder/ivy" >first.toml
