@@ -1,4 +1,4 @@
-"""Check that each command of a plain installation works, or prints the missing extra and how to install it."""
+"""Check that each command of a plain installation works, or prints how to install its missing extra."""
 
 import json
 import os
