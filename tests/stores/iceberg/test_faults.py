@@ -18,6 +18,14 @@ def by_java(spark):
     spark._jvm.java.io.FileOutputStream(FULL).write(1)
 
 
+def by_a_missing_file(spark):
+    """Java's error for a file that it cannot create is also its error for a missing file."""
+    future = spark._jvm.java.util.concurrent.CompletableFuture()
+    cause = spark._jvm.java.io.FileNotFoundException("/w/data/a.parquet (No space left on device)")
+    future.completeExceptionally(cause)
+    future.join()
+
+
 def by_a_task(spark):
     """A full disk in a task that spills or shuffles."""
     spark.range(1).selectExpr("raise_error('java.io.IOException: No space left on device')").collect()
@@ -37,7 +45,7 @@ def by_the_driver(_):
     Path(FULL).write_bytes(b"1")
 
 
-@pytest.mark.parametrize("write", [by_java, by_a_task, by_a_worker, by_the_driver])
+@pytest.mark.parametrize("write", [by_java, by_a_missing_file, by_a_task, by_a_worker, by_the_driver])
 def test_a_full_disk_is_told_and_not_tried_again(spark, write):
     """Only one attempt is made, because space does not free itself. The call may be repeated later."""
     tries = []

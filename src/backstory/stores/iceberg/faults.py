@@ -148,25 +148,31 @@ def _spark_fault(fault: "PySparkException", table: TableName | str) -> Backstory
             f"{table} has a column of type {unreadable[1]}, which Spark cannot read.",
             "Change the column's type in the program that writes the table, or read it with another program.",
         )
-    return (
-        error_of_worker(text)
-        or no_room_by(text, table)
-        or lost_file(fault, table)
-        or _ambiguous_name(text, table)
-        or Failed(
-            "spark-failed",
-            f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
-            _remedy(),
-        )
+    return _error_by_text(fault, table) or Failed(
+        "spark-failed",
+        f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
+        _remedy(),
     )
 
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
     """The error for a Java exception during work on a table."""
-    error = error_of_worker(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
-    error = error or _ambiguous_name(str(fault), table)
     cause = _cause(root_cause(fault.java_exception), fault)
-    return error or _error_by_names(table, _class_names(fault.java_exception), cause)
+    return _error_by_text(fault, table) or _error_by_names(table, _class_names(fault.java_exception), cause)
+
+
+def _error_by_text(fault: Exception, table: TableName | str) -> BackstoryError | None:
+    """The error for words that a fault contains, from Java and from Spark, or None for other words.
+
+    If the disk is full, Java raises FileNotFoundException for a file that it cannot create.
+    """
+    text = str(fault)
+    return (
+        error_of_worker(text)
+        or no_room_by(text, table)
+        or lost_file(fault, table)
+        or _ambiguous_name(text, table)
+    )
 
 
 def _ambiguous_name(text: str, table: TableName | str) -> Refused | None:
