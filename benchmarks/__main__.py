@@ -1,9 +1,11 @@
-"""`make bench` and `make bench-full`: every workload in a process of its own, within a time, results as they come.
+"""Run every benchmark in its own process and within its time, and write results as they are found.
+
+`make bench` and `make bench-full` run it:
 
     python -m benchmarks [--only peers,cases] [--full] [--scale 0.1] [--rounds 3] [--minutes 13]
 
-A workload that fails or runs out of time ends nothing but itself; what it found by then stands in
-`benchmarks/results/`, one page and one JSON file each, and `results/README.md` lists them.
+If a workload fails or runs out of time, the others still run, and its results so far are kept. Each workload
+writes one page and one JSON file to `benchmarks/results/`; `results/README.md` lists the pages.
 """
 
 import os
@@ -17,12 +19,12 @@ from typing import Final
 
 from benchmarks.asked import Asked, asked_of, parser
 
-GRACE: Final = 60  # seconds beyond its time that a workload may take to finish what it has begun
+GRACE: Final = 60  # extra seconds in which a workload may finish its current round
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A module of its own, and the share of all minutes that is meant for it; `always` without being named."""
+    """A module to run and its share of all minutes; with `always` it runs without being named."""
 
     name: str
     module: str
@@ -107,7 +109,7 @@ WORKLOADS: Final = (
 
 
 def played(workload: Workload, given: Asked) -> str:
-    """Run a workload until it ends or its time is over; how it ended."""
+    """Run a workload until it ends or its time is over, and return how it ended."""
     module, *words = workload.module.split()
     command = [sys.executable, "-m", module, *words, *given.words()]
     with tempfile.TemporaryDirectory(prefix="backstory-bench-", ignore_cleanup_errors=True) as folder:
@@ -120,7 +122,7 @@ def _ended(process: subprocess.Popen[bytes], given: Asked) -> str:
     try:
         code = process.wait(timeout=None if given.until == float("inf") else max(10.0, given.left + GRACE))
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its own workers and their Java too, and nobody else's
+        os.killpg(process.pid, signal.SIGKILL)  # also kills its workers and their Java, and no other process
         process.wait()
         return "out of time; what it found by then is kept"
     except KeyboardInterrupt:
@@ -130,7 +132,7 @@ def _ended(process: subprocess.Popen[bytes], given: Asked) -> str:
 
 
 def contents(given: Asked, ended: dict[str, str]) -> None:
-    """The list of all pages in the folder of results."""
+    """Write the list of all pages to the folder of results."""
     pages = sorted(given.results.glob("*.md"))
     lines = ["# What was measured last", ""]
     for page in pages:
@@ -142,7 +144,7 @@ def contents(given: Asked, ended: dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Run what is asked for; 1 if something failed."""
+    """Run the chosen workloads; return 1 if one failed, and 2 if a name is unknown."""
     arguments = parser(__doc__)
     arguments.add_argument("--only", default="", help="workloads by name, with commas")
     arguments.add_argument("--minutes", type=float, help="for all together; with --full as many as it takes")

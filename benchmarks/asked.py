@@ -1,4 +1,4 @@
-"""What a workload was asked for: its size, its rounds, until when, and where results go."""
+"""The options of a workload: its size, its rounds, its last start of a round, and its folder of results."""
 
 import argparse
 import shutil
@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Asked:
-    """`until` is a time of the epoch after which no further round begins."""
+    """The options of a run; no round begins after `until`, in seconds of the epoch."""
 
     scale: float = 1.0
     rounds: int = 3
@@ -24,17 +24,17 @@ class Asked:
 
     @property
     def left(self) -> float:
-        """Seconds until no further round begins."""
+        """Seconds until the time after which no round begins."""
         return self.until - time.time()
 
     def words(self) -> list[str]:
-        """The same as arguments of a command."""
+        """The options as arguments of a command."""
         told = ["--scale", str(self.scale), "--rounds", str(self.rounds), "--results", str(self.results)]
         return [*told, "--until", str(self.until), *(["--full"] if self.full else [])]
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that every workload takes."""
+    """The parser of the arguments that every workload takes."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--scale", type=float, default=1.0, help="1 is the size that is published")
     made.add_argument("--rounds", type=int, default=3, help="rounds that count; the median is told")
@@ -45,18 +45,18 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def asked_of(found: argparse.Namespace) -> Asked:
-    """What the arguments ask for."""
+    """The options in parsed arguments."""
     return Asked(found.scale, found.rounds, found.full, found.until, found.results.resolve())
 
 
 def asked(description: str | None) -> Asked:
-    """What this command's arguments ask for."""
+    """The options in this command's arguments."""
     return asked_of(parser(description).parse_args())
 
 
 @contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """A folder for one run, gone afterwards."""
+    """A folder for one run, removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=f"backstory-{name}-"))
     try:
         yield folder

@@ -1,8 +1,8 @@
-"""Bytes that the feed of changes reads, against the bytes of the files of rows that its range touched.
+"""Bytes that the feed of changes reads, against the bytes of the data files that its range touched.
 
-Run `make bench ONLY=changes`, or `python benchmarks/changes.py [ROWS]`. Counted are the bytes of the row groups that
-are planned to be read, of which `tests/stores/iceberg/test_moved_rows.py` shows that no other rows are read. The
-bound is 1.2, whatever the size of the table; a compaction between the commits adds nothing.
+Run `make bench ONLY=changes`, or `python benchmarks/changes.py [ROWS]`. It counts the bytes of the row groups
+that the plan reads; `tests/stores/iceberg/test_moved_rows.py` checks that no other rows are read. The bound
+is 1.2 for tables of any size; a compaction between the commits adds nothing.
 """
 
 import sys
@@ -33,7 +33,7 @@ BOUND = 1.2
 
 
 def bytes_read(store, since):
-    """The bytes of files of rows that a feed since this commit reads."""
+    """The bytes of data files that a feed since this commit reads."""
     table = existing(store, NAME)
     found = range_of(lineage_of(metadata_of(store, table)), since, None)
     moved = moved_rows(store, table, found.before, found.commits)
@@ -44,7 +44,7 @@ def bytes_read(store, since):
 
 
 def rows(keys, seed):
-    """Rows whose values do not compress away."""
+    """Rows whose values hardly compress."""
     random = np.random.default_rng(seed)
     drawn = random.bytes(16 * len(keys)).hex()
     texts = pa.array([drawn[place : place + 32] for place in range(0, len(drawn), 32)])
@@ -56,14 +56,14 @@ def commit(store, change):
 
 
 def update(store, keys, seed):
-    """A commit that gives rows new values: those of now go by deletion vectors."""
+    """Commit new values for rows; deletion vectors remove the present ones."""
     listed = ", ".join(map(str, keys))
     found = store.spark.table(store.sql_name(NAME)).where(f"id IN ({listed})")
     commit(store, Change(removed=found.select(FILE, POSITION).toArrow(), added=rows(keys, seed)))
 
 
 def touched(store, since):
-    """The bytes of the files of rows in which commits other than compactions let rows come or go."""
+    """The bytes of the data files in which commits, other than compactions, added or removed rows."""
     table, files = existing(store, NAME), store.jvm.java.util.HashMap()
     sizes = {}
     for each in lineage_of(metadata_of(store, table)).commits[since:]:
@@ -78,7 +78,7 @@ def touched(store, since):
 
 
 def measure(store, what, since, **asked):
-    """One line of the report: rows told, bytes read, bytes of what was touched, ratio."""
+    """Print one line of the report: rows, bytes read, bytes touched, ratio."""
     of_table = sum(
         row.file_size_in_bytes
         for row in store.spark.sql(f"SELECT * FROM {store.sql_name(NAME, 'files')}").collect()

@@ -1,4 +1,4 @@
-"""Pictures of what was measured, as SVG that needs nothing else: bars to compare, points with fitted lines."""
+"""Charts of measurements as self-contained SVG: bars to compare, points with fitted lines."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -21,7 +21,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]], ours: Sequence[str]) -> str:
-    """A bar for each name in each group, in seconds; those of `ours` stand out."""
+    """A bar for each name in each group, in seconds; the bars of `ours` have another colour."""
     most = max((value for group in groups.values() for value in group.values()), default=1.0)
     room, y, drawn = WIDTH - LEFT - RIGHT, TOP, []
     for group, values in groups.items():
@@ -40,7 +40,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]], ours: Sequence[s
 
 
 def lines(title: str, across: str, up: str, series: Mapping[str, tuple[Points, Points]]) -> str:
-    """Points as measured and, for each series, a dashed line as the model has it."""
+    """Measured points and, for each series, the model's dashed line."""
     every = [point for both in series.values() for points in both for point in points]
     right, top = max(x for x, _ in every) or 1, max(y for _, y in every) or 1
     room = WIDTH - LEFT - RIGHT

@@ -1,7 +1,7 @@
-"""The costs of commits by SQL over Spark Connect, side by side with commits by Iceberg's Java.
+"""The costs of commits by SQL over Spark Connect, compared with commits by Iceberg's Java.
 
-`python -m benchmarks.connect` makes a table of a million records in both, and takes turns: a copy with 1 % of
-the records changed, the same copy again, and a feed of 10 events. Each is a whole client process.
+`python -m benchmarks.connect` makes a table of a million records in both. Then both take turns: a copy with
+1 % of the records changed, the same copy again, and a feed of 10 events. Each is a whole client process.
 """
 
 import json
@@ -36,7 +36,7 @@ STEPS = {
 
 
 def copy(turn: int) -> pa.Table:
-    """The records, of which each turn changes another 1 %."""
+    """All records; in each turn a different 1 % has an amount other than 0."""
     ids = range(RECORDS)
     amounts = [turn if turn and number % 100 == turn else 0 for number in ids]
     return pa.table({"id": ids, "city": [f"city {number % 997}" for number in ids], "amount": amounts})
@@ -49,7 +49,7 @@ def events(turn: int) -> pa.Table:
 
 
 def deliver(step: str, turn: int, folder: Path, address: str) -> None:
-    """One delivery, in this process; prints the processor seconds of this process and its children."""
+    """Run one delivery in this process; print the processor seconds of this process and its children."""
     import backstory
 
     if address:
@@ -94,7 +94,7 @@ def measure(step: str, turn: int, folder: Path, address: str, server: int) -> di
 
 @contextmanager
 def serving(folder: Path) -> Any:
-    """A server of Spark Connect with a Hadoop catalog, and the id of its process."""
+    """A Spark Connect server with a Hadoop catalog, and the id of its process."""
     sys.path.append(str(TESTS))
     from connect_server import serving_connect
 

@@ -1,7 +1,7 @@
-"""The benchmarks of single doors as workloads: what they print is kept as a page.
+"""The benchmarks of single doors as workloads, which keep their output as a page.
 
-`python -m benchmarks.doors historize|native|fivetran|odf|tables|changes`: the program of that name runs at its published
-size, or at `--scale` of it where it takes a number of rows.
+`python -m benchmarks.doors historize|native|fivetran|odf|tables|changes` runs the program with that name at
+its published size. `--scale` applies if the program takes a number of rows.
 """
 
 import re
@@ -41,7 +41,7 @@ def command(name: str, given: Asked) -> list[str]:
 
 
 def run(name: str, given: Asked) -> None:
-    """Run the program; each line that tells a figure goes to the page at once."""
+    """Run the program; write each line with a figure to the page at once."""
     report = Report(name, TITLES[name], given)
     lines: list[str] = []
     with subprocess.Popen(command(name, given), stdout=subprocess.PIPE, text=True) as process:

@@ -1,8 +1,9 @@
 """The explorer on a history of 4 million versions: seconds from a request to its last byte.
 
-Run `make bench ONLY=explorer`, or `python -m benchmarks.explorer [--scale 0.1] [--rounds 3]`. The history is a native
-table of 3.4 M records of 8 columns of ordinary width, with twelve weekly copies, of which each changes 50,000 records
-but the last, which changes 1,000. The explorer is a process of its own, and each round starts it anew.
+Run `make bench ONLY=explorer`, or `python -m benchmarks.explorer [--scale 0.1] [--rounds 3]`. The history is
+a native table of 3.4 M records with 8 columns of ordinary width. Twelve weekly copies follow the first:
+eleven change 50,000 records each, and the last changes 1,000. Each round starts the explorer again in its own
+process.
 """
 
 import json
@@ -41,7 +42,7 @@ def week(number: int) -> str:
     return f"{SINCE + timedelta(weeks=number):%Y-%m-%d}"
 
 
-# What is asked, its words, and the seconds that it may take.
+# Each question's path, its parameters, and the seconds that it may take.
 QUESTIONS: Final[dict[str, tuple[str, dict[str, Any], float | None]]] = {
     "a record by its key": ("/record", {"key": "2345"}, 0.5),
     "a record on both axes": ("/record", {"key": "2345", "axis": "both"}, 0.5),
@@ -58,7 +59,7 @@ QUESTIONS: Final[dict[str, tuple[str, dict[str, Any], float | None]]] = {
 
 
 def make(folder: Path, count: int, part: float) -> None:
-    """The history, by the door that keeps copies."""
+    """Make the history from full copies."""
     chance = np.random.default_rng(1)
     rows: dict[str, Any] = {
         "id": np.arange(count),
@@ -84,7 +85,7 @@ def make(folder: Path, count: int, part: float) -> None:
 
 @dataclass(frozen=True)
 class Opened:
-    """The address of an explorer, the seconds until its first page was there, and its process."""
+    """The address of an explorer, the seconds until it served its first page, and its process."""
 
     base: str
     seconds: float
@@ -92,14 +93,14 @@ class Opened:
 
     @property
     def memory(self) -> int:
-        """The most memory that it took until now, in MB."""
+        """The largest amount of memory that it has used so far, in MB."""
         told = Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+)", told)[1]) >> 10  # type: ignore[index]
 
 
 @contextmanager
 def explorer(folder: Path) -> Iterator[Opened]:
-    """An explorer of its own."""
+    """Start an explorer for one round."""
     command = [f"{Path(sys.executable).parent}/backstory", "explore", "--port", "0", "--output", "json"]
     began = time.perf_counter()
     with subprocess.Popen([*command, "--warehouse", folder / "warehouse"], stdout=subprocess.PIPE) as process:
@@ -112,7 +113,7 @@ def explorer(folder: Path) -> Iterator[Opened]:
 
 
 def ask(base: str, path: str, words: dict[str, Any]) -> float:
-    """Seconds until the page is there."""
+    """Seconds until the whole page is read."""
     began = time.perf_counter()
     with urllib.request.urlopen(f"{base}{path}?{urlencode({'table': TABLE, **words})}") as page:
         page.read()
@@ -120,7 +121,7 @@ def ask(base: str, path: str, words: dict[str, Any]) -> float:
 
 
 def measure(given: Asked, folder: Path, report: Report) -> None:
-    """Each question once on an explorer that was just started, and then again."""
+    """Ask each question once on a fresh explorer, and then again."""
     first: list[float] = []
     memory = 0
     cold: dict[str, list[float]] = {name: [] for name in QUESTIONS}
@@ -155,7 +156,7 @@ def _against(times: list[float], goal: float | None) -> str:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Make the history, measure, and write the results."""
     given = asked(__doc__)
     count = int(RECORDS * given.scale)
     report = Report("explorer", "The explorer on a history of 4 M versions", given)

@@ -1,8 +1,8 @@
-"""Feeds of changes onto 4 M and 16 M versions: in order, with late events among them, and a million at once (V82).
+"""Feeds of changes onto 4 M and 16 M versions: in order, with late events, and a million at once (V82).
 
-Run `make bench ONLY=feeds`, or `python -m benchmarks.feeds [--scale 0.1] [--rounds 3]`. In turn with a history batch
-of the Fivetran door that changes as many records, and with a MERGE by hand of rows that are prepared for it, which
-knows no late events.
+Run `make bench ONLY=feeds`, or `python -m benchmarks.feeds [--scale 0.1] [--rounds 3]`. They take turns with
+a history batch of the Fivetran door that changes as many records. A million events at once take turns with a
+MERGE by hand of prepared rows, which cannot handle late events.
 """
 
 import sys
@@ -24,17 +24,17 @@ from benchmarks.quiet import settled
 from benchmarks.report import Report, ratio, spread
 
 SIZES: Final = (10, 1_000, 10_000, 100_000)
-VERSIONS: Final = 4  # of each record, and four times as many in the larger table
+VERSIONS: Final = 4  # of each record; the larger table has four times as many
 DAY: Final = timedelta(days=1)
 BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 FEED: Final = {"key": "id", "sequence_by": ["at", "lsn"]}
-# Each gets as many deliveries as the Fivetran door's table, and so has as many files.
+# Each table gets as many deliveries as the Fivetran door's table, so it has as many files.
 SMALL, LATE, LARGE = "bench.feed_4m", "bench.feed_late", "bench.feed_16m"
 Seconds = dict[str, list[float]]
 
 
 def events(ids: np.ndarray, at: datetime, seed: int, late: float = 0) -> pa.Table:
-    """One change of two columns of each of these records; so many of a hundred are of a time long before."""
+    """One change of two columns for each of these records; the share `late` is at a time long before."""
     rng, count = np.random.default_rng(seed), len(ids)
     rows = fivetran.rows_of(ids, seed).select(["id", "name", "email"])
     times = np.full(count, np.datetime64(at.replace(tzinfo=None), "us"))
@@ -45,7 +45,7 @@ def events(ids: np.ndarray, at: datetime, seed: int, late: float = 0) -> pa.Tabl
 
 
 class Ground:
-    """The tables of feeds, the one of the Fivetran door, and the one of the MERGE."""
+    """The tables of feeds, the Fivetran door's table, and the table of the MERGE."""
 
     def __init__(self, folder: Path, keys: int) -> None:
         self.keys, self.folder = keys, folder
@@ -74,7 +74,7 @@ class Ground:
         self.warehouse.apply(str(path), into=table, **FEED)
 
     def acts(self, count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """What is measured of deliveries of one size, each with events of its own, ready to be brought."""
+        """The acts to measure for deliveries of one size, each with its own events in a prepared file."""
         rng = np.random.default_rng(count + self.number)
         self.number += 1
         self.at += DAY
@@ -88,7 +88,7 @@ class Ground:
             yield name, lambda p=path, t=table: self.warehouse.apply(str(p), into=t, **FEED)
 
     def at_once(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """An event of each record at once, and the MERGE of rows that are ready."""
+        """One event for each record in one delivery, and the MERGE of prepared rows."""
         self.number += 1
         self.at += DAY
         ids = np.arange(self.keys)
@@ -119,7 +119,7 @@ def measure(given: Asked, acts: Callable[[], Iterator[tuple[str, Callable[[], An
 
 
 def judged(found: Seconds, name: str, against: str, most: float) -> str:
-    """Our seconds, how many times those of the other, and whether that is few enough."""
+    """Our seconds, their ratio to the other's, and whether it is within the bound."""
     times = ratio(found[against], found[name])
     if not times:
         return "–"

@@ -1,7 +1,7 @@
 """Measure the Fivetran destination against the floor: bare Arrow, and bare Iceberg on the same Spark.
 
-Run `make bench ONLY=fivetran`, or `python benchmarks/fivetran.py [decode|history|batch]`. Each comparison is made side by
-side in one run, several rounds, A B A B; what counts is the ratio of the medians.
+Run `make bench ONLY=fivetran`, or `python benchmarks/fivetran.py [decode|history|batch]`. Each comparison
+runs side by side for several rounds, A B A B; its result is the ratio of the medians.
 """
 
 import os
@@ -50,7 +50,7 @@ HISTORY = {
 
 
 def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    """Ten columns as a source has them: numbers, texts with commas and quotes, a decimal, times."""
+    """Ten columns of a typical source: numbers, texts with commas and quotes, a decimal, times."""
     rng, count = np.random.default_rng(seed), len(ids)
     cents = rng.integers(0, 10**8, count)
     seconds = rng.integers(0, 10**6, count).astype("timedelta64[s]")
@@ -79,7 +79,7 @@ def csv_of(table: pa.Table) -> bytes:
 
 
 def measure(rounds: int, **runs: Callable[[], object]) -> dict[str, list[float]]:
-    """Seconds of each run in each round, the runs taken in turn."""
+    """Seconds of each run in each round; the runs take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -90,7 +90,7 @@ def measure(rounds: int, **runs: Callable[[], object]) -> dict[str, list[float]]
 
 
 def report(title: str, seconds: dict[str, list[float]], *ratios: tuple[str, str, float]) -> None:
-    """Print medians, their spread and the ratios beside their bounds."""
+    """Print medians, their spread, and the ratios with their bounds."""
     print(f"\n{title}")
     for name, values in seconds.items():
         spread = f"{min(values):.2f} to {max(values):.2f}"
@@ -101,7 +101,7 @@ def report(title: str, seconds: dict[str, list[float]], *ratios: tuple[str, str,
 
 
 def decode(folder: Path) -> None:
-    """CSV, AES and zstd of 1 M rows into typed Arrow, against read_csv of the plain file."""
+    """Measure decoding 1 M rows of CSV, AES and zstd into typed Arrow, against read_csv of the plain file."""
     content = csv_of(rows_of(np.arange(MILLION), 1))
     plain = folder / "plain.csv"
     plain.write_bytes(content)
@@ -121,12 +121,12 @@ def decode(folder: Path) -> None:
 
 
 def high_water() -> int:
-    """The most memory that this process ever held, in KiB."""
+    """The largest amount of memory that this process has held, in KiB."""
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def peak(path: str, key: str) -> None:
-    """In a process of its own: the memory that decoding takes beyond what imports take."""
+    """Print the memory that decoding needs beyond the imports; it runs in its own process."""
     before = high_water()
     file = BatchFile(Path(path), bytes.fromhex(key))
     [(_, rows)] = read_files([file], AS_FIVETRAN, TYPES, frozenset(TYPES))
@@ -136,7 +136,7 @@ def peak(path: str, key: str) -> None:
 
 
 class Bench:
-    """A warehouse of its own, a server in this process and a sender to it."""
+    """A warehouse, a server in this process, and a sender to it."""
 
     def __init__(self, folder: Path) -> None:
         from backstory.doors.fivetran.server import listen
@@ -154,7 +154,7 @@ class Bench:
         self.sender = Sender.to(f"127.0.0.1:{self.running.port}", folder)
 
     def definition(self, name: str, *, history: bool) -> common.Table:
-        """The definition of a table of the ten columns, created anew."""
+        """Create a table of the ten columns again, and return its definition."""
         table = common.Table(name=name)
         for column, type_ in (TYPES | (HISTORY if history else {})).items():
             told = table.columns.add(name=column, type=common.DataType.Value(type_.kind))
@@ -166,7 +166,7 @@ class Bench:
         return table
 
     def parquet(self, rows: pa.Table) -> str:
-        """The rows as a Parquet file of the table's types, for the floor."""
+        """Write the rows to a Parquet file with the table's types, for the floor."""
         path = str(self.folder / f"{time.monotonic_ns()}.parquet")
         typed = rows.set_column(5, "price", rows["price"].cast(pa.decimal128(12, 2)))
         for place, name in enumerate(rows.column_names):
@@ -177,7 +177,7 @@ class Bench:
 
 
 def history(folder: Path) -> None:
-    """History batches of 10,000 and 10 keys into 1 M keys with 4 M versions."""
+    """Measure history batches of 10,000 and 10 keys into 1 M keys with 4 M versions."""
     bench = Bench(folder)
     told = bench.definition("history", history=True)
     bench.definition("floor", history=True)
@@ -214,7 +214,7 @@ def history(folder: Path) -> None:
 
 
 def fill(bench: Bench, table: str) -> None:
-    """4 M versions: four for each of 1 M keys, the last one open."""
+    """Insert 4 M versions: four for each of 1 M keys, the last one open."""
     bench.spark.sql(
         f"""INSERT INTO backstory.bench.{table}
         SELECT id, int(id % 1000), concat('customer ', id % 5000), concat('user', id, '.', v, '@example.com'),
@@ -250,7 +250,7 @@ def with_times(rows: pa.Table, start: str) -> pa.Table:
 
 
 def prepare(bench: Bench, ids: np.ndarray, at: datetime) -> str:
-    """The floor's rows, ready to be merged: the open versions closed, and their successors."""
+    """Write the floor's rows for the merge: the open versions, closed, and their successors."""
     bench.spark.createDataFrame(pa.table({"id": ids})).createOrReplaceTempView("ids")
     stamp = at.isoformat()
     path = str(bench.folder / f"prepared-{at:%H}-{time.monotonic_ns()}")
@@ -267,7 +267,7 @@ def prepare(bench: Bench, ids: np.ndarray, at: datetime) -> str:
 
 
 def merge(bench: Bench, table: str, path: str, more: str = "") -> None:
-    """A bare MERGE of prepared rows."""
+    """Run a bare MERGE of prepared rows."""
     bench.spark.read.parquet(path).createOrReplaceTempView("prepared")
     bench.spark.sql(
         f"""MERGE INTO backstory.bench.{table} t USING prepared s ON t.id = s.id {more}
@@ -276,7 +276,7 @@ def merge(bench: Bench, table: str, path: str, more: str = "") -> None:
 
 
 def batch(folder: Path) -> None:
-    """A WriteBatch of 1 M rows in four files: into an empty table, and onto 4 M rows."""
+    """Measure a WriteBatch of 1 M rows in four files: into an empty table, and onto 4 M rows."""
     bench = Bench(folder)
     seconds: dict[str, list[float]] = {}
 
@@ -324,7 +324,7 @@ def batch(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the parts that are named, or all, each in a process of its own."""
+    """Run the named parts, or all, each in its own process."""
     parts = {"decode": decode, "history": history, "batch": batch}
     if arguments[:1] == ["peak"]:
         peak(*arguments[1:])

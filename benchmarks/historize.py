@@ -1,9 +1,9 @@
-"""Measure a history load on Spark against what one would write by hand on the same session.
+"""Measure a history load on Spark against handwritten statements on the same session.
 
-Run `make bench ONLY=historize`, or `python benchmarks/historize.py [ROUNDS] [KEYS]`. The floor is one full outer
-join of base and open versions, its actions kept, and one MERGE; beside it stand the four statements of the
-specification, the join alone, and a history of four times the versions. Each load is taken back before the
-next, in turn (A B A B); what counts is the ratio of the medians.
+Run `make bench ONLY=historize`, or `python benchmarks/historize.py [ROUNDS] [KEYS]`. The floor is one full
+outer join of base and open versions with its actions kept, and one MERGE. The other acts are the four
+statements of the specification, the join by itself, and a load into a history with four times the versions.
+Each load is undone before the next, in turn (A B A B); the result is the ratio of the medians.
 """
 
 import os
@@ -68,7 +68,7 @@ class Bench:
         self.folder = folder
 
     def make(self, name: str, closed: int) -> None:
-        """Open versions of every key, and `closed` closed ones of each; a base that is the same."""
+        """Make open versions of every key, `closed` closed versions of each, and a base with equal rows."""
         path = self.folder / f"{name}.yaml"
         path.write_text(MODEL.replace("NAME", name))
         model, _ = open_model(path)
@@ -94,7 +94,7 @@ class Bench:
                 f"FROM range({self.keys})"
             )
             rows.writeTo(f"rawcore.rc_{name}_hist").append()
-        # One load of ours, as there always was one before.
+        # Run one load of our own, because a real history always has one.
         self.spark.sql(f"DELETE FROM rawcore.rc_{name} WHERE id = 3")
         path_of = self.folder / f"{name}.yaml"
         historize_on_spark(
@@ -102,7 +102,7 @@ class Bench:
         )
 
     def change(self, name: str) -> None:
-        """1 % changed, 0.5 % gone, 0.5 % new."""
+        """Change 1 % of the base, remove 0.5 % and add 0.5 %."""
         table, keys = f"rawcore.rc_{name}", self.keys
         self.spark.sql(
             f"UPDATE {table} SET city = 'elsewhere', row_hash = sha2(concat('other ', id), 256) WHERE id % 100 = 7"
@@ -123,7 +123,7 @@ class Bench:
         dataset = model.target_datasets[0]
         return prepare_load(model, dataset, sync_hist(dataset, None, NOW), self.dialect())
 
-    # What is measured
+    # The measured acts
 
     def ours(self, name: str) -> None:
         (receipt,) = historize_on_spark(
@@ -134,7 +134,7 @@ class Bench:
         assert receipt.error is None, receipt.error
 
     def join(self, name: str) -> None:
-        """The join alone: what became of how many."""
+        """The join by itself: the number of rows for each action."""
         self.spark.sql(f"SELECT action, count(*) FROM ({self.actions(name)}) GROUP BY action").collect()
 
     def actions(self, name: str, columns: str = "") -> str:
@@ -147,7 +147,7 @@ class Bench:
         )
 
     def floor(self, name: str) -> None:
-        """By hand: one join, its actions kept, one MERGE."""
+        """By hand: one join with its actions kept, and one MERGE."""
         key, names = f"rc_{name}_key", "id, name, email, city, credit, since, seen, row_hash"
         payload = ", ".join(f"r.{each}" for each in [key, *names.split(", ")])
         actions = self.spark.sql(self.actions(name, f", {payload}")).where("action IS NOT NULL").persist()
@@ -180,7 +180,7 @@ class Bench:
             self.spark.sql(fill_placeholders(statement.sql, values))
 
     def taken_back(self, name: str, act: Callable[[str], None]) -> float:
-        """The seconds of an act; its commits are taken back."""
+        """The seconds of an act, whose commits are undone."""
         table = f"rawcore.rc_{name}_hist"
         before = self.spark.sql(
             f"SELECT snapshot_id FROM {table}.history ORDER BY made_current_at DESC LIMIT 1"

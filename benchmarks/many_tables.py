@@ -1,4 +1,4 @@
-"""Many small tables through one real server: 8 requests at once against one, and a soak of minutes.
+"""Many small tables through one real server: 8 requests at once against one, and a soak test of minutes.
 
 Run `make bench ONLY=tables` (200 tables x 5 batches each way) or `make soak` (10 minutes), or
 `python benchmarks/many_tables.py [speed|soak] [TABLES or SECONDS]`.
@@ -32,14 +32,14 @@ COLUMNS = ["id", "name", "note", "_fivetran_synced"]
 
 @dataclass(frozen=True)
 class Server:
-    """A running `backstory serve` and where it listens."""
+    """A running `backstory serve` and its address."""
 
     process: subprocess.Popen
     temp: Path
     address: str
 
     def figures(self) -> dict[str, int]:
-        """Resident memory in MiB, threads and open files of the process and its Java, temporary files."""
+        """Memory in MiB, threads and open files of the process and its Java; the count of temporary files."""
         java = subprocess.check_output(["pgrep", "-P", str(self.process.pid)], text=True).split()[0]
         found = {"temporary files": sum(path.is_file() for path in self.temp.rglob("*"))}
         for name, process in (("Python", self.process.pid), ("Java", java)):
@@ -53,7 +53,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server on a warehouse of its own."""
+    """Start a server with its own warehouse."""
     temp = folder / "temp"
     temp.mkdir()
     (folder / "backstory.toml").write_text(CONFIGURATION)
@@ -87,13 +87,13 @@ def definition(name: str) -> common.Table:
 
 @dataclass(frozen=True)
 class Source:
-    """Tables and their batches, made before anything is measured."""
+    """Tables and their batches, prepared before the measurement."""
 
     sender: Sender
     schema: str
 
     def tables(self, count: int) -> list[tuple[common.Table, list[dict[str, list]]]]:
-        """New tables, each with its batches: half of the rows of a batch change earlier ones."""
+        """New tables, each with its batches; half of a batch's rows change earlier rows."""
         return [
             (definition(f"t{number}"), [self.batch(n) for n in range(BATCHES)]) for number in range(count)
         ]
@@ -119,7 +119,7 @@ class Source:
 
 
 def speed(count: int) -> None:
-    """One request at a time against 8 at once, in turn, each on tables of its own."""
+    """Measure one request at a time against 8 at once, in turn, each on new tables."""
     with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
         part = count // ROUNDS
         seconds: dict[int, list[float]] = {1: [], AT_ONCE: []}
@@ -142,7 +142,7 @@ def speed(count: int) -> None:
 
 
 def soak(seconds: float) -> None:
-    """200 tables, 8 requests at once; figures each half minute, and what grew between thirds."""
+    """Send 8 requests at once to 200 tables; print figures each half minute, and their growth at the end."""
     with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
         source = Source(Sender.to(server.address, Path(name)), "soak")
         tables = [definition(f"t{number}") for number in range(200)]

@@ -1,10 +1,10 @@
-"""Measure a native snapshot against what one would write by hand on the same session.
+"""Measure a native snapshot against handwritten statements on the same session.
 
-Run `make bench ONLY=native`, or `python benchmarks/native.py [ROUNDS] [KEYS]`. A full copy of a million keys comes
-onto their open versions and as many closed ones: 1 % changed, 0.5 % gone, 0.5 % new. The floor is one full outer
-join of the copy and the open versions, its actions kept, and one MERGE; for a copy that changes nothing it is
-the join alone. A copy with memory is measured against one without. Each act is taken back before the next, in
-turn (A B A B); what counts is the ratio of the medians.
+Run `make bench ONLY=native`, or `python benchmarks/native.py [ROUNDS] [KEYS]`. A full copy of a million keys
+is loaded onto their open versions and as many closed ones. Among its keys 1 % changed, 0.5 % are gone, and
+0.5 % are new. The floor is one full outer join of the copy and the open versions with its actions kept, and
+one MERGE. For a copy without changes the floor is only the join. A copy with memory is measured against one
+without. Each act is undone before the next, in turn (A B A B); the result is the ratio of the medians.
 """
 
 import statistics
@@ -68,13 +68,13 @@ class Bench:
         )
 
     def join(self) -> None:
-        """The join alone: what became of how many."""
+        """The join by itself: the number of rows for each action."""
         self.spark.sql(
             f"SELECT action, count(*) FROM ({self.actions('same_copy')}) GROUP BY action"
         ).collect()
 
     def floor(self) -> None:
-        """By hand: one join, its actions kept, one MERGE."""
+        """By hand: one join with its actions kept, and one MERGE."""
         payload = "".join(f", r.{name}" for name in COLUMNS)
         actions = self.spark.sql(self.actions("other_copy", payload)).where("action IS NOT NULL").persist()
         actions.count()
@@ -91,7 +91,7 @@ class Bench:
         actions.unpersist()
 
     def taken_back(self, table: str, act: Act) -> float:
-        """The seconds of an act; its commits are taken back."""
+        """The seconds of an act, whose commits are undone."""
         newest = f"SELECT snapshot_id FROM {table}.history ORDER BY made_current_at DESC LIMIT 1"
         snapshot = self.spark.sql(newest).collect()[0][0]
         began = time.monotonic()

@@ -1,8 +1,8 @@
-"""One run of 200 tables, and a million rows of PostgreSQL: seconds for each table, and against the same file.
+"""One run of 200 tables, in seconds for each table; a million rows of PostgreSQL against the same file.
 
-Run `make bench ONLY=nightly`, or `python -m benchmarks.nightly [--scale 0.1] [--rounds 3]`. Each table has 10,000
-rows of 8 columns in a CSV of ordinary width. A server of PostgreSQL is started for it; without its programs that
-part is left out.
+Run `make bench ONLY=nightly`, or `python -m benchmarks.nightly [--scale 0.1] [--rounds 3]`. Each table has
+10,000 rows of 8 columns in a CSV of ordinary width. The second part starts a PostgreSQL server, and is
+skipped if the server's programs are not installed.
 """
 
 import os
@@ -34,7 +34,7 @@ FROM generate_series(1, {rows}) id"""
 
 
 def write(folder: Path, table: int, version: int) -> None:
-    """The table's file: of its rows one in a hundred has another name in each version."""
+    """Write the table's file; in each version one row in a hundred has another name."""
     with (folder / f"t{table:03}.csv").open("w") as file:
         file.write(HEADER)
         for row in range(ROWS):
@@ -48,7 +48,7 @@ def write(folder: Path, table: int, version: int) -> None:
 
 
 def many_tables(given: Asked, folder: Path, report: Report) -> None:
-    """Runs of all tables in one process: at first, with changes, with none."""
+    """Measure runs of all tables in one process: the first load, with changes, and without changes."""
     count = max(4, int(TABLES * given.scale))
     files = folder / "files"
     files.mkdir()
@@ -107,7 +107,7 @@ def _words(stages: Counter[str], count: int) -> str:
 
 @contextmanager
 def server(folder: Path) -> Iterator[str | None]:
-    """The address of a PostgreSQL server, None without its programs; it does not run as root."""
+    """The address of a PostgreSQL server, or None without its programs; it does not run as root."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not programs:
         yield None
@@ -134,7 +134,7 @@ def server(folder: Path) -> Iterator[str | None]:
 
 
 def of_postgres(given: Asked, folder: Path, report: Report) -> None:
-    """A copy of a table, against COPY into a file and the same copy of that file: whole processes in turn."""
+    """Measure a copy of a table against COPY into a file and a copy of the file; processes take turns."""
     with server(folder) as url:
         if url is None:
             report.say("A table of PostgreSQL", "Not measured: the server's programs are not installed.")

@@ -1,9 +1,9 @@
 """Copies of tables in an object store, against the same copies of tables on this machine.
 
-Run `make bench ONLY=objects`, or `python -m benchmarks.objects [--scale 0.1] [--rounds 3]`. Whole processes of
-`backstory snapshot` in turn, a million rows of 8 columns of ordinary width from a Parquet file: a first load; 1 %
-changed, 0.5 % new, 0.5 % gone; nothing changed. The store is moto's server on this machine, which takes its share
-of the processors. It is the one of the tests: `scripts/setup.sh --tests` installs it.
+Run `make bench ONLY=objects`, or `python -m benchmarks.objects [--scale 0.1] [--rounds 3]`. Whole processes
+of `backstory snapshot` take turns. They load a million rows of 8 columns of ordinary width from a Parquet
+file. The steps are a first load; 1 % changed, 0.5 % new, 0.5 % gone; nothing changed. The store is the tests'
+moto server, which uses processors of this machine. `scripts/setup.sh --tests` installs it.
 """
 
 import os
@@ -34,7 +34,7 @@ FROM range({first}, {last}) AS of_ids(id)) TO '{file}' (FORMAT parquet, COMPRESS
 
 
 def write_copies(folder: Path, rows: int) -> tuple[Path, Path]:
-    """The first copy, and the one that follows."""
+    """Write the first copy and the second one."""
     few, files = rows // 200, (folder / "first.parquet", folder / "second.parquet")
     for file, first, moved in zip(files, (0, few), (-1, 7), strict=True):
         duckdb.sql(COPY.format(moved=moved, first=first, last=rows + first, file=file))
@@ -42,7 +42,7 @@ def write_copies(folder: Path, rows: int) -> tuple[Path, Path]:
 
 
 def write_settings(folder: Path, objects: ObjectStore) -> Path:
-    """The configuration of a warehouse whose tables are in the store, its catalog in a file."""
+    """Write the configuration of a warehouse with tables in the store and a catalog in a file."""
     catalog = {
         "type": "jdbc",
         "uri": f"jdbc:sqlite:{folder}/lake.db?busy_timeout=60000",

@@ -1,12 +1,12 @@
-"""Measure a snapshot and a ledger pull against what one would write by hand on the same session; and small pulls.
+"""Measure a snapshot pull and a ledger pull against handwritten statements on one session, and small pulls.
 
-Run `make bench ONLY=odf`, or `python benchmarks/odf.py [ROUNDS] [ROWS]`. Stored is a million rows; the snapshot
-brings a million (100 k gone, 200 k changed, 100 k new), the ledger 600 k (100 k known). The floor scans each
-side once, joins them once, and appends once, with offsets that have gaps and no order. Each act is taken
-back before the next, in turn (A B A B); what counts is the ratio of the medians.
+Run `make bench ONLY=odf`, or `python benchmarks/odf.py [ROUNDS] [ROWS]`. Each log stores a million rows. The
+snapshot contains a million (100 k gone, 200 k changed, 100 k new), the ledger 600 k (100 k known). The floor
+scans each side once, joins them once, and appends once, with offsets that have gaps and no order. Each act is
+undone before the next, in turn (A B A B); the result is the ratio of the medians.
 
-Small pulls bring 1,000 new rows, 1,000 known ones, or nothing onto a log of a million; of these Spark's jobs
-are counted, and of everything the seconds of processors, of Python and Java together.
+Small pulls add 1,000 new rows, 1,000 known rows, or nothing to a log of a million, and count Spark's jobs.
+Every act measures processor seconds too, of Python and Java together.
 """
 
 import os
@@ -55,7 +55,7 @@ COLUMNS = ("id", "name", "city", "credit", "since")
 
 
 class Bench:
-    """A warehouse with two datasets of a million rows."""
+    """A warehouse with three datasets of a million rows."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         (folder / "backstory.toml").write_text(CONFIGURATION)
@@ -81,14 +81,14 @@ class Bench:
         self.file("ledger-later", f"SELECT {ROW} FROM range({rows - tenth}, {rows + 5 * tenth})")
 
     def file(self, name: str, query: str) -> None:
-        """One Parquet file, as a publisher has it."""
+        """Write one Parquet file, as a publisher would."""
         place = self.folder / "made"
         self.spark.sql(query).coalesce(1).write.mode("overwrite").parquet(str(place))
         (made,) = place.glob("*.parquet")
         made.replace(self.folder / f"{name}.parquet")
 
     def pull(self, name: str, file: str | None):
-        """Pull a file that the publisher has put in its place, or none: the first one, as it was."""
+        """Pull a published file; without one, pull the unchanged first file."""
         place = self.folder / f"{name}.parquet"
         place.unlink(missing_ok=True)
         place.hardlink_to(self.folder / f"{name}-{file or 'first'}.parquet")
@@ -106,7 +106,7 @@ class Bench:
             assert receipt.offsets == (self.rows, self.rows + 5 * tenth - 1)
 
     def small(self, name: str, file: str | None) -> None:
-        """A small pull adds its new rows, and what is known or not there adds none."""
+        """Pull a few rows or none, and check that only new rows are added."""
         added = FEW if file == "few" or (name == "append" and file) else 0
         assert self.pull(name, file).counts["appended"] == added
 
@@ -136,7 +136,7 @@ class Bench:
         )
 
     def processor(self) -> float:
-        """The seconds that Python and Java have had of the processors."""
+        """The processor seconds that Python and Java have used."""
         java = self.spark._jvm.java.lang.ProcessHandle.current().pid()
         told = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()
         return time.process_time() + (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
@@ -146,7 +146,7 @@ class Bench:
         return max(self.spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1)
 
     def taken_back(self, name: str, act: Callable[[], None]) -> tuple[float, float, int]:
-        """The seconds of an act, those of processors, and its jobs; its commit is taken back."""
+        """The seconds of an act, its processor seconds and its jobs; its commit is undone."""
         history = self.spark.sql(f"SELECT snapshot_id FROM odf.{name}.history ORDER BY made_current_at")
         snapshot = history.collect()[-1][0]
         jobs, used, began = self.jobs(), self.processor(), time.monotonic()
@@ -159,7 +159,7 @@ class Bench:
 
 
 def against_floor(bench: Bench, name: str, count: int) -> None:
-    """A pull and its floor in turn; the first round warms up."""
+    """Measure a pull and its floor in turn; the first round warms up."""
     found: dict[str, list[tuple[float, float, int]]] = {"ours": [], "floor": []}
     for number in range(count + 1):
         for label, act in (("ours", bench.ours), ("floor", bench.floor)):
@@ -175,7 +175,7 @@ def against_floor(bench: Bench, name: str, count: int) -> None:
 
 
 def small_pulls(bench: Bench, count: int) -> None:
-    """Pulls of few rows or none onto a log of many."""
+    """Measure pulls of few rows or none onto a large log."""
     acts = {"1,000 new rows": "few", "1,000 known rows": "known", "nothing": None}
     for name in ("append", "ledger"):
         for label, file in acts.items():

@@ -1,4 +1,4 @@
-"""A quiet machine before each act: nobody pays for what the one before left to be done."""
+"""Wait for a quiet machine before each act, so that none pays for work that the one before left behind."""
 
 import time
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Final
 
 STAT: Final = Path("/proc/stat")
 GLANCE, PAUSE, PATIENCE = 0.3, 2.0, 3.0  # seconds
-IDLE: Final = 0.75  # of all processors: nobody compiles or collects
+IDLE: Final = 0.75  # of all processors: no other process compiles, no garbage is collected
 
 
 def settled(patience: float = PATIENCE) -> None:
-    """Wait until the processors are idle; where nothing tells, or others work on, for a while."""
+    """Wait until the processors are idle, but not long; without /proc/stat, wait a fixed time."""
     if not STAT.exists():
         time.sleep(PAUSE)
         return
@@ -20,7 +20,7 @@ def settled(patience: float = PATIENCE) -> None:
 
 
 def idle(seconds: float) -> float:
-    """Which share of the processors did nothing in the seconds from now on."""
+    """The share of the processors that is idle during the next seconds."""
     before = _ticks()
     time.sleep(seconds)
     passed = [now - then for now, then in zip(_ticks(), before, strict=True)]
@@ -28,5 +28,5 @@ def idle(seconds: float) -> float:
 
 
 def _ticks() -> list[int]:
-    """What all processors together did since they started; the fourth and the fifth are for idling."""
+    """The ticks of all processors since the start of the machine; the fourth and fifth are idle time."""
     return [int(each) for each in STAT.read_text().splitlines()[0].split()[1:9]]

@@ -1,4 +1,4 @@
-"""What a run found, as JSON and as a Markdown page with machine, versions and the date of measurement."""
+"""The results of a run as JSON and as a Markdown page, with machine, versions and date of measurement."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What is measured, and what it runs on."""
+    """The versions of the product and its platform."""
     found = {"python": platform.python_version(), "iceberg": ICEBERG}
     for name in ("backstory", "pyspark", "pyarrow"):
         try:
@@ -44,7 +44,7 @@ def versions() -> dict[str, str]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """A median with its least and greatest value; nothing for no values."""
+    """The median with the least and greatest value; a dash without values."""
     if not values:
         return "–"
     if len(values) == 1:
@@ -54,7 +54,7 @@ def spread(values: Sequence[float]) -> str:
 
 @dataclass
 class Report:
-    """Sections of tables and sentences; `write` may be called as often as something is found."""
+    """Sections of tables and sentences; `write` may be called after each new result."""
 
     name: str
     title: str
@@ -66,16 +66,16 @@ class Report:
     measured: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="minutes"))
 
     def say(self, section: str, *lines: str) -> None:
-        """The sentences of a section, in the place of those it had."""
+        """Set the sentences of a section, and replace its earlier ones."""
         self.sections[section] = list(lines)
 
     def table(self, section: str, head: Sequence[str], rows: Sequence[Sequence[object]], *notes: str) -> None:
-        """A section that is a table, with sentences below it."""
+        """Set a section to a table, with sentences below it."""
         lines = [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
         self.sections[section] = [*lines, *(line for note in notes for line in ("", note))]
 
     def write(self) -> None:
-        """Bring `<name>.json` and `<name>.md` up to date."""
+        """Write `<name>.json` and `<name>.md` with the results so far."""
         self.asked.results.mkdir(parents=True, exist_ok=True)
         told = {
             "name": self.name,
@@ -92,14 +92,14 @@ class Report:
         place.with_suffix(".md").write_text(self.page(), "utf-8")
 
     def page(self) -> str:
-        """The whole as Markdown."""
+        """The whole report as Markdown."""
         lines = [f"# {self.title}", "", self.measured_line(), ""]
         for section, told in self.sections.items():
             lines += [f"## {section}", "", *told, ""]
         return "\n".join(lines)
 
     def measured_line(self) -> str:
-        """When, on what machine, and what with which versions."""
+        """The date, the machine and the versions of the measurement."""
         found = self.machine
         on = f"{found['cores']} cores, {found['memory_gib']} GiB, {found['system']}, Java {found['java']}"
         with_ = ", ".join(f"{name} {number}" for name, number in self.versions.items())
@@ -112,7 +112,7 @@ def _line(cells: Sequence[object]) -> str:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """The quotient of the medians of theirs and ours: how many times faster ours is."""
+    """The median of theirs over the median of ours: how many times faster ours is."""
     return statistics.median(theirs) / statistics.median(ours) if ours and theirs else None
 
 

@@ -1,4 +1,4 @@
-"""Environments of the peers: made by the benchmark, beside the product's own and never in it."""
+"""The peers' environments, made by the benchmark and separate from the product's own."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ TOLD = {"dbt": ("dbt-core", "dbt-spark"), "sqlmesh": ("sqlmesh",), "dlt": ("dlt"
 
 @dataclass(frozen=True)
 class Environment:
-    """The Python of a peer and the versions in it; `failed` says why there is none."""
+    """The Python of a peer and the versions in it; `failed` is the reason if there is none."""
 
     python: Path
     versions: dict[str, str]
@@ -31,7 +31,7 @@ class Environment:
 
 
 def environment(peer: str) -> Environment:
-    """The peer's environment, made if it is not there yet."""
+    """The peer's environment, made if it does not exist."""
     folder = FOLDER / peer
     python = folder / "bin" / "python"
     wanted = "\n".join(WANTED[peer])
@@ -50,7 +50,7 @@ def environment(peer: str) -> Environment:
 
 
 def _done(command: list[str]) -> str | None:
-    """What went wrong, if something did."""
+    """The error of a command, or None."""
     system = os.environ | {"UV_SYSTEM_CERTS": "1"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=system)
@@ -67,6 +67,6 @@ def _versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(packages, told, strict=False))
 
 
-if __name__ == "__main__":  # makes them all, before anything is measured
+if __name__ == "__main__":  # makes all environments before any measurement
     for name in WANTED:
         print(name, environment(name))

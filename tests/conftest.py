@@ -24,7 +24,7 @@ from backstory.stores.embedded_catalog import PATIENCE, read_catalog
 
 pytest_plugins = ["destination_fixtures", "database_fixtures", "pace", "second_try", "teams"]
 
-# The gate is to give the same answer twice; the laws are to find what nobody thought of.
+# The gate must give the same answer twice; the laws must find cases that nobody thought of.
 for depth, examples in EXAMPLES.items():
     settings.register_profile(
         depth,
@@ -35,11 +35,12 @@ for depth, examples in EXAMPLES.items():
     )
 settings.load_profile(DEPTH)
 
-os.environ["SPARK_SUBMIT_OPTS"] = java.OPTIONS  # processes that tests start have it too
-# A server of gRPC may run here before Spark is started: what forks off for that starts none of its threads.
+os.environ["SPARK_SUBMIT_OPTS"] = java.OPTIONS  # also for processes that tests start
+# A gRPC server may run here before Spark starts. The process forked for Spark then starts none of gRPC's
+# threads.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
-# Letters that Java's properties spell in another way.
+# Contains letters that Java's properties escape.
 SECRET = "canary-1f83 = #:\\ü\U0001f600"
 
 SPARK = {
@@ -54,7 +55,7 @@ SPARK = {
 }
 
 
-# What brings a DuckDB file or a PostgreSQL server.
+# Fixtures that create a DuckDB file or a PostgreSQL server.
 DATABASES = {
     "place",
     "places",
@@ -73,14 +74,14 @@ def _on_spark(chosen):
 
 
 def _belongs_elsewhere(item):
-    """Whether the test is tried only before a release, or only on Spark 3.5."""
+    """Whether the test runs only before a release, or only on Spark 3.5."""
     laws, spark_3 = item.get_closest_marker("laws"), item.get_closest_marker("spark_3")
     return bool((laws and DEPTH != "laws") or (spark_3 and not is_before_4()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Search no garbage among the collected tests, which stay until the end."""
+    """Disable garbage collection during collection, because the collected tests stay until the end."""
     gc.disable()
     done = yield
     gc.freeze()
@@ -96,7 +97,7 @@ def pytest_unconfigure():
 def pytest_collection_modifyitems(config, items):
     """Mark tests that request the session as `spark`, and tests that request a database as `database`.
 
-    Tests that belong to another depth, or to the other Spark, are no tests of this run.
+    Tests of another depth, and tests of the other Spark, do not run.
     """
     left = [item for item in items if _belongs_elsewhere(item)]
     config.hook.pytest_deselected(items=left)
@@ -189,11 +190,11 @@ def postgresql():
         for last in (False, False, True):
             (port,) = free_ports()
             options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
-            options += " -c fsync=off"  # no test takes the power away
-            options += " -c wal_level=logical"  # Debezium follows it
+            options += " -c fsync=off"  # tests never cut the power
+            options += " -c wal_level=logical"  # Debezium needs it
             words = [control, "-D", data, "-l", log, "-w", "-t", "600", "-o", options, "start"]
             if not subprocess.run(words, **run | {"check": last}).returncode:
-                break  # else somebody took the port in between
+                break  # otherwise another program took the port in between
         yield f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=backstory"
         subprocess.run([control, "-D", data, "-m", "immediate", "stop"], **run)
 

@@ -12,10 +12,10 @@ import backstory
 SOURCE = Path(backstory.__file__).parent
 SPECIFICATION = Path(__file__).with_name("specification")
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
-# A column of a layout, alone or in an expression; not the words in a sentence.
+# A column of a layout, by itself or in an expression, but not the words of a sentence.
 OWN = re.compile(r"(?<![\w`.])(_fivetran_\w*|version_(started_at|ended_at|state)|valid_(from|to))\b")
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "_pb2" not in path.name)
-# How something came about says nothing of what it is.
+# These words describe the origin of a thing, not the thing.
 NO_NAMES = {
     "anew",
     "asked",
@@ -167,7 +167,7 @@ def test_every_plan_has_its_specification():
     }
 
     assert plans <= {path.stem for path in SPECIFICATION.iterdir()}
-    assert (SOURCE / "testing" / "rule.py").exists()  # the conformance kit has it
+    assert (SOURCE / "testing" / "rule.py").exists()  # the conformance kit contains it
 
 
 def test_the_specification_is_plain_python():

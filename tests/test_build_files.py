@@ -28,7 +28,7 @@ def test_requirements_name_extras_that_exist():
 
 @pytest.mark.process
 def test_main_py_is_the_server():
-    """The help of main.py is that of `backstory serve`."""
+    """main.py has the help of `backstory serve`."""
     told = subprocess.run(
         [sys.executable, ROOT / "main.py", "--help"], capture_output=True, text=True, check=True
     )

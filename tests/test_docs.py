@@ -192,7 +192,7 @@ def test_no_page_of_the_site_links_out_of_its_folder():
             assert (page.parent / target.partition("#")[0]).resolve().is_relative_to(site), (page, target)
 
 
-LEFT = {"decisions", "requirements"}  # for those who work on it
+LEFT = {"decisions", "requirements"}  # for developers of the project
 
 
 CODE = [

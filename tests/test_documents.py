@@ -8,7 +8,7 @@ from backstory.documents import LARGEST, DocumentKind, read_document, read_docum
 from backstory.errors import UsageError
 
 SORT = DocumentKind("model", "no-model", "wrong-model")
-# What the scanner makes of brackets grows with their square.
+# The scanner's work for brackets grows with their square.
 NESTED = deep(laws=1200, gate=300)
 
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "requirements").glob("*.md"))
 NOT_RUN = "**not run:** "
-# What no test of ours can run, or what is not done by decision; its row gives the reason.
+# Requirements that no test of ours can run, or that are left out by decision. Their rows give the reason.
 ODF = "open-data-fabric.md"
 MAY_GIVE_A_REASON = {
     ("fivetran.md", "112"),

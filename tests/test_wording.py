@@ -25,7 +25,7 @@ PAGES = (
     "docs/tutorial.md",
     "examples/README.md",
 )
-# What is not said, and what is said instead.
+# Phrases to avoid, and their alternatives.
 PHRASES = {
     r"\banew\b": "again",
     r"\bcolumn \S+ .*\bcomes\b": "new column",
@@ -52,14 +52,14 @@ PHRASES = {
 }
 FORBIDDEN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES), re.IGNORECASE)
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-# Flags outside of `cli/` that are no options in an error.
+# Flags outside of `cli/` that are not options in an error.
 FLAGS = {
     ("doors/fivetran/server.py", "--tls-cert"),  # a warning of `serve`
     ("doors/fivetran/server.py", "--tls-key"),
     ("doors/fivetran/server.py", "--host"),
     ("doors/native/options.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
-    ("doors/odf/door.py", "--set-watermark"),  # what the log names instead of a file
+    ("doors/odf/door.py", "--set-watermark"),  # the log names it instead of a file
     *(
         ("explorer/questions.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
     ),  # commands to copy
@@ -69,21 +69,21 @@ FLAGS = {
     ("spark/versions.py", "--load-spark-defaults"),
     ("spark/launch.py", "--properties-file"),
 }
-# Of Spark, Java and style sheets, which nobody reads.
+# Texts for Spark, Java and style sheets, which users do not read.
 CODE = re.compile(r"java\.util|StringBuilder|\.append\(|\{ --[a-z]|FileContent\.")
 SQL = re.compile(
     r"\bif\(|\b(tinyint|SELECT|CASE|CAST|WHERE|NULL AS|ALTER|CREATE|DROP|AS \{|UNION|ORDER BY)\b"
 )
 
 
-# Names of options that are no words of a sentence: written as `name=`, the command line prints them as flags.
+# Names of options that are not words of a sentence. The command line prints `name=` as a flag.
 OPTIONS = {
     flag[2:].replace("-", "_")
     for flag in FLAG.findall((ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8"))
     if "-" in flag[2:]
 }
 OPTION = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(OPTIONS))})(?!\w)")
-# Arguments that no command has, or that a column of the table has as its name.
+# Arguments that no command has, or that are also names of the table's columns.
 PYTHON_ALONE = {("reading/joins.py", "known_at")}
 
 
@@ -191,6 +191,6 @@ def test_pages_say_it_plainly():
 
 
 def prose(page):
-    """A page without its code, and without the pairs in CONTRIBUTING.md, whose left side is not said."""
+    """A page without its code, and without CONTRIBUTING.md's pairs, whose left side is bad wording."""
     text = re.sub(r"(?ms)^ *```.*?^ *```$|`[^`\n]*`", "", (ROOT / page).read_text("utf-8"))
     return re.sub(r"(?m)^\|.*$", "", text) if page == "CONTRIBUTING.md" else text

@@ -1,1 +1,1 @@
-"""Ordinary situations, as data: who keeps the right history, who refuses, and who is wrong without a word."""
+"""Ordinary situations as data: which tools keep the right history, which refuse, which are silently wrong."""

@@ -1,4 +1,4 @@
-"""What the tools' own pages say where following them loses changes, and where; read in November 2026."""
+"""Quotes from the tools' own pages whose advice loses changes, with addresses; read in November 2026."""
 
 from typing import Final
 

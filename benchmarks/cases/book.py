@@ -1,7 +1,7 @@
-"""The cases: full copies of a source, or feeds of changes, one after the other, each cell as text beside its type.
+"""The cases: full copies of a source, or feeds of changes, in their order; each cell is a text with a type.
 
-What must come of them follows from the plain rule alone (`rule.py`), which any tool could obey. Where a copy
-contradicts itself, or comes out of order, refusing it is right as well, or alone.
+Only the plain rule (`rule.py`) determines the right outcome, and any tool could follow it. If a copy
+contradicts itself or is out of order, a refusal is right too, or is the only right outcome.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ PEOPLE: Final = {"id": "BIGINT", "name": "STRING", "city": "STRING"}
 ONE: Final = ("1", "anna", "oslo")
 TWO: Final = ("2", "bob", "rome")
 THREE: Final = ("3", "cleo", "nice")
-# The columns of a change, what it may be, and a cell that a change leaves as it is.
+# The columns of a change, its two kinds, and the mark of a cell that a change does not set.
 EVENTS: Final = {**PEOPLE, "updated": "TIMESTAMP", "op": "STRING"}
 SET, DELETE, SAME = "set", "delete", "__same__"
-# What a tool must be able to be told of a feed: its changes, cells that stay as they are, a full copy among them.
+# The features that a feed needs of a tool: changes, cells that are not set, full copies between changes.
 CHANGES, CELLS, COPIES = "changes", "cells", "copies"
 
 
 @dataclass(frozen=True)
 class Copy:
-    """All records at an instant; `at` is in milliseconds, None for later than all before.
+    """All records at one time; `at` is in milliseconds, or None for a time after all earlier copies.
 
-    `zone` is the session's time zone while the copy is brought; `csv` is a file that holds it. Among feeds, a
-    copy says when it was so by `full_at`; else its rows are changes, each at its `updated`.
+    `zone` is the session's time zone during the load; `csv` is the content of a file. In a feed, a full copy
+    has its time in `full_at`; otherwise its rows are changes, each at its own `updated`.
     """
 
     columns: dict[str, str]
@@ -38,10 +38,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Case:
-    """Copies, and what is right: the rule over `copies`, or over one of `also`, or only to refuse.
+    """Copies and the right outcome: the rule over `copies` or over one of `also`, or only a refusal.
 
-    `instants` marks a case that cannot be put to a tool that is not told when a copy was so. `feed` marks one
-    whose copies are changes, and what of them a tool must be able to be told.
+    `instants` marks a case that needs a tool to accept the times of copies. `feed` marks a case whose copies
+    are changes, and names the feature that it needs.
     """
 
     name: str
@@ -67,7 +67,7 @@ def _feed(name: str, *deliveries: Copy, needs: str = CHANGES, **more: Any) -> Ca
 
 
 def _events(*rows: Cells, **more: Any) -> Copy:
-    """Changes: a record's cells, the day of the year of each, and what it is."""
+    """A delivery of changes; each row ends with its day of the year and its kind."""
     return Copy(EVENTS, [(*cells, _day(int(day or 0)), op) for *cells, day, op in rows], **more)
 
 
@@ -231,5 +231,5 @@ BOOK: Final = [
 
 
 def told() -> list[dict[str, Any]]:
-    """The cases as JSON has them."""
+    """The cases as data for JSON."""
     return [asdict(case) for case in BOOK]

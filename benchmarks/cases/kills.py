@@ -1,7 +1,8 @@
-"""A kill in the middle: a load that is killed at several moments and then run again must leave the right versions.
+"""Kill a load at several moments and run it again: it must leave the right versions.
 
-Run `make bench ONLY=kills`, or `python -m benchmarks.cases.kills [--scale 0.1]`. Each contestant loads a copy, is killed while it
-loads another of which 1 % is changed, at shares of the time that a load takes, and is run again to its end.
+Run `make bench ONLY=kills`, or `python -m benchmarks.cases.kills [--scale 0.1]`. Each contestant loads a
+copy. Then it loads another copy with 1 % changed, and is killed after a share of the time that such a load
+takes. At last it runs this load again to its end.
 """
 
 import os
@@ -19,11 +20,11 @@ from benchmarks.peers.run import judged, whole
 from benchmarks.report import Report
 
 MOMENTS: Final = (0.65, 0.85, 0.95)
-FIRST: Final = 1  # the number of the table that tells how long a load takes; those of the kills follow
+FIRST: Final = 1  # the number of the table whose load is timed; the tables of the kills follow
 
 
 def killed(folder: Path, each: Contestant, number: int, after: float) -> bool:
-    """Start a load as a process and kill it with all that it started; whether it was still running."""
+    """Start a load and kill all its processes after some seconds; return whether it was still running."""
     process = subprocess.Popen(
         each.command(number),
         cwd=folder / "cwd" / each.schema,
@@ -42,7 +43,7 @@ def killed(folder: Path, each: Contestant, number: int, after: float) -> bool:
 
 
 def outcomes(ground: Ground, each: Contestant) -> dict[str, Any]:
-    """What became of a load that was killed at each moment, after it was run again."""
+    """The outcome for each moment: the load is killed there and then run again."""
     act = whole(ground.folder)
     ground.copy(NOBODY)
     for number in range(FIRST, FIRST + len(MOMENTS) + 1):
@@ -50,7 +51,7 @@ def outcomes(ground: Ground, each: Contestant) -> dict[str, Any]:
     ground.copy(7)
     took = act(each, FIRST)
     found: dict[str, Any] = {"seconds": took}
-    if each.schema == "rawcore":  # a model's run that was killed goes on under its own id
+    if each.schema == "rawcore":  # a killed run of a model resumes only under its own id
         each = replace(each, once=[*each.once, "--run-id", "killed"])
     for number, moment in enumerate(MOMENTS, FIRST + 1):
         running = killed(ground.folder, each, number, took * moment)
@@ -69,7 +70,7 @@ def outcomes(ground: Ground, each: Contestant) -> dict[str, Any]:
 
 
 def run(given: Asked) -> None:
-    """Kill and run again each contestant; write `kills.json` and `kills.md`."""
+    """Kill and rerun each contestant; write `kills.json` and `kills.md`."""
     rows = int(100_000 * given.scale)
     report = Report("kills", f"Killed in the middle and run again: {rows:,} rows, 1 % changed", given)
     found: dict[str, Any] = {}

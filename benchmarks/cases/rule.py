@@ -1,6 +1,6 @@
-"""The plain rule: a record's version lasts while copies hold it with the same values, or until a change says else.
+"""The plain rule: a version lasts while copies contain its values, or until a change replaces them.
 
-And what is right, refused or wrong by it.
+The module also judges outcomes by it: right, refused or wrong.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ REFUSED: Final = "refused"
 WRONG: Final = "silently wrong"
 LOUD: Final = "failed, and left something wrong"
 NOT_ASKED: Final = "not told when"
-# A record's life: the values of its versions in order, each with what ended it.
+# A record's life: the values of its versions in order, each with the reason for its end.
 Life = list[tuple[tuple[str | None, ...], str]]
 OPEN, CHANGED, GONE = "open", "changed", "gone"
 
 
 class Contradiction(Exception):
-    """A copy tells two things of one record."""
+    """A copy contains two different rows for one record."""
 
 
 def names_of(case: Case) -> list[str]:
@@ -49,7 +49,7 @@ def expected(case: Case, copies: Sequence[Copy]) -> dict[Any, Life]:
 
 
 def _facts(case: Case, deliveries: Sequence[Copy]) -> dict[Any, dict[str, tuple[str | None, ...] | None]]:
-    """What is said of each record, by its instant: the cells of its values, None for a delete."""
+    """The facts about each record by time: the cells of its values, or None for a delete."""
     facts: dict[Any, dict[str, tuple[str | None, ...] | None]] = {}
     for delivery in deliveries:
         rows = [dict(zip(delivery.columns, row, strict=True)) for row in delivery.rows]
@@ -67,7 +67,7 @@ def _facts(case: Case, deliveries: Sequence[Copy]) -> dict[Any, dict[str, tuple[
 
 
 def _folded(facts: dict[str, tuple[str | None, ...] | None]) -> Life:
-    """The life of one record: what is said of it, in the order of the instants."""
+    """The life of one record, from its facts in the order of time."""
     life: Life = []
     for _, said in sorted(facts.items()):
         before = life[-1][0] if life and life[-1][1] == OPEN else None
@@ -94,10 +94,10 @@ def _records(case: Case, copy: Copy, names: Sequence[str]) -> dict[Any, tuple[st
 
 
 def stored_lives(case: Case, rows: Sequence[Cells]) -> dict[Any, Life]:
-    """The lives in a table's rows: the cells of all columns, then from when and to when."""
+    """The lives in a table's rows: each row has the cells of all columns, then its start and end."""
     types = {name: type_ for copy in case.copies for name, type_ in copy.columns.items()}
     names = names_of(case)
-    if case.feed is not None:  # a version that only says that its record is gone is none
+    if case.feed is not None:  # a version that marks a deleted record does not count
         rows = [row for row in rows if row[names.index("op")] != DELETE]
         rows = [(*(row[names.index(name)] for name in PEOPLE), *row[-2:]) for row in rows]
         names = [*PEOPLE]
@@ -113,7 +113,7 @@ def stored_lives(case: Case, rows: Sequence[Cells]) -> dict[Any, Life]:
 
 
 def _plain(cell: str | None, type_: str) -> str | None:
-    """A cell as the book writes it: databases print the same number or time in several ways."""
+    """A cell in the book's form, because databases print the same number or time in several ways."""
     if cell is None:
         return None
     if type_.startswith("DECIMAL"):
@@ -138,7 +138,7 @@ def _life(rows: Sequence[Cells]) -> Life:
 
 
 def outcome(case: Case, failed_at: int | None, rows: Sequence[Cells]) -> str:
-    """What became of a case: an error at a copy (the table as it was before), or the rows at the end."""
+    """The outcome of a case, from the number of the copy that failed, if one did, and the rows at the end."""
     found = stored_lives(case, rows)
     if failed_at is not None:
         return REFUSED if found == expected(case, case.copies[:failed_at]) else LOUD

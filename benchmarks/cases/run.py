@@ -1,7 +1,7 @@
-"""The case book: every case put to every tool that runs here; right, refused, or silently wrong.
+"""The case book: every case for every installed tool, with the outcome right, refused or silently wrong.
 
-Run `make bench ONLY=cases`, or `python -m benchmarks.cases.run`. Each tool works in a process and an environment of
-its own. What is right is said by the plain rule (`rule.py`) alone.
+Run `make bench ONLY=cases`, or `python -m benchmarks.cases.run`. Each tool runs in its own process and
+environment. Only the plain rule (`rule.py`) determines the right outcome.
 """
 
 import argparse
@@ -30,7 +30,7 @@ MARKS: Final = {RIGHT: "right", REFUSED: "refused", WRONG: "**wrong**", LOUD: "f
 
 @dataclass(frozen=True)
 class Tool:
-    """What is asked: its name, its program, the environment of a peer, and what it can be told."""
+    """A tool: its name, its program, the environment of a peer, and the inputs that it supports."""
 
     name: str
     program: str
@@ -51,7 +51,7 @@ EVERYBODY: Final = (
 
 
 def put_to(tool: Tool, folder: Path) -> dict[str, Any] | str:
-    """What became of each case, or why the tool could not be asked."""
+    """The outcome of each case, or the reason why the tool could not run."""
     python = Path(sys.executable)
     if tool.peer is not None:
         made = environment(tool.peer)
@@ -76,7 +76,7 @@ def put_to(tool: Tool, folder: Path) -> dict[str, Any] | str:
 
 
 def prepared(place: Path) -> None:
-    """A warehouse, settings and the cases for one tool."""
+    """Make a warehouse, settings and the cases for one tool."""
     (place / "warehouse").mkdir(parents=True)
     (place / "warehouse" / "catalog.db").touch()
     lines = {"spark.master": "local[1]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
@@ -91,12 +91,12 @@ def judged(tool: Tool, case: Case, found: dict[str, Any]) -> str:
     if (case.instants and not tool.instants) or (case.feed is not None and case.feed not in tool.feeds):
         return NOT_ASKED
     if found["failed_at"] is None and found["error"] is not None:
-        return LOUD  # nothing was refused, and the table cannot be read
+        return LOUD  # there was no refusal, and the table cannot be read
     return outcome(case, found["failed_at"], [tuple(row) for row in found["rows"]])
 
 
 def tell(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[str, Any]) -> None:
-    """The table of cases by tools, and what refusals said."""
+    """Write the table of cases by tools, and the messages of refusals."""
     asked_tools = [tool for tool in EVERYBODY if isinstance(outcomes.get(tool.name), dict)]
     rows = [
         [case.name, *(MARKS.get(outcomes[tool.name].get(case.name, ""), "?") for tool in asked_tools)]
@@ -128,7 +128,7 @@ def tell(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[st
 
 
 def run(given: Asked, names: list[str] | None = None) -> None:
-    """Ask every tool, two at once; write `cases.json` and `cases.md`."""
+    """Run every tool, two at once; write `cases.json` and `cases.md`."""
     report = Report("cases", f"The case book: {len(BOOK)} ordinary situations", given)
     outcomes: dict[str, dict[str, str] | str] = {}
     raw: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def run(given: Asked, names: list[str] | None = None) -> None:
 
 
 def remembered(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[str, Any]) -> None:
-    """What an earlier run found of the tools that this one does not ask, judged anew."""
+    """Add an earlier run's results for the tools that this run leaves out, judged again."""
     path = report.asked.results / "cases.json"
     if not path.exists():
         return
@@ -167,17 +167,17 @@ def remembered(report: Report, outcomes: dict[str, dict[str, str] | str], raw: d
 
 
 def judgements(tool: Tool, found: dict[str, Any]) -> dict[str, str]:
-    """The outcome of each case of the book that was put to the tool."""
+    """The outcome of each case that the tool ran."""
     return {case.name: judged(tool, case, found[case.name]) for case in BOOK if case.name in found}
 
 
 def summed(found: dict[str, str]) -> str:
-    """How many of each outcome."""
+    """The number of cases with each outcome."""
     return counted({kind: list(found.values()).count(kind) for kind in MARKS if kind in found.values()})
 
 
 def main() -> None:
-    """Arguments as for every workload, and `--tools`."""
+    """Parse the arguments of every workload and `--tools`, and run."""
     arguments: argparse.ArgumentParser = parser(__doc__)
     arguments.add_argument("--tools", nargs="*", help="programs of benchmarks/cases/tools, without .py")
     found = arguments.parse_args()

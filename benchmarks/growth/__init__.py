@@ -1,1 +1,1 @@
-"""What a load costs as keys, changes, versions and files grow; and on a cluster."""
+"""The costs of a load as keys, changes, versions and files grow, and on a cluster."""

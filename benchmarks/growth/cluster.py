@@ -1,8 +1,9 @@
-"""A cluster: the same copies into native tables on a standalone master with two workers of one core, and on `local[2]`.
+"""The same copies into native tables on a cluster and on `local[2]`.
 
-Run `make bench ONLY=cluster`, or `python -m benchmarks.growth.cluster [--scale 0.1] [--full]`. Everything is planned in
-Spark's tasks (`driver-memory = "0m"`). Both tables must be equal, the cluster take at most 1 / 0.9 of the time, and
-four fifths of the processors' seconds be its workers'.
+Run `make bench ONLY=cluster`, or `python -m benchmarks.growth.cluster [--scale 0.1] [--full]`. The cluster is
+a standalone master with two workers of one core. Spark's tasks plan everything (`driver-memory = "0m"`). Both
+tables must be equal. The cluster may take at most 1 / 0.9 of the time. Its workers must use four fifths of
+the processor seconds.
 """
 
 import os
@@ -25,14 +26,14 @@ from benchmarks.report import Report, ratio, spread
 CORES: Final = 2
 PORT: Final = 17077
 MASTER: Final = f"spark://127.0.0.1:{PORT}"
-WAIT: Final = 60  # seconds for the workers to register
+WAIT: Final = 60  # seconds in which the workers must register
 SPEED, SHARE = 0.9, 0.8
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[list[int]]:
-    """A master and two workers of one core on this machine, ended with the block; the processes of both workers."""
+    """Start a master and two workers of one core; yield the workers' processes, and stop all at the end."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -49,7 +50,7 @@ def cluster(folder: Path) -> Iterator[list[int]]:
         for words in started:
             command = [str(home / "bin" / "spark-class"), *words]
             running.append(subprocess.Popen(command, stdout=log, stderr=log, env=system))
-            time.sleep(3)  # the master listens before a worker asks
+            time.sleep(3)  # a worker needs a master that already listens
         _registered(folder / "cluster.log")
         yield [each.pid for each in running[1:]]
     finally:
@@ -67,7 +68,7 @@ def _registered(log: Path) -> None:
 
 
 def sides(folder: Path) -> list[Contestant]:
-    """The two sessions, each with settings and a schema of its own."""
+    """The two contestants, each with its own settings and schema."""
     text = (folder / "backstory.toml").read_text()
     found = []
     for name, schema, master in (
@@ -88,7 +89,7 @@ def sides(folder: Path) -> list[Contestant]:
 
 
 def processor_seconds(roots: list[int]) -> float:
-    """What these processes and all below them have taken of the processors, those that have ended, too."""
+    """The processor seconds of these processes and all their descendants, including ended ones."""
     ticks = 0
     for root in roots:
         for process in family(root):
@@ -101,7 +102,7 @@ def processor_seconds(roots: list[int]) -> float:
 
 
 def told(report: Report, found: Seconds, shares: list[tuple[float, float]], differing: int | None) -> None:
-    """The page: both sides, their ratio, whose the processors' seconds were, and whether the tables are equal."""
+    """Write the page: times of both sides, their ratio, the workers' share, and the tables' equality."""
     here, spread_ = found.get("local[2]", {}), found.get("two workers of one core", {})
     rows = []
     for step in STEPS:
@@ -142,7 +143,7 @@ def told(report: Report, found: Seconds, shares: list[tuple[float, float]], diff
 
 
 def run(given: Asked) -> None:
-    """Bring the copies on both sides in turn, compare the tables, write `cluster.json` and `cluster.md`."""
+    """Load the copies on both sides in turn, compare the tables, write `cluster.json` and `cluster.md`."""
     rows = int(1_000_000 * given.scale)
     report = Report("cluster", f"A cluster against one process: copies of {rows:,} rows", given)
     found: Seconds = {}
@@ -181,7 +182,7 @@ def run(given: Asked) -> None:
 
 
 def _differing(ground: Any, both: list[Contestant]) -> int:
-    """Versions that one table has and the other lacks, the instants of loads left out."""
+    """The number of versions in only one of the tables, without the times of loads."""
     kept = "id, name, email, city, credit, since, seen, note, is_current"
     here, there = (f"SELECT {kept} FROM backstory.native.customer_0_{each.schema}" for each in both)
     return sum(

@@ -1,4 +1,4 @@
-"""A cost model: what a load takes as a sum of parts, each so much for one of what it depends on."""
+"""A cost model: the cost of a load as a sum of terms, each a constant times one of its causes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-# What a load of a full copy can depend on.
+# The possible causes of a full copy's cost.
 TERMS: Final = ("one", "records", "versions", "touched")
 TINY: Final = 1e-9
 Run = Mapping[str, float]
@@ -14,17 +14,17 @@ Run = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Model:
-    """What one unit of each term costs; none costs less than nothing."""
+    """The cost of one unit of each term, which is never negative."""
 
     of: str
     parts: dict[str, float]
 
     def predicted(self, run: Run) -> float:
-        """What a run should take."""
+        """The predicted cost of a run."""
         return sum(part * _term(run, name) for name, part in self.parts.items())
 
     def told(self) -> str:
-        """The model in words: a sum of parts."""
+        """The model in words: a sum of terms."""
         words = {
             "one": "",
             "records": " × records",
@@ -35,7 +35,7 @@ class Model:
 
 
 def fitted(runs: Sequence[Run], of: str) -> Model:
-    """Least squares over the runs, relative to what each took; a part that would be negative is left out."""
+    """Fit by least squares, relative to each run's cost; drop each term that would be negative."""
     names = list(TERMS)
     while True:
         weights = np.array([1 / max(run[of], 1e-9) for run in runs])
@@ -51,7 +51,7 @@ def _term(run: Run, name: str) -> float:
 
 
 def off(model: Model, runs: Sequence[Run]) -> float:
-    """The mean of how far the model is off, as a share of what was measured."""
+    """The mean error of the model, as a share of the measured cost."""
     return float(
         np.mean([abs(model.predicted(run) - run[model.of]) / max(run[model.of], 1e-9) for run in runs])
     )

@@ -1,8 +1,8 @@
-"""What a full copy costs: tables of several sizes get copies that change more or less of them, one after the other.
+"""The cost of a full copy: tables of several sizes are loaded with copies that change more or less of them.
 
-Run `make bench ONLY=growth`, or `python -m benchmarks.growth.run [--scale 0.1] [--full]`. Each way of a copy, by the
-driver and by Spark's tasks, has a model of seconds, bytes, files and jobs of its own: fitted on these runs and
-checked on a table of another size that it was not fitted on.
+Run `make bench ONLY=growth`, or `python -m benchmarks.growth.run [--scale 0.1] [--full]`. A copy is compared
+by the driver or by Spark's tasks. Each way has its own model of seconds, bytes, files and jobs. It is fitted
+on these runs, and checked on a table of another size.
 """
 
 import time
@@ -20,7 +20,7 @@ from benchmarks.report import Report
 
 SIZES: Final = (30_000, 100_000, 300_000)
 CHECKED: Final = 200_000
-# Of a hundred records how many each copy moves; the first copy makes the table.
+# The percentage of records that each copy changes; the first copy makes the table.
 MOVED: Final = (0, 1, 10, 2, 40)
 MEASURED: Final = ("seconds", "bytes", "files", "jobs")
 CONFIGURATION: Final = """
@@ -29,7 +29,7 @@ CONFIGURATION: Final = """
 "spark.driver.memory" = "4g"
 "spark.sql.shuffle.partitions" = "4"
 """
-# The driver takes what its memory holds; with little every copy is compared by Spark's tasks.
+# The driver compares copies that fit its memory; with little memory Spark's tasks compare every copy.
 WAYS: Final = {"the driver": "", "Spark's tasks": '[delivery]\ndriver-memory = "8m"\n'}
 COPY: Final = (
     "SELECT id, name, email, if(pmod(id, 100) < {moved}, 'copy {number}', city) AS city, credit, since, seen, note "
@@ -38,7 +38,7 @@ COPY: Final = (
 
 
 def copies(warehouse: Any, records: int) -> Iterator[Run]:
-    """Bring the copies into a table of its own; what each took, the first left out."""
+    """Load the copies into a new table; yield the costs of each but the first."""
     spark, table = warehouse.spark, f"growth.of_{records}"
     jobs = spark.sparkContext._jsc.sc().dagScheduler()
     rows, versions = ROWS.format(moved=-1, first=0, last=records), 0
@@ -68,7 +68,7 @@ def written(spark: Any, table: str) -> dict[str, float]:
 
 
 def told(report: Report, ways: dict[str, tuple[list[Run], list[Run]]]) -> dict[str, dict[str, Model]]:
-    """The runs of each way, its models and how far they are off."""
+    """Write the runs of each way, its models and their errors."""
     models = {way: {of: fitted(runs, of) for of in MEASURED} for way, (runs, _) in ways.items()}
     report.table(
         "Measured",
@@ -113,7 +113,7 @@ def _cell(value: float) -> str:
 def drawn(
     report: Report, models: dict[str, dict[str, Model]], ways: dict[str, tuple[list[Run], list[Run]]]
 ) -> None:
-    """Curves beside the page: seconds by records, bytes by touched keys."""
+    """Draw curves next to the page: seconds by records, bytes by touched keys."""
     for of, by, across in (("seconds", "records", "records of a copy"), ("bytes", "touched", "touched keys")):
         series = {}
         for way, (runs, checked) in ways.items():
@@ -126,7 +126,7 @@ def drawn(
 
 
 def measured(folder: Path, more: str, factor: float) -> tuple[list[Run], list[Run]]:
-    """The runs of one way in a warehouse of its own, and those that its model is checked on."""
+    """The runs of one way in its own warehouse, and the runs that check its model."""
     folder.mkdir()
     (folder / "backstory.toml").write_text(CONFIGURATION + more)
     warehouse = backstory.open(folder / "warehouse", config=folder / "backstory.toml")

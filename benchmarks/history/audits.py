@@ -1,7 +1,7 @@
-"""The audits of HistoryBench: what must hold of a table of versions, counted in SQL and against what was generated.
+"""The audits of HistoryBench: conditions on a table of versions, checked in SQL and with the generated data.
 
-They speak of a view of versions with `valid_from` and `valid_to` (half open, NULL while it lasts), so that they
-hold for any layout. Each is a query that counts what breaks it.
+They use a view of versions with `valid_from` and `valid_to` (half open, NULL for an open version), so they
+apply to any layout. Each is a query that counts violations.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ STARTS_BY_DAY = (
 
 
 def audited(spark: Any, world: World, starts: Sequence[dict[str, int]]) -> list[tuple[str, str, int]]:
-    """Table, audit and how many break it; the views `customer` and `account` are what is audited.
+    """Audit the views `customer` and `account`: return table, audit and number of violations.
 
-    `starts` tells for each day how many versions each table must have that begin within it.
+    `starts` contains, for each day, the number of versions that must begin in each table.
     """
     found = []
     for table in KEYS:
@@ -62,7 +62,7 @@ def _one(spark: Any, query: str) -> int:
 
 
 def _differing(spark: Any, world: World, table: str) -> int:
-    """Versions that one side has and the other lacks, values and both ends compared as texts."""
+    """The number of versions on only one side; values, start and end are compared as texts."""
     names = COLUMNS[table]
     stored = spark.sql(f"SELECT valid_from, valid_to, {', '.join(names)} FROM {table}").toArrow().to_pylist()
     ours = {_told(row["valid_from"], row["valid_to"], [row[name] for name in names]) for row in stored}

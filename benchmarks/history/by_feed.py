@@ -1,8 +1,9 @@
-"""HistoryBench as feeds: the same days through `apply`, in their order and shuffled; both leave the same tables.
+"""HistoryBench as feeds: the same days through `apply`, in order and shuffled, must leave the same tables.
 
-Run `make bench ONLY=history_feed`, or `python -m benchmarks.history.by_feed [--scale 0.1] [--full]`. What `run.py` sends
-to the Fivetran door comes here as Parquet files of changes, each of which names the columns that it sets; every change
-makes a version, as it does there, for its time is tracked. The audits are the same.
+Run `make bench ONLY=history_feed`, or `python -m benchmarks.history.by_feed [--scale 0.1] [--full]`. The
+batches that `run.py` sends to the Fivetran door are Parquet files of changes here; each change names the
+columns that it sets. Every change makes a version, as in `run.py`, because its time is tracked. The audits
+are the same.
 """
 
 import random
@@ -34,7 +35,7 @@ TYPES: Final = {
 
 
 def events(table: str, batch: Batch) -> pa.Table:
-    """The batch as changes: of a new record all columns, else those that are named."""
+    """The batch as changes: a new record sets all columns, a change only the columns that it names."""
     schema = pa.schema(
         [
             *((name, TYPES.get(name, pa.string())) for name in COLUMNS[table]),
@@ -54,14 +55,14 @@ def _rows(batch: Batch) -> list[Row]:
 
 
 class Feeds:
-    """A schema of tables that are fed; `maintain`, `files` and `views` are what `lived` and the audits ask."""
+    """A schema of tables filled from feeds; `lived` and the audits use `maintain`, `files` and `views`."""
 
     def __init__(self, warehouse: Any, folder: Path, schema: str) -> None:
         self.warehouse, self.folder, self.schema = warehouse, folder, schema
         self.spark = warehouse.spark
 
     def bring(self, day: Day) -> float:
-        """The seconds that a day's two feeds take."""
+        """Apply a day's two feeds; return the seconds."""
         ready = []
         for table in KEYS:
             batch = getattr(day, table)
@@ -86,22 +87,22 @@ class Feeds:
         return took
 
     def maintain(self) -> float:
-        """The seconds of `maintain` of both tables."""
+        """Maintain both tables; return the seconds."""
         return maintain(self.warehouse, *(f"{self.schema}.{table}" for table in KEYS))
 
     def files(self) -> dict[str, int]:
-        """Data files, deletion vectors among them, of each table as it is now."""
+        """The number of files in each table's current snapshot, including deletion vectors."""
         return count_files(self.spark, self.schema)
 
     def views(self) -> None:
-        """The versions for the audits."""
+        """Create the views of versions for the audits."""
         for table in KEYS:
             stored = self.warehouse.spark.table(f"backstory.{self.schema}.{table}")
             stored.where("_memory.role IS NULL").createOrReplaceTempView(table)
 
 
 def differing(spark: Any) -> int:
-    """Versions that the tables of one order have and those of the other lack."""
+    """The number of versions that only one of the two orders has."""
     count = 0
     for table in KEYS:
         names = ", ".join([*COLUMNS[table], "valid_from", "valid_to", "is_current"])
@@ -115,7 +116,7 @@ def differing(spark: Any) -> int:
 
 
 def run(given: Asked) -> None:
-    """Bring the days in both orders, audit them, and write `history_feed.json` and `history_feed.md`."""
+    """Apply the days in both orders, audit them, and write `history_feed.json` and `history_feed.md`."""
     factor, count = (10.0, 365) if given.full else (1.0, 30)
     world = World(factor * given.scale, SEED)
     title = (

@@ -1,9 +1,9 @@
-"""Days of changes of customers and their accounts, and the versions that they must give.
+"""Days of changes to customers and their accounts, and the versions that must result.
 
-Derived from TPC-DI's customer and account dimensions, and not comparable with TPC-DI: the same kinds of actions in
-about the same numbers, made by this code from a scale factor and a seed. A change names only what it changes; an
-account's version says in `customer_from` which version of its customer it belongs to, so that every new version of
-a customer makes one of each of its accounts.
+The data is derived from TPC-DI's customer and account dimensions, and is not comparable with TPC-DI. It has
+the same kinds of actions in similar numbers, made by this code from a scale factor and a seed. A change
+contains only the columns that it changes. An account's version refers to its customer's version in
+`customer_from`. So every new version of a customer makes one new version of each of its accounts.
 """
 
 import random
@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 FIRST_DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
-BEFORE: Final = timedelta(days=30)  # the first load brings this long a past
+BEFORE: Final = timedelta(days=30)  # the time before the first day that the first load covers
 CUSTOMER: Final = ("customer_id", "tier", "name", "street", "city", "email", "credit")
 ACCOUNT: Final = ("account_id", "customer_id", "customer_from", "name", "status", "tax")
 KEYS: Final = {"customer": "customer_id", "account": "account_id"}
-# Of the first load's actions: a customer with an account, an account, changes of accounts and customers.
+# Shares of the first load's actions: a new customer with an account, a new account, and changes to both.
 FIRST: Final = {"new": 0.30, "account": 0.45, "account changes": 0.19, "customer changes": 0.06}
-# Actions of a day for each scale factor.
+# The number of actions in a day, at scale factor 1.
 DAILY: Final = {"new": 3.5, "account": 7.0, "account changes": 4.0, "customer changes": 1.2}
 FIRST_ACTIONS: Final = 5_000
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Batch:
-    """What one table gets on one day: whole new records, and sparse changes, each with its `start`."""
+    """One table's data of one day: whole new records, and sparse changes, each with its `start`."""
 
     new: list[Row] = field(default_factory=list)
     changes: list[Row] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Day:
 
 
 class World:
-    """Customers and accounts as they are, and every version that they ever had."""
+    """Customers and accounts at present, and every version that they have had."""
 
     def __init__(self, scale: float, seed: int = 1) -> None:
         self.scale, self.random = scale, random.Random(seed)
@@ -57,7 +57,7 @@ class World:
         self.accounts_of: dict[int, list[int]] = {}
 
     def days(self, count: int) -> Iterator[Day]:
-        """The first load and then so many days."""
+        """The first load and then this number of days."""
         actions = {kind: max(1, round(share * FIRST_ACTIONS * self.scale)) for kind, share in FIRST.items()}
         yield self._day(0, FIRST_DAY - BEFORE, FIRST_DAY, actions)
         for number in range(1, count + 1):
@@ -65,7 +65,7 @@ class World:
             yield self._day(number, begins, begins + timedelta(days=1), self._daily())
 
     def _daily(self) -> dict[str, int]:
-        """About as many as the scale factor asks for: the part of one by chance."""
+        """The rates times the scale factor, rounded up or down at random."""
         return {kind: int(rate * self.scale + self.random.random()) for kind, rate in DAILY.items()}
 
     def _day(self, number: int, begins: datetime, ends: datetime, actions: Mapping[str, int]) -> Day:
@@ -74,7 +74,7 @@ class World:
         self.random.shuffle(kinds)
         if not self.versions["customer"]:
             kinds.remove("new")
-            kinds.insert(0, "new")  # there is nothing to change before
+            kinds.insert(0, "new")  # the first action must create a customer to change
         seconds = sorted(self.random.sample(range(int((ends - begins).total_seconds())), len(kinds)))
         for kind, second in zip(kinds, seconds, strict=True):
             self._act(kind, begins + timedelta(seconds=second), day)
@@ -118,7 +118,7 @@ class World:
         getattr(day, table).changes.append({KEYS[table]: key, **changed, "start": start})
 
     def _some(self, values: Row) -> Row:
-        """One to three of the values: a change is sparse."""
+        """One to three of the values, because a change is sparse."""
         return {name: values[name] for name in self.random.sample(list(values), self.random.randint(1, 3))}
 
     def _customer_values(self) -> Row:

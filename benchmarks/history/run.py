@@ -1,8 +1,9 @@
-"""HistoryBench: days of changes through the Fivetran door, audited; what a day costs at first and at last.
+"""HistoryBench: days of changes through the Fivetran door, audited; the costs of the first and the last days.
 
-Run `make bench ONLY=history`, or `python -m benchmarks.history.run [--scale 0.1] [--full]`. Scale 1 is 30 days at
-scale factor 1, or with `--full` 365 days at scale factor 10; less means a smaller factor. Two history tables get
-a batch each a day (a real gRPC server, encrypted and compressed files), and `maintain` runs once a week.
+Run `make bench ONLY=history`, or `python -m benchmarks.history.run [--scale 0.1] [--full]`. Scale 1 is
+30 days at scale factor 1, or with `--full` 365 days at scale factor 10; a lower scale lowers the factor. Each
+day two history tables get one batch each (a real gRPC server, encrypted and compressed files). `maintain`
+runs once a week.
 """
 
 import gc
@@ -53,7 +54,7 @@ def definition(table: str) -> common.Table:
 
 
 def files(folder: Path, table: str, batch: Batch, day: Day) -> dict[str, list[Any]]:
-    """The batch as files: whole new rows, sparse updates, and from when on each key changes."""
+    """Write the batch to files: whole new rows, sparse updates, and the earliest start of each key."""
     synced, key = instant(day.ends), KEYS[table]
     names = [*COLUMNS[table], SYNCED, START, END, ACTIVE]
     starts: dict[Any, list[Any]] = {}
@@ -66,7 +67,7 @@ def files(folder: Path, table: str, batch: Batch, day: Day) -> dict[str, list[An
     }
 
     def whole(row: Row, missing: object) -> Row:
-        """A row of a file: an end is a millisecond before the next start that the batch has of its key."""
+        """A row of a file; it ends a millisecond before the key's next start in the batch."""
         values = {name: row.get(name, missing) for name in COLUMNS[table]}
         following = ends[row[key], row["start"]]
         end = OPEN if following is None else following - timedelta(milliseconds=1)
@@ -82,7 +83,7 @@ def files(folder: Path, table: str, batch: Batch, day: Day) -> dict[str, list[An
 
 
 def maintain(warehouse: Any, *tables: str, **options: bool) -> float:
-    """The seconds that maintaining tables takes."""
+    """Maintain the tables; return the seconds."""
     began = time.perf_counter()
     for done in warehouse.maintain(*tables, **options):
         assert done.error is None, done.error
@@ -90,13 +91,13 @@ def maintain(warehouse: Any, *tables: str, **options: bool) -> float:
 
 
 def count_files(spark: Any, schema: str) -> dict[str, int]:
-    """Data files, deletion vectors among them, of each table of a schema as it is now."""
+    """The number of files in each table's current snapshot, including deletion vectors."""
     query = f"SELECT count(*) FROM backstory.{schema}.{{}}.files"
     return {table: spark.sql(query.format(table)).collect()[0][0] for table in KEYS}
 
 
 class Tables:
-    """A warehouse, a server in this process on it, and a sender to it."""
+    """A warehouse, a server for it in this process, and a sender to the server."""
 
     def __init__(self, folder: Path) -> None:
         import backstory
@@ -111,7 +112,7 @@ class Tables:
             self.sender.create(SCHEMA, table)
 
     def bring(self, day: Day) -> float:
-        """The seconds that a day's two batches take."""
+        """Send a day's two batches; return the seconds."""
         ready = {}
         for table in KEYS:
             batch = getattr(day, table)
@@ -127,15 +128,15 @@ class Tables:
         return took
 
     def maintain(self) -> float:
-        """The seconds of `maintain --all`."""
+        """Run `maintain --all`; return the seconds."""
         return maintain(self.warehouse, all=True)
 
     def files(self) -> dict[str, int]:
-        """Data files, deletion vectors among them, of each table as it is now."""
+        """The number of files in each table's current snapshot, including deletion vectors."""
         return count_files(self.spark, SCHEMA)
 
     def views(self) -> None:
-        """The tables as versions for the audits, by plain SQL of their own."""
+        """Create views of the tables as versions for the audits, in plain SQL."""
         for table in KEYS:
             self.spark.sql(
                 f"SELECT *, {START} AS valid_from, if({END} >= TIMESTAMP '9999-12-31 00:00:00Z', NULL, {END} + "
@@ -144,14 +145,14 @@ class Tables:
 
 
 def starts_of(day: Day) -> dict[str, int]:
-    """How many versions of each table begin on the day: one for each action, for no two have one second."""
+    """The number of versions that begin on the day: one for each action, as no two share a second."""
     return {table: len(getattr(day, table)) for table in KEYS}
 
 
 def lived(
     tables: Any, days: Iterable[Day], count: int, note: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Bring the days; what each took, the files after each week, and what maintaining took."""
+    """Load the days; return the seconds of each day and each maintenance, and the files every five weeks."""
     found: dict[str, Any] = {"first_load": None, "days": [], "maintain": [], "files": {}, "starts": []}
     for day in days:
         took = tables.bring(day)
@@ -170,7 +171,7 @@ def lived(
 
 
 def told(report: Report, found: dict[str, Any], audits: list[tuple[str, str, int]] | None) -> None:
-    """Bring what is found so far into the report."""
+    """Write the results so far to the report."""
     days, maintained = found["days"], found["maintain"]
     first, last = days[:TEN], days[-TEN:]
     ratio = statistics.mean(last) / statistics.mean(first) if len(days) > TEN else None
@@ -212,7 +213,7 @@ def _files(files: dict[int, int]) -> str:
 
 
 def run(given: Asked) -> None:
-    """Bring the days, audit them, and write `history.json` and `history.md`."""
+    """Load the days, audit them, and write `history.json` and `history.md`."""
     factor, count = (10.0, 365) if given.full else (1.0, 30)
     world = World(factor * given.scale, SEED)
     title = f"HistoryBench: {count} days at scale factor {factor * given.scale:g}, derived from TPC-DI, not comparable"

@@ -1,1 +1,1 @@
-"""The same loads by backstory, by the tools that people use, by hand, and the floor; each in turn."""
+"""The same loads by backstory, by common tools, by hand and by the floor, in turn."""

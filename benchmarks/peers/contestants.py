@@ -1,4 +1,4 @@
-"""Who takes part: how each is started, what one load is as a whole process, and where its rows are."""
+"""The contestants: how each is started, its load as a whole process, and the place of its rows."""
 
 import json
 import queue
@@ -17,15 +17,16 @@ PATIENCE = 300  # seconds that one load may take
 
 
 class Failed(Exception):
-    """A contestant did not do what it was asked for."""
+    """A contestant did not complete its load."""
 
 
 @dataclass
 class Contestant:
-    """A tool. `once` is one load as users call it, NUMBER standing for the table's; without it the worker.
+    """A tool. `once` is a load as users run it, with NUMBER for the table's number, by default the worker.
 
-    `warm` and `whole` are the modes that it takes part in. `schema` is where its tables are, `of` their names, `still_open` what its open versions are told by, and None for one that
-    keeps no history. Without `conf` the whole process has Spark's settings from a file of its own.
+    `warm` and `whole` are the modes that it takes part in. `schema` contains its tables, and `of` is their
+    name. `still_open` is the condition for its open versions, or None if it keeps no history. Without `conf`
+    the whole process has Spark's settings from its own file.
     """
 
     name: str
@@ -44,12 +45,12 @@ class Contestant:
     answers: Any = None
 
     def command(self, number: int) -> list[str]:
-        """One load of that table as a whole process."""
+        """The command of one load of that table as a whole process."""
         told = self.once or [str(self.python), str(WORKERS / self.worker), "NUMBER"]
         return [word.replace("NUMBER", str(number)) for word in told]
 
     def environ(self, folder: Path) -> dict[str, str]:
-        """The environment of such a process: with Spark's folder of settings, unless it has a file of its own."""
+        """The environment of a whole process, with Spark's folder of settings if `conf` is set."""
         found = environ(folder)
         return (
             found if self.conf else {name: each for name, each in found.items() if name != "SPARK_CONF_DIR"}
@@ -72,7 +73,7 @@ class Contestant:
         self._answer()
 
     def load(self, number: int) -> float:
-        """The seconds of one load in the worker."""
+        """Run one load in the worker; return the seconds."""
         self.process.stdin.write(f"{number}\n")
         self.process.stdin.flush()
         told = self._answer()
@@ -108,7 +109,7 @@ def _listen(stream: Any, answers: Any) -> None:
 
 
 def contestants(folder: Path) -> list[Contestant]:
-    """Everybody, those that cannot be installed with the reason."""
+    """All contestants, including those that cannot be installed, with the reason."""
     backstory = str(Path(sys.executable).with_name("backstory"))
     place = ["--warehouse", str(folder / "warehouse"), "--config", str(folder / "backstory.toml"), "--quiet"]
     snapshot = ["snapshot", "table:src.current", "--into", "native.customer_NUMBER", "--key", "id"]

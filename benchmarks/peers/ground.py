@@ -1,4 +1,4 @@
-"""What all contestants share: one warehouse, one source table, the same Spark settings."""
+"""The common ground of all contestants: one warehouse, one source table, the same Spark settings."""
 
 import os
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from backstory.settings import Settings
 from backstory.spark.session import session_properties
 
 COLUMNS = ("id", "name", "email", "city", "credit", "since", "seen", "note")
-# Every round brings a copy of its own: `moved` is the share of a hundred whose city is another. The rows are of
-# ordinary width and hardly compress: of hashes, names and decimals.
+# Every step has its own copy: the ids whose last two digits are `moved` have another city. The rows are
+# hashes, names and decimals of ordinary width, and hardly compress.
 ROWS = (
     "SELECT id, concat('Customer ', substr(md5(CAST(id AS STRING)), 1, 10)) AS name, "
     "concat(substr(md5(concat('mail', id)), 1, 14), '@example.com') AS email, "
@@ -23,7 +23,7 @@ ROWS = (
 )
 NOBODY = -1
 SCHEMAS = ("src", "native", "rawcore", "dbt", "mesh", "hand", "floor", "default")
-# What of the product's own settings the others get: those that Spark's speed hangs on, none of its meaning.
+# The product's settings that the others get too. They affect Spark's speed, not its results.
 SHARED = (
     "spark.master",
     "spark.driver.memory",
@@ -87,12 +87,12 @@ class Ground:
         return self.warehouse.spark
 
     def copy(self, moved: int, first: int = 0, last: int | None = None) -> None:
-        """Bring the source to the copy of these ids in which some have moved."""
+        """Replace the source by a copy of these ids in which some have moved."""
         query = ROWS.format(moved=moved, first=first, last=self.rows if last is None else last)
         self.spark.sql(f"INSERT OVERWRITE backstory.src.current {query}")
 
     def one(self, query: str) -> tuple[Any, ...]:
-        """The only row that a query gives."""
+        """The only row of a query's result."""
         return tuple(self.spark.sql(query).collect()[0])
 
 
@@ -116,7 +116,7 @@ def settle(folder: Path, rows: int, numbers: list[int], memory: str) -> Ground:
 
 
 def write_conf(folder: Path, found: Mapping[str, str]) -> None:
-    """Spark's own settings file for those who start Spark themselves: the same catalog, under the same name."""
+    """Write Spark's own settings file for tools that start Spark: the same catalog, with the same name."""
     chosen = {name: found[name] for name in SHARED if name in found}
     chosen |= {name: value for name, value in found.items() if name.startswith("spark.sql.catalog.backstory")}
     chosen |= {
@@ -135,7 +135,7 @@ def write_conf(folder: Path, found: Mapping[str, str]) -> None:
 
 
 def projects(folder: Path, numbers: list[int]) -> None:
-    """A table of each number for every tool."""
+    """Write every tool's project with a table for each number."""
     for place in ("dbt/snapshots", "sqlmesh/models"):
         (folder / place).mkdir(parents=True)
     (folder / "dbt" / "dbt_project.yml").write_text(DBT_PROJECT)

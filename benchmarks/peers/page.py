@@ -1,4 +1,4 @@
-"""The page of the peers: times, goals, rows and files, a picture, and who could not take part."""
+"""The page of the peers: times, goals, rows and files, a chart, and the tools that could not take part."""
 
 import statistics
 from typing import Any, Final
@@ -8,7 +8,7 @@ from benchmarks.peers.contestants import Contestant
 from benchmarks.report import Report, ratio, spread
 
 STEPS: Final = ("first load", "1 % changed", "nothing changed")
-# How many times faster than dbt and SQLMesh backstory's snapshot is meant to be, at 1 M rows.
+# How many times faster than dbt and SQLMesh backstory's snapshot must be, at 1 M rows.
 GOALS: Final = {
     "Warm": {"first load": 2, "1 % changed": 8, "nothing changed": 15},
     "Whole processes": {"first load": 3, "1 % changed": 3, "nothing changed": 3},
@@ -19,7 +19,7 @@ Seconds = dict[str, dict[str, list[float]]]
 def told(
     report: Report, warm: Seconds, wholes: Seconds, judgements: dict[str, Any], everybody: list[Contestant]
 ) -> None:
-    """Bring what is found so far into the report."""
+    """Write the results so far to the report."""
     for title, found in (("Warm", warm), ("Whole processes", wholes)):
         if not found:
             continue
@@ -66,7 +66,7 @@ def _right(judgement: dict[str, Any]) -> str:
 
 
 def goals(report: Report, found: dict[str, Seconds], everybody: list[Contestant]) -> None:
-    """How many times faster than each peer, against what is meant to be."""
+    """Write how many times faster than each peer it is, against the goals."""
     ours, peers = everybody[0], [each for each in everybody if each.schema in {"dbt", "mesh"}]
     rows = []
     for title, steps in GOALS.items():
@@ -85,7 +85,7 @@ def goals(report: Report, found: dict[str, Seconds], everybody: list[Contestant]
 
 
 def drawn(report: Report, found: dict[str, Seconds], everybody: list[Contestant]) -> None:
-    """A picture of the medians beside the page."""
+    """Draw a chart of the medians next to the page."""
     groups = {
         f"{step}, {title.lower()}": {
             each.name: statistics.median(values)

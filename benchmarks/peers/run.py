@@ -1,9 +1,9 @@
 """The same three loads by every contestant, in turn: a first load, 1 % changed, nothing changed.
 
-Run `make bench ONLY=peers`, or `python -m benchmarks.peers.run [--scale 0.1] [--full]`. Scale 1 is 300,000 rows of
-8 columns, with `--full` 1 M. All read one Iceberg table and write Iceberg tables of one catalog, on Spark with the
-same settings. Warm: each in a process that has loaded once before. Whole: each load a process of its own, as a user
-calls it. The numbers of rows that must be there afterwards are counted.
+Run `make bench ONLY=peers`, or `python -m benchmarks.peers.run [--scale 0.1] [--full]`. Scale 1 is 300,000
+rows of 8 columns, with `--full` 1 M. All read one Iceberg table and write Iceberg tables of one catalog, on
+Spark with the same settings. Warm loads run in a process that has loaded once before. Whole loads each run in
+their own process, as users run them. Afterwards the numbers of rows are checked.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from benchmarks.peers.page import STEPS, Seconds, told
 from benchmarks.quiet import settled
 from benchmarks.report import Report
 
-WHOLE: Final = 100  # tables of whole processes have numbers from here
+WHOLE: Final = 100  # the first number of the tables of whole processes
 Act = Callable[[Contestant, int], float]
 
 
@@ -32,14 +32,14 @@ def in_turn(
     found: Seconds,
     until: float = float("inf"),
 ) -> None:
-    """One round into the tables of a number; who fails takes no further part, and after `until` none begins.
+    """Play one round into the tables of a number; no load begins after `until` or its contestant's failure.
 
-    Each waits until the machine is idle: writing a copy and ending a load leave work behind.
+    Each load waits until the machine is idle, because writing a copy and ending a load leave work behind.
     """
     for step, moved in zip(STEPS, (NOBODY, 7, 7), strict=True):
         ground.copy(moved)
         for each in everybody:
-            bare = each.schema == "bare" and step != STEPS[0]  # it is the same for every step
+            bare = each.schema == "bare" and step != STEPS[0]  # a bare session does the same in every step
             if each.failed is not None or bare or time.time() > until:
                 continue
             settled()
@@ -47,7 +47,7 @@ def in_turn(
                 took = act(each, number)
             except (Failed, OSError) as stop:
                 each.failed = f"{step}: {stop}"
-                each.stop()  # what hangs takes time from the others
+                each.stop()  # a contestant that hangs delays the others
                 print(f"  {each.name}: {each.failed}", flush=True)
                 continue
             found.setdefault(each.name, {}).setdefault(step, []).append(took)
@@ -55,7 +55,7 @@ def in_turn(
 
 
 def whole(folder: Path) -> Act:
-    """One load as a process of its own: its seconds from outside."""
+    """Run one load in its own process; its seconds are measured from outside."""
 
     def act(each: Contestant, number: int) -> float:
         began = time.perf_counter()
@@ -90,10 +90,10 @@ def rounds(given: Asked, until: float, first: int, play: Callable[[int], None], 
 
 
 def judged(ground: Ground, each: Contestant, number: int) -> dict[str, Any]:
-    """Whether the table holds the versions it must, its files, and the bytes that its commits wrote."""
+    """Whether the table holds the right versions, its files, and the bytes that its commits wrote."""
     table = f"backstory.{each.schema}.{each.of.replace('NUMBER', str(number))}"
     stored = table
-    if each.schema == "mesh":  # what is asked for is a view over a table of SQLMesh's own
+    if each.schema == "mesh":  # the table is a view over SQLMesh's own table
         names = ground.spark.sql(
             f"SHOW TABLES IN backstory.sqlmesh__mesh LIKE '*customer_{number}__*'"
         ).collect()
@@ -144,7 +144,7 @@ def run(given: Asked, who: list[str] | None = None) -> None:
 
 
 def _counted(warm: Seconds) -> Seconds:
-    """Without the round that warms up, where there is another."""
+    """The seconds without the warm-up round, if there is another round."""
     return {
         name: {step: values[1:] or values for step, values in steps.items()} for name, steps in warm.items()
     }
@@ -153,7 +153,7 @@ def _counted(warm: Seconds) -> Seconds:
 def warm_rounds(
     ground: Ground, everybody: list[Contestant], given: Asked, warm: Seconds, tell: Callable[[], None]
 ) -> None:
-    """Rounds in workers that live through all of them; less than half of the time is theirs."""
+    """Play rounds in workers that run throughout; they get less than half of the time."""
     until = time.time() + given.left * 0.45
     playing = [each for each in everybody if each.warm]
     for each in playing:
@@ -177,7 +177,7 @@ def warm_rounds(
 def whole_rounds(
     ground: Ground, everybody: list[Contestant], given: Asked, wholes: Seconds, tell: Callable[[], None]
 ) -> None:
-    """Rounds of processes."""
+    """Play rounds of whole processes."""
     act = whole(ground.folder)
     playing = [each for each in everybody if each.whole]
 

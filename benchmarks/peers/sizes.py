@@ -1,9 +1,9 @@
-"""Copies of 1, 5 and 20 million rows of ordinary width, by whole processes in turn, and the memory they take.
+"""Copies of 1, 5 and 20 million rows of ordinary width, by whole processes in turn, and their memory.
 
-Run `make bench ONLY=sizes`, or `python -m benchmarks.peers.sizes [--full] [--scale 0.2] [--rounds 1]`. Steps: a first
-load; 1 % changed, 0.5 % new, 0.5 % gone; nothing changed. The rows are hashes, names and decimals, which hardly
-compress. With `--full` all three sizes, else one that the driver cannot hold; at 20 M rows a MERGE by hand stands in
-for dbt, which takes too long.
+Run `make bench ONLY=sizes`, or `python -m benchmarks.peers.sizes [--full] [--scale 0.2] [--rounds 1]`. Steps:
+a first load; 1 % changed, 0.5 % new, 0.5 % gone; nothing changed. The rows are hashes, names and decimals,
+which hardly compress. `--full` measures all three sizes. The default is one size that the driver cannot hold.
+At 20 M rows a MERGE by hand replaces dbt, which takes too long.
 """
 
 import os
@@ -22,25 +22,25 @@ from benchmarks.quiet import settled
 from benchmarks.report import Report, ratio
 
 STEPS: Final = ("first load", "1 % changed", "nothing changed")
-# How many times faster than dbt each is meant to be.
+# How many times faster than dbt each must be.
 GOALS: Final = {
     "backstory snapshot": (2.5, 5, 5),
     "backstory historize": (1.5, 3, 3),
     "backstory snapshot, in Spark's tasks": (1.0, 2.5, 2.5),
 }
 MOST_GIB: Final = 8
-LARGE: Final = 10_000_000  # from here on dbt takes no part
+LARGE: Final = 10_000_000  # the first size without dbt
 PATIENCE: Final = 3600
 
 
 def copies(rows: int) -> list[tuple[int, int, int]]:
-    """For each step the first id, the one behind the last, and which hundredth of the rows has moved."""
+    """For each step the first id, the id after the last, and which hundredth of the rows has moved."""
     few = rows // 200
     return [(0, rows, -1), (few, rows + few, 7), (few, rows + few, 7)]
 
 
 def everybody(folder: Path, rows: int) -> list[Contestant]:
-    """Who takes part at this size; what is left to Spark's tasks has a table of its own."""
+    """The contestants at this size; the one that leaves all work to Spark's tasks has its own table."""
     every = {each.schema: each for each in contestants(folder)}
     (folder / "tasks.toml").write_text(
         (folder / "backstory.toml").read_text() + '\n[delivery]\ndriver-memory = "0m"\n'
@@ -56,7 +56,7 @@ def everybody(folder: Path, rows: int) -> list[Contestant]:
 
 
 def load(each: Contestant, number: int, folder: Path) -> tuple[float, float]:
-    """The seconds of one load as a process of its own, and the most GiB that its processes held together."""
+    """Run one load in its own process; return its seconds and the peak GiB of all its processes together."""
     began = time.perf_counter()
     with (folder / f"{each.schema}.log").open("ab") as log:
         process = subprocess.Popen(
@@ -88,7 +88,7 @@ def _watch(root: int, most: list[float], process: Any) -> None:
 
 
 def family(root: int) -> list[int]:
-    """The processes below one, itself included; they are told by their parents."""
+    """A process and its descendants, found by their parents."""
     parents: dict[int, list[int]] = {}
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
@@ -111,7 +111,7 @@ def _resident(process: int) -> int:
 
 
 def measure(given: Asked, rows: int, report: Report) -> None:
-    """All rounds at one size; what is found stands on the page at once."""
+    """Play all rounds at one size; write each result to the page at once."""
     with scratch("sizes") as folder:
         ground = settle(folder, rows, list(range(given.rounds)), "3g")
         ground.spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.tasks")
@@ -139,7 +139,7 @@ def measure(given: Asked, rows: int, report: Report) -> None:
 def tell(
     report: Report, rows: int, who: list[Contestant], found: dict[str, dict[str, list[tuple[float, float]]]]
 ) -> None:
-    """The table of one size."""
+    """Write the table of one size."""
     other = who[-1].name
     lines = []
     for each in who:
@@ -170,7 +170,7 @@ def tell(
 
 
 def _judge(ground: Ground, report: Report, rows: int, who: list[Contestant]) -> None:
-    """Whether the tables of those who took part hold the versions that they must."""
+    """Write whether the contestants' tables hold the right versions."""
     few = rows // 200
     changed = len(range(7 if few <= 7 else few + (7 - few) % 100, rows, 100))
     wanted = (rows + few + changed, rows)

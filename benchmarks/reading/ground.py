@@ -1,4 +1,4 @@
-"""Tables with histories of millions of versions, four a record, and facts about the same records."""
+"""Tables with histories of millions of versions, four for each record, and facts about the same records."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,7 +15,7 @@ from backstory.stores.iceberg.store import IcebergStore
 FACTS, VERSIONS, EACH = 1_000_000, 4_000_000, 4
 DAY, SINCE = 86_400, 1_577_836_800
 LIFE: Final = 100 * DAY
-# An instant at which every record is in its second version.
+# A time at which every record is in its second version.
 ASKED: Final = datetime.fromtimestamp(SINCE + LIFE + LIFE // 2, UTC)
 
 TEXT, NUMBER, FLAG = (ColumnType(kind) for kind in (Kind.STRING, Kind.LONG, Kind.BOOLEAN))
@@ -41,7 +41,7 @@ COLUMNS: Final = {
     ),
 }
 NEVER: Final = "TIMESTAMP '9999-12-31 23:59:59.999Z'"
-# Of a version of a record `id` from `a` to `b` (NULL: open), what its layout's own columns say.
+# The values of a layout's own columns, for a version of record `id` from `a` to `b` (NULL: open).
 SAID: Final = {
     layout.VALID_FROM: "a",
     layout.VALID_TO: "b",
@@ -62,12 +62,12 @@ SAID: Final = {
 
 
 def table_of(layout_: Layout, *, hot: bool = False) -> TableName:
-    """The table of a layout; `hot` is the one with half of all versions on one key."""
+    """The table of a layout; with `hot` half of all its versions are on one key."""
     return TableName("bench", "hot" if hot else "c_hist" if layout_ is Layout.HIST else layout_.name.lower())
 
 
 def make(store: IcebergStore, layout_: Layout, count: int, *, hot: bool = False) -> TableName:
-    """A table of so many versions, by one INSERT that no door sees."""
+    """Make a table with this number of versions, by one INSERT that bypasses every door."""
     table = table_of(layout_, hot=hot)
     shape = Shape(table, COLUMNS[layout_], ("id",), layout_)
     commit_change(store, None, Change(into=shape), Note("bench", ""))
@@ -89,7 +89,7 @@ def make(store: IcebergStore, layout_: Layout, count: int, *, hot: bool = False)
 
 
 def lives(spark: Any, count: int, *, hot: bool) -> Any:
-    """`id, n, name, city, a, b` of so many versions; `hot` puts every second one on record 0."""
+    """This number of versions as `id, n, name, city, a, b`; with `hot` half of them are on record 0."""
     if not hot:
         numbered = spark.range(count).selectExpr(f"id DIV {EACH} AS k", f"id % {EACH} AS n", "id AS v")
         numbered = numbered.selectExpr("*", f"{SINCE} + n * {LIFE} AS a", f"n = {EACH - 1} AS last")
@@ -114,7 +114,7 @@ def lives(spark: Any, count: int, *, hot: bool) -> Any:
 
 
 def facts(spark: Any, folder: str, count: int, keys: int, *, hot: bool) -> Any:
-    """Facts as a Parquet file, each with a record and an instant; `hot` puts every second one on record 0."""
+    """Facts as a Parquet file, each with a record and a time; with `hot` every second one is on record 0."""
     key = f"if(fact % 2 = 0, 0, fact * 7 % {keys})" if hot else f"fact * 7 % {keys}"
     span = keys * 60 if hot else EACH * LIFE
     rows = spark.range(count).withColumnRenamed("id", "fact")

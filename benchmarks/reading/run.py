@@ -1,9 +1,10 @@
-"""Reading: `as_of` and `current` against filters by hand, `join_as_of` against the equi-join, `check` in one scan.
+"""Reading: `as_of` and `current` against filters by hand, `join_as_of` against the equi-join, and `check`.
 
-Run `make bench-full ONLY=reading`, or `python -m benchmarks.reading.run [--scale 0.1] [--rounds 3]`: 4 M versions, four
-a record, as a native table, as a model's history and as Fivetran's, and 1 M facts. Nothing is broadcast. The acts of
-a comparison are run in turn, after a round that warms up; what counts is the ratio of the medians. Beside the clock
-stand the processor seconds of Spark's tasks, which tell more where others use the machine.
+Run `make bench-full ONLY=reading`, or `python -m benchmarks.reading.run [--scale 0.1] [--rounds 3]`. The
+tables have 4 M versions, four for each record: a native table, a model's history and Fivetran's. There are
+1 M facts. Nothing is broadcast. The acts of a comparison take turns, after a round that warms up; the result
+is the ratio of the medians. The page has processor seconds of Spark's tasks next to the clock; they are more
+reliable on a shared machine.
 """
 
 import statistics
@@ -32,7 +33,7 @@ Act = Callable[[], object]
 
 @dataclass(frozen=True)
 class Cost:
-    """What an act took: seconds of the clock, processor seconds of tasks, rows that tasks read."""
+    """The cost of an act: seconds of the clock, processor seconds of tasks, rows that tasks read."""
 
     clock: float
     processor: float
@@ -41,13 +42,13 @@ class Cost:
 
 @dataclass
 class Meter:
-    """Acts, one by one; the stages that a session has run are known to its status store."""
+    """Measure acts one by one; the session's status store contains the stages that it has run."""
 
     spark: Any
     seen: set[int] = field(default_factory=set)
 
     def stages(self) -> list[Any]:
-        """The stages since the last time."""
+        """The stages since the last call."""
         context, jvm = self.spark.sparkContext._jsc.sc(), self.spark._jvm
         context.listenerBus().waitUntilEmpty()
         none = self.spark.sparkContext._gateway.new_array(jvm.double, 0)
@@ -58,7 +59,7 @@ class Meter:
         return found
 
     def cost(self, act: Act) -> Cost:
-        """Do it, and tell what it took."""
+        """Run an act, and return its cost."""
         self.stages()
         began = time.perf_counter()
         act()
@@ -69,7 +70,7 @@ class Meter:
 
 
 def consumed(frame: Any) -> None:
-    """Every row and column of a frame, brought to nobody."""
+    """Read every row and column of a frame, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -87,9 +88,9 @@ def in_turn(meter: Meter, acts: Mapping[str, Act], given: Asked) -> dict[str, li
 
 
 def by_hand(store: IcebergStore, table: TableName, kept: Layout) -> dict[str, str]:
-    """What a person writes for an instant, and for now.
+    """The handwritten queries as of a time and for the present.
 
-    Of versions that Fivetran brought it takes the start of the next one to tell until when each was true.
+    For Fivetran's versions they use the start of the next version as the end of each.
     """
     rows, at = store.sql_name(table), f"TIMESTAMP '{ground.ASKED:%Y-%m-%d %H:%M:%S}Z'"
     if kept is Layout.FIVETRAN_HISTORY:
@@ -117,7 +118,7 @@ def by_hand(store: IcebergStore, table: TableName, kept: Layout) -> dict[str, st
 
 
 def points(store: IcebergStore, meter: Meter, given: Asked, report: Report) -> None:
-    """`as_of` and `current` of each layout, and a native table as it was known then."""
+    """Measure `as_of` and `current` of each layout, and a native table as it was known at a time."""
     head = ("what", "ours", "processor", "by hand", "processor", "ratio", "by processor", "at most")
     lines: list[tuple[str, ...]] = []
     for kept in LAYOUTS:
@@ -138,7 +139,7 @@ def points(store: IcebergStore, meter: Meter, given: Asked, report: Report) -> N
 
 
 def joins(store: IcebergStore, meter: Meter, given: Asked, report: Report, folder: Path) -> None:
-    """`join_as_of` beside the equi-join; and with half of all rows on one key, where that never ends."""
+    """Measure `join_as_of` against the equi-join; with half of all rows on one key only `join_as_of` ends."""
     head = ("what", "ours", "processor", "against", "processor", "ratio", "by processor", "at most")
     count, keys = int(ground.FACTS * given.scale), int(ground.VERSIONS * given.scale) // ground.EACH
     facts = ground.facts(store.spark, str(folder / "facts"), count, keys, hot=False)
@@ -170,7 +171,7 @@ def joins(store: IcebergStore, meter: Meter, given: Asked, report: Report, folde
 
 
 def scans(store: IcebergStore, meter: Meter, given: Asked, report: Report) -> None:
-    """`check` of each layout: the rows that it reads, against those of the table."""
+    """Measure `check` of each layout: the rows that it reads, against the rows of the table."""
     head = ("table", "clock", "processor", "rows read", "of", "scans")
     lines: list[tuple[str, ...]] = []
     for kept in LAYOUTS:
@@ -200,7 +201,7 @@ def beside(ours: list[Cost], theirs: list[Cost]) -> tuple[str, ...]:
 
 
 def told_line(section: str, report: Report, head: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
-    """The table so far, on the page and on the terminal."""
+    """Write the table so far to the page, and print its last line."""
     report.table(section, head, lines)
     report.data[section] = [dict(zip(range(len(head)), line, strict=True)) for line in lines]
     report.write()
@@ -208,7 +209,7 @@ def told_line(section: str, report: Report, head: tuple[str, ...], lines: list[t
 
 
 def main() -> None:
-    """Make the tables, then ask."""
+    """Make the tables, then measure."""
     given = asked(__doc__)
     count = int(ground.VERSIONS * given.scale)
     report = Report("reading", f"Reading histories of {count:,} versions", given)

@@ -80,7 +80,7 @@ def test_the_book_is_data():
 
 @pytest.mark.parametrize("each", [each for each in BOOK if not each.refuse_only], ids=lambda each: each.name)
 def test_every_case_can_be_passed_by_the_rule(each):
-    """Each case has a right answer that the rule alone can give, so no case is only for one tool."""
+    """Each case has a right answer that the rule gives, so no case suits only one tool."""
     answers = []
     for copies in (each.copies, *each.also):
         try:

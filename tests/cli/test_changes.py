@@ -18,7 +18,7 @@ def ask(store, warehouse, monkeypatch, capsys):
     """The output of a command in the session of all tests."""
     kept = Warehouse(store, embedded=False)
     monkeypatch.setattr(python, "open", lambda *_, **__: kept)
-    # A table that is not there is told without Spark.
+    # A missing table is reported without Spark.
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
 
     def asked(words, code=0):

@@ -121,7 +121,7 @@ def _warehouse_of(store, folder, *names):
         kept = " OR ".join("(table_namespace, table_name) = (?, ?)" for _ in names)
         told = [part for name in names for part in (name.schema, name.name)]
         catalog.execute(f"DELETE FROM iceberg_tables WHERE NOT ({kept})", told)
-        replace_folders(catalog, {str(folder)})  # whose tables are elsewhere on purpose
+        replace_folders(catalog, {str(folder)})  # its tables are deliberately elsewhere
 
 
 def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, spark, tmp_path, monkeypatch):
@@ -160,7 +160,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, sp
         str(spoilt): 3,
     }
     for path, content in mended:
-        path.write_bytes(content)  # for others who list what the catalog has
+        path.write_bytes(content)  # for other tests that list the catalog
 
 
 def test_a_table_that_pyiceberg_cannot_parse_keeps_no_other_from_being_listed(asked, spark, tmp_path):

@@ -85,7 +85,7 @@ def test_a_refusal_is_exit_code_3_and_names_its_keys(folder, capsys):
 
 
 def test_a_missing_file_ends_only_a_new_run_before_java_starts(folder):
-    """R17: A run with an id may be known, and then it reads no file. A wrong id is refused at once."""
+    """R17: A run with an id may be a known run, which reads no file. A wrong id is refused at once."""
     (folder / "stage.csv").unlink()
     chosen = choose("model.yaml", None)
     assert [each.error.code for each in early_refusals(chosen, LoadRequest())] == ["no-stage"]

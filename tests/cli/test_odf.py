@@ -86,7 +86,7 @@ def shell(spark, tmp_path, monkeypatch, capsys, warehouse):
     kept = Kept(spark)
     monkeypatch.setattr(python, "open", lambda *_, **__: kept)
     monkeypatch.chdir(tmp_path)
-    # A table that is not there is told without Spark.
+    # A missing table is reported without Spark.
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
     return Shell(tmp_path, kept.warehouse, capsys)
 
@@ -142,7 +142,7 @@ def test_a_manifest_is_added_once(shell):
 
 
 def test_a_folder_is_added_without_what_is_wrong(shell):
-    """Manifests below a folder are added. A wrong one fails alone, with exit code 2."""
+    """Manifests below a folder are added. Only a wrong one fails, with exit code 2."""
     shell.manifest("a", path="in/a.yaml")
     shell.manifest("b", path="in/deep/b.yml")
     shell.write("in/other.yaml", "kind: Deployment\n")

@@ -42,7 +42,7 @@ def send(destination, tmp_path, monkeypatch, capsys, request):
             Path(path).write_text(text)
         words = ["--to", address, "--schema", "crm", "--table", name, "--key", "id", "--output", "json"]
         assert run(["send", *paths, *words, *options]) == code
-        send.told = told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server logs there, too
+        send.told = told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server also logs there
         table = load(store, TableName("crm", name))
         return len(snapshots_of(table)) if code == 0 else told["error"]["code"]
 
@@ -70,7 +70,7 @@ def test_the_same_pair_sent_twice_is_one_commit(send, options):
     assert send(ONE, TWO, *options) == 2
     assert send(ONE, TWO, *options) == 2
     assert send(TWO, THREE, *options) == 3
-    assert send(ONE, TWO, *options) == 4  # another one came between
+    assert send(ONE, TWO, *options) == 4  # there was another batch in between
     assert send(ONE, ONE, *options) == 4
 
 
@@ -134,7 +134,7 @@ def test_files_as_people_have_them_are_sent(send, destination, tmp_path):
 
 
 def test_nested_values_are_sent_as_json(send, destination):
-    """The texts are those of the file, in a column of type JSON."""
+    """The column of type JSON has the texts of the file."""
     one = '[{"id": 1, "x": {"k": [1, 2.50]}}, {"id": 2, "x": {}}, {"id": 3, "x": null}]'
     two = '[{"id": 1, "x": {"k": [1, 2.50]}}, {"id": 2, "x": {"a": ["é"]}}]'
     assert (send("", one), send(one, two), send(one, two)) == (1, 2, 2)

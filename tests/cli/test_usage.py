@@ -87,7 +87,7 @@ def test_a_missing_table_of_a_configured_catalog_names_the_file(capsys, tmp_path
 
 
 def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
-    """The option `--output` asks for JSON. A word that contains its name does not."""
+    """The option `--output` requests JSON. A word that contains its name does not."""
     assert run(["curent", "a.b", "--output", "json"]) == 2
     said = capsys.readouterr()
     assert '"code": "usage"' in said.out

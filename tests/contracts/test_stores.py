@@ -123,17 +123,18 @@ def given(rows):
     return in_order(table(rows))
 
 
-# A session of somebody else's: the type of its catalog, and whether that caches, as it does unless it is told not to.
-# At the gate there is one, on the newest Spark.
+# Foreign sessions: the type of the catalog, and whether it caches, which is its default. At the gate only one
+# runs, on the newest Spark.
 OWN = [f"own {kind} {cached}" for kind in KINDS for cached in ("true", "false")]
 if not deep(1, 0):
     OWN = [] if is_before_4() else ["own jdbc true"]
 
 
-# A process has sessions of one kind: with these words it tries a store over Spark Connect, and no other store.
+# A process has sessions of one kind. With this variable it tests a store over Spark Connect, and no other
+# store.
 CONNECT = os.environ.get("BACKSTORY_CONNECT")
 KINDS_OF_STORES = [f"connect {CONNECT}"] if CONNECT else ["memory", "iceberg", *OWN]
-# The laws that need Iceberg's Java. Over Spark Connect each of them is refused by its code.
+# Laws that need Iceberg's Java. Over Spark Connect, each of them is refused with its code.
 BY_JAVA = {
     "test_another_type_comes_with_its_rows",
     "test_a_column_is_renamed_with_its_values",
@@ -151,7 +152,7 @@ def tables_on(request):
 
 @pytest.fixture(autouse=True)
 def refused_without_java(tables_on, request):
-    """A law of `BY_JAVA` ends with the error of a store without Java, over Spark Connect alone."""
+    """Expect the error of a store without Java from each law of `BY_JAVA`, only over Spark Connect."""
     if tables_on.startswith("connect") and request.node.originalname in BY_JAVA:
         request.applymarker(pytest.mark.xfail(raises=WithoutJava, strict=True))
 

@@ -15,7 +15,7 @@ from backstory.stores.tables import existing
 from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
-# The other tests here send what Fivetran sends, random ones what is plain.
+# The other tests here use Fivetran's encoding, and random tests use plain files.
 ENCODINGS = [Encoding(Format.PARQUET, Compression.GZIP, True, "(null)", "(same)")]
 if DEPTH == "laws":
     ENCODINGS += [Encoding(Format.CSV, Compression.ZSTD, True, "(null)", "(same)"), PLAIN]

@@ -71,5 +71,5 @@ def test_a_refusal_is_none_of_either_way():
     with pytest.raises(Refused), plan_here_or_in_tasks(ways.store, TABLE, refuse, ways.tasks):
         pass
     with pytest.raises(TooLarge), plan_here_or_in_tasks(ways.store, TABLE, ways.here(1), ways.tasks):
-        raise TooLarge  # by whoever uses the plan: it is not planned anew
+        raise TooLarge  # raised by the plan's caller, so nothing is planned again
     assert ways.ended == ["here"]

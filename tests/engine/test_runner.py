@@ -24,7 +24,7 @@ from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.part_plan import PartPlan
 
 TABLE = TableName("crm", "customer")
-# Names that Spark takes for one, and for its own syntax.
+# Names that Spark would confuse with each other, or with its own syntax.
 SCHEMA = pa.schema([("k", pa.int64()), ("a.`b", pa.string()), ("A.`B", pa.list_(pa.float64()))])
 CAME, STORED, PAIRS, ALONE = "came", "stored", "pairs", "alone"
 KINDS = {PAIRS: pa.schema([("k", pa.int64()), ("n", pa.int64())]), ALONE: SCHEMA}
@@ -185,7 +185,7 @@ def test_a_frame_that_is_too_large_is_for_tasks(store):
 def test_columns_of_one_type_are_shared_between_kinds():
     wire = Wire(KINDS)
     assert wire.columns(PAIRS) == ["0 1", "0 2"]
-    assert len(wire.schema) == 2 + 4  # two whole numbers, a text and a list, beside the head
+    assert len(wire.schema) == 2 + 4  # besides the head: two whole numbers, a text and a list
     empty = list(wire.encode(PartPlan()))
     assert [batch.num_rows for batch in empty] == [1]
 

@@ -1,4 +1,4 @@
-"""The explorer's answers equal those of the reading commands, for every layout, on pages and as JSON."""
+"""The explorer's answers equal the reading commands' answers, for every layout, on pages and as JSON."""
 
 import json
 import re
@@ -103,7 +103,7 @@ def test_an_accept_header_asks_for_the_twin(asked):
 
 
 def test_known_times_and_both_axes(asked, command):
-    """By the late copy of February, Bob was C at that time. As known before it, he was A until March."""
+    """The late copy of February shows Bob as C at that time. Before it was known, he was A until March."""
     before = command("log", "explored.customer")[1]["recorded_at"]
     told = asked.get("/table.json", table="explored.customer", at="2026-02-15", known_at=before).document
     assert told == command("as-of", "explored.customer", "2026-02-15", "--known-at", before)
@@ -192,7 +192,7 @@ def test_what_changed_last_is_marked(asked):
     page = asked.get("/table", table="explored.customer", at="2026-03-15").text
     assert len(re.findall(r'<td class="changed">', page)) == 2  # tiers of 1 and 2
     assert len(re.findall(r'<tr class="new">', page)) == 1
-    assert "(changed)" in page  # for those who hear the page
+    assert "(changed)" in page  # for screen readers
 
 
 def test_a_value_tells_since_when_by_which_commit_and_what_was_before(asked, command):

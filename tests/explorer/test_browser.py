@@ -27,7 +27,7 @@ def chromium():
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program, "chromium is not installed: scripts/setup.sh --tests"
     with sync_playwright() as playwright:
-        # Root has no sandbox; the pages are ours.
+        # Chromium's sandbox does not work for root, and the pages are our own.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -101,7 +101,7 @@ def test_the_keyboard_alone_is_enough(opened):
     page = opened("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    for _ in range(600):  # other tests leave tables before this one
+    for _ in range(600):  # earlier tests may have left tables
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == "explored.customer":
             break

@@ -247,11 +247,11 @@ def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
     for _ in range(server.AT_ONCE):
         assert begun.acquire(timeout=SECONDS)
     answers = []
-    while not answers or answers[-1].status != 503:  # until all that wait have come
+    while not answers or answers[-1].status != 503:  # until the queue is full
         assert len(answers) < 100
         late = threading.Thread(target=lambda: answers.append(asked.get("/tables.json")), daemon=True)
         late.start()
-        late.join(1)  # one that waits in the queue is not answered yet
+        late.join(1)  # a request that waits in the queue has no answer yet
     go.set()
     assert answers[-1].document["error"]["code"] == "busy"
     for each in asking:

@@ -1,17 +1,17 @@
-"""One file gives the same rows or the same refusal, whichever door reads it (P3): inputs and answers as a table.
+"""One file gives the same rows or the same refusal at every door (P3): inputs and answers as a table.
 
-Where the doors' specifications prescribe different answers, the row names the option of the one reader that
+If the doors' specifications prescribe different answers, the row names the option of the one reader that
 makes the difference:
 
-* markers: a delivery's request names texts for NULL and unmodified (section 3.2 of the Fivetran contract);
-* empty: an empty cell without quotes is NULL but for a delivery's texts (O21, O27);
-* escape: a manifest's `escape` is a backslash unless it says otherwise (section 1.6);
-* rounds, cuts: a delivery's decimals are rounded (F18), its instants and those of a source cut (F6);
-* date alone: RFC 3339 by a manifest's formats reads a day and small letters, too (D23);
+* markers: a delivery's request defines texts for NULL and unmodified (section 3.2 of the Fivetran contract);
+* empty: an empty cell without quotes is NULL, except in a delivery's texts (O21, O27);
+* escape: a manifest's `escape` is a backslash by default (section 1.6);
+* rounds, cuts: a delivery's decimals are rounded (F18), its instants and a source's instants are cut (F6);
+* date alone: RFC 3339 by a manifest's formats also reads a day and small letters (D23);
 * unit: a manifest's Time is an integer of its unit (section 1.9);
-* columns: a delivery may not name unknown ones (section 2.8), and a file that must have columns needs a header;
+* columns: a delivery may not have unknown ones (section 2.8), and a file that needs columns needs a header;
 * related: a manifest's types are compared before a row is read, and without guesses (B25);
-* base64: texts are bytes by base64 in deliveries and stages (F11), a manifest has no text form for bytes.
+* base64: in deliveries and stages, texts are bytes by base64 (F11); a manifest has no text form for bytes.
 """
 
 import re
@@ -32,7 +32,7 @@ from backstory.formats.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_files
 from backstory.model.types import ColumnType
 
-# The same type in the words of each door.
+# The same type under each door's name.
 TYPES = {
     "text": ("STRING", "String", "STRING"),
     "int": ("INT", "Int32", "INTEGER"),
@@ -46,7 +46,7 @@ TYPES = {
     "binary": ("BINARY", "Binary", "BINARY"),
 }
 REFUSED = "refused"
-# A door's own word for a value that is not of its column's type; codes stay.
+# The doors' codes for a value that is not of its column's type. Other codes stay.
 SAME = dict.fromkeys(["unreadable-cell", "unreadable-value", "incompatible-type", "no-text-form"], REFUSED)
 
 
@@ -93,7 +93,7 @@ def shown(values):
     return [repr(each.astimezone(UTC) if isinstance(each, datetime) else each) for each in values]
 
 
-# What stands in the file, and what is read as column `a` of texts; three answers where an option differs.
+# The content of a file, and the texts of column `a`; there are three answers if an option differs.
 FILES = [
     (b'k,a\n1,"x,y"\n', ["x,y"]),
     (b'k,a\n1,"x""y"\n', ['x"y']),
@@ -160,7 +160,7 @@ def utc(*parts):
 
 
 MICROS = 123456
-# The cells of a column that are good, and what they say; then those that are not.
+# The valid cells of a column with their values, then the invalid ones.
 CELLS = {
     "int": (
         {"1": 1, "-1": -1, "007": 7, "-0": 0, " 1": 1, "1 ": 1, "2147483647": 2147483647, "": None},
@@ -210,7 +210,7 @@ CELLS = {
     ),
     "time": ({}, ["1:02:03", "24:00:00", "-1"]),
 }  # fmt: skip
-# The cells of which an option decides.
+# The cells whose answers depend on an option.
 DECIDED = [
     ("int", "(null)", "markers", None, REFUSED, REFUSED),
     ("decimal", "1.005", "rounds", Decimal("1.00"), REFUSED, REFUSED),

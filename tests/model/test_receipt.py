@@ -18,7 +18,7 @@ REFUSED = refusal("rc_c", "r1", AT, Refused("NULL_KEY", "No key.", "Mend it.", [
 
 
 def test_an_error_is_one_in_every_receipt():
-    """The fields are those of its JSON. The exit code is the error's, or 0."""
+    """It has the fields of its JSON. The exit code is the error's, or 0."""
     told = {"code": "NULL_KEY", "message": "No key.", "keys": ["a"], "remedy": "Mend it."}
     others = (Added(None, None, "failed", error=REFUSED.error), Maintained("a.b", "", error=REFUSED.error))
     for each in (REFUSED, DatasetReceipt("d", "failed", error=REFUSED.error), *others):

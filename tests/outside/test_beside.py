@@ -13,7 +13,7 @@ from backstory.stores.iceberg.store import IcebergStore
 from backstory.warehouse import Warehouse
 
 NAME = "outside_beside.customer"
-# Its rows are read once the other copy is there.
+# Its rows are read once the other copy exists.
 SLOW = "SELECT k, 'old' AS v FROM VALUES 'k0', 'k1' AS rows(k) WHERE waits(k)"
 PROGRAM = f"""
 import json, os, sys, time
@@ -75,6 +75,6 @@ def test_a_copy_that_was_overtaken_and_a_process_that_forked_off(spark, tmp_path
     said, warned = running.communicate(timeout=SECONDS)
 
     assert running.returncode == 0, (said, warned)
-    told = [json.loads(line) for line in said.splitlines() if line[0] in '"[']  # the others are of the log
+    told = [json.loads(line) for line in said.splitlines() if line[0] in '"[']  # the others are the log's
     assert "trying again" in said
     assert told == ["time-backwards", ["forked", "forked"], ["new", "new", "new"]], warned

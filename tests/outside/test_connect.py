@@ -102,7 +102,7 @@ def test_datasets_keep_their_chains(act):
 
 
 def test_a_fivetran_destination_writes_its_tables(act):
-    """In both modes; changes that SQL cannot make by one commit are refused."""
+    """This covers both modes. Changes that SQL cannot make in one commit are refused."""
     act("fivetran")
 
 

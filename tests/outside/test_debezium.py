@@ -21,7 +21,7 @@ from backstory.formats.envelopes.messages import debezium_messages
 
 KEYS = {"customer": ["id", "region"], "plain": ["id"], "whole": ["id"]}
 DECIMALS = {"price", "huge", "free", "cash", "n", "amount"}
-# How a column is asked for, where a table of ours has another type for it.
+# The query of a column whose type is another one in our tables.
 ASKED = {
     "mood": "mood::text",
     "cash": "cash::numeric",
@@ -36,7 +36,7 @@ ASKED = {
     "address": "host(address)",
     "span": "span::text",
 }
-# Debezium has no placeholder for lists of these; and types that psycopg knows otherwise.
+# Debezium has no placeholder for lists of these types, and psycopg returns some types differently.
 APART = {"ratios", "flags", "flag", "place"}
 TIMES = {"born", "wakes", "seen", "seen_ms", "seen_at", "days", "times"}
 WITHOUT_SCHEMAS = {
@@ -44,7 +44,7 @@ WITHOUT_SCHEMAS = {
     "value.converter.schemas.enable": "false",
     "decimal.handling.mode": "string",
 }
-# Connect's times have milliseconds alone.
+# Connect's times have only milliseconds.
 WAYS = {
     "as it is": ({}, set()),
     "connect's times": ({"time.precision.mode": "connect"}, {"days", "wakes", "seen"}),
@@ -67,7 +67,7 @@ def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
             assert comparable(left, APART | apart) == comparable(stored(url, table, key), APART | apart)
 
 
-# Whoever makes a replication slot waits for transactions that are open, in two steps.
+# The creation of a replication slot waits for open transactions, in two steps.
 WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid = '{}'"
 
 

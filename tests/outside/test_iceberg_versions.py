@@ -15,7 +15,7 @@ from backstory.spark.versions import is_older
 pytestmark = pytest.mark.process
 
 OTHER = "1.11.0"
-OLDER = Path(sys.prefix) / "spark35"  # as test_spark_versions has it
+OLDER = Path(sys.prefix) / "spark35"  # as in test_spark_versions
 WALK = """
 import sys
 from pathlib import Path

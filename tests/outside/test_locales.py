@@ -12,10 +12,10 @@ import pytest
 pytestmark = pytest.mark.process
 
 BACKSTORY = str(Path(sys.executable).parent / "backstory")
-# The locale of cron and of many containers; Python takes UTF-8 in it, unless it is forbidden.
+# The locale of cron and of many containers. Python uses UTF-8 in it, unless that is forbidden.
 BARE = {"LC_ALL": "C", "LANG": ""}
 NO_UTF8 = BARE | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-# A session whose Java was started by somebody else, in that locale.
+# A session whose Java was started by another program, in that locale.
 OWN_SESSION = """
 import sys
 from pyspark.sql import SparkSession

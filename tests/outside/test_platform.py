@@ -21,9 +21,10 @@ from typing_session import session
 pytestmark = pytest.mark.process
 
 PAGE = ROOT / "docs" / "how-to" / "backup.md"
-# The second copy of the series holds a key twice.
+# The series starts after its second copy, which contains a key twice.
 COPIES = sorted((ROOT / "examples" / "data" / "countries").glob("countries-*.csv"))[2:]
-# Writes a copy after the other until it is told to end; each is a commit, and the first lines say when it began.
+# Writes one copy after another until it is stopped. Each is a commit, and the first lines report its
+# beginning.
 WRITER = """
 import itertools, pathlib, sys
 import backstory
@@ -96,7 +97,7 @@ def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path, c
         (tmp_path / "enough").touch()
     assert writer.returncode == 0
 
-    shutil.move(tmp_path / "warehouse", tmp_path / "original")  # the disk is lost: the backup alone is there
+    shutil.move(tmp_path / "warehouse", tmp_path / "original")  # the disk is lost, and only the backup exists
     shutil.move(tmp_path / "backup" / "warehouse", tmp_path / "warehouse")
     restored = platform.json("backstory current demo.lands")
     assert {(each["code"], each["capital"]) for each in restored} in [capitals(copy) for copy in COPIES]

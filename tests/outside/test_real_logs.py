@@ -37,7 +37,7 @@ CREATE TRIGGER updated AFTER UPDATE ON item FOR EACH ROW INSERT INTO history (id
 CREATE TRIGGER deleted AFTER DELETE ON item FOR EACH ROW INSERT INTO history (id, v) VALUES (OLD.id, NULL);
 INSERT INTO item VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four'), (5, 'five');
 """
-# Whoever reads the snapshot waits in the middle of it for a lock that a session holds.
+# The reader of the snapshot waits in the middle of it for a lock that a session holds.
 READS_OF_MARIADB = {
     "table.include.list": "shop.item,shop.done",
     "snapshot.select.statement.overrides": "shop.item",
@@ -64,7 +64,7 @@ def test_a_mariadb_with_clocks_set_back_has_the_order_of_a_triggers_history(tmp_
         properties = READS_OF_MARIADB | WAYS[way]
         recorder = kept.enter_context(following_mariadb(server.port, tmp_path, **properties))
         recorder.wait(lambda: own.do(WAITS))
-        second.do(back[-3_600])  # beside the reading of the snapshot
+        second.do(back[-3_600])  # during the read of the snapshot
         second.do("UPDATE item SET v = 'due' WHERE id = 2")
         first.do("COMMIT")
         late.do("DELETE FROM item WHERE id = 5")
@@ -84,7 +84,7 @@ def test_a_mariadb_with_clocks_set_back_has_the_order_of_a_triggers_history(tmp_
         late.do("INSERT INTO item VALUES (5, 'again')")
         late.do("UPDATE item SET v = 'un' WHERE id = 1")
         second.do("COMMIT")
-        late.do("UPDATE item SET v = 'drei' WHERE id = 3")  # of an earlier clock than what it replaces
+        late.do("UPDATE item SET v = 'drei' WHERE id = 3")  # its clock is behind the replaced row's time
         late.do("COMMIT")
         first.do("COMMIT")
         own.do("FLUSH BINARY LOGS")

@@ -1,4 +1,4 @@
-"""`scripts/test.sh` repeats failed files alone, and names the tests that then pass."""
+"""`scripts/test.sh` repeats failed files by themselves, and names the tests that then pass."""
 
 import os
 import subprocess

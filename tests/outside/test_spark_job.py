@@ -16,14 +16,14 @@ from backstory.spark.jars import jar_properties
 pytestmark = pytest.mark.process
 
 PAGE = ROOT / "docs" / "how-to" / "spark-job.md"
-# Delta for the Spark that is installed.
+# Delta for the installed Spark.
 DELTA = f"io.delta:delta-spark_{version('pyspark')[:3]}_2.13:4.3.1"
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 BESIDE_DELTA = {
     "spark.sql.extensions": EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-# Beside the catalog of the page one of each type, all of them as Iceberg sets them: cached, without extensions.
+# One catalog of each type in addition to the page's, all with Iceberg's defaults: cached, without extensions.
 WALKS = """
 import sys
 from pathlib import Path
@@ -90,7 +90,7 @@ def run_page(folder, settings, *kinds):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """Its output with jars that were already downloaded."""
-    # At the gate the session of the tests walks a catalog of JDBC (test_session_caches).
+    # At the gate, test_session_caches tests a JDBC catalog in the session of the tests.
     kinds = ["spark_catalog", *(["hadoop", "in-memory", "jdbc"] if deep(1, 0) else [])]
     return run_page(tmp_path_factory.mktemp("job"), jar_properties({}), *kinds), kinds
 
@@ -119,7 +119,7 @@ def test_views_name_the_setting_that_they_need(job):
 
 @pytest.mark.laws("it starts a session of its own with the jars of another project")
 def test_deltas_extension_may_be_set_as_well(tmp_path):
-    """Its catalog is the session's own: tables of Delta are made there, and the page's table lives as in any session.
+    """Its catalog is the session's own. It has Delta's tables, and the page's table works as always.
 
     All other ways of reading and writing follow before a release.
     """

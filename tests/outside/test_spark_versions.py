@@ -12,8 +12,9 @@ pytestmark = pytest.mark.process
 
 OLDER, VERSION = Path(sys.prefix) / "spark35", "3.5.9"
 TESTS = Path(__file__).parents[1]
-# The store and its sessions; Fivetran's batches and schema changes; a stream; deliveries whose plans Spark runs in
-# tasks, and some of the driver's; readers; upkeep. Plans that never reach Spark do not depend on its version.
+# The store and its sessions; Fivetran's batches and schema changes; a stream; deliveries that Spark's tasks
+# plan, and some that the driver plans; readers; upkeep. Plans that never reach Spark do not depend on its
+# version.
 LAWS = """
 contracts/test_stores.py
 spark/test_versions.py
@@ -32,9 +33,9 @@ reading/test_statements.py::test_v97_statements_on_both_axes_and_what_is_told_no
 reading/test_feeds.py::test_current_rows_of_each_layout
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
 """
-# Before a release also other cases of these laws (ids of rows, readers), and laws that hold in the driver's own
-# process: a log's other rows, another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
-# killed, and a late start of Spark.
+# Before a release, other cases of these laws run too (ids of rows, readers), and laws that hold in the
+# driver's own process. These are a log's other rows, forgetting and rewinding in another layout, feeds in
+# tasks and with other columns. A topic of Kafka, a killed load and a late start of Spark are also included.
 MORE = """
 stores/iceberg/test_lineage.py::test_a_changed_row_keeps_its_id_and_tells_when_it_changed
 stores/iceberg/test_lineage.py::test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one

@@ -34,7 +34,7 @@ PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
 KILLS = deep(20, 1)
 COUNT = deep(60, 4) * MOST
 SEED = 7
-# Where a program is killed: with files but no commit, between commit and checkpoint, amid a batch, anywhere.
+# Moments of a kill: after files but before the commit, between commit and checkpoint, amid a batch, anywhere.
 BEFORE_COMMIT, COMMITTED, AMID, ANYWHERE = ("before the commit", "committed", "amid", "anywhere")
 MOMENTS = (BEFORE_COMMIT, COMMITTED, AMID, ANYWHERE)[: deep(4, 1)]
 
@@ -83,7 +83,7 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     configure(tmp_path)
     settings = tmp_path / "backstory.toml"
     words = [kafka_stream.__file__, warehouse, settings, broker, topic, tmp_path / "checkpoint", into]
-    # On Spark 3.5 its environment comes with this path.
+    # Spark 3.5 gets its environment through this path.
     path = os.pathsep.join(filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")]))
     paths = dict([("PYTHONPATH", path), kafka_stream.class_path()])
     chance, ends = random.Random(SEED), Counter()
@@ -116,7 +116,7 @@ def kill(stream, moment, chance, folder, into):
         metadata = folder.joinpath(*into.split("."), "metadata")
         before = len([*metadata.glob("*.metadata.json")])
         with locked(folder / "catalog.db"):
-            # A batch that is known already writes nothing; the next one does.
+            # A known batch writes nothing, but the next one does.
             stream.reach(lambda: len([*metadata.glob("*.metadata.json")]) > before)
             stream.kill()
     stream.kill()
@@ -197,12 +197,12 @@ def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path
     frame = lake.spark.createDataFrame(rows, "key STRING, value STRING").coalesce(1)
     places = {"kafka.bootstrap.servers": broker, "topic": "crm.public.customer"}
     frame.write.format("kafka").options(**places).save()
-    lake.spark.sql("DROP TABLE IF EXISTS backstory.crm.customer PURGE")  # others call theirs so, too
+    lake.spark.sql("DROP TABLE IF EXISTS backstory.crm.customer PURGE")  # other tests use the same name
     monkeypatch.setattr(backstory, "open", lambda *_, **__: lake)
     names = {"BROKER": broker}
     for block in blocks(PAGE):
         if block.language == "python":
-            # Spark takes relative names from where its Java began, which is no folder of this test.
+            # Spark resolves relative names in the folder where its Java started, not in the test's folder.
             exec(block.text.replace('"checkpoints/', f'"{tmp_path}/'), names)
     assert (tmp_path / "customer" / "commits").is_dir()
     expected = last_rows(unwrap_debezium(debezium_messages(keys, values), ("id",)), ["id"])

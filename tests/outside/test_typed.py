@@ -19,12 +19,12 @@ from typing_session import HEIGHT, TERMINAL, WIDTH, session
 
 pytestmark = pytest.mark.process
 
-# The first hour. `make wheel-check` runs the demo as a process of its own.
+# The first hour. `make wheel-check` runs the demo in its own process.
 FIRST = ("README.md", "backstory demo", "docs/tutorial.md")
 # The pages that use the tutorial's table, and the notebook.
 LATER = tuple(f"docs/how-to/{name}.md" for name in ("reading", "changes", "keeping", "operate"))
 NOTEBOOK = "examples/countries.ipynb"
-TOGETHER = {  # a page after another one asks for the tables of that
+TOGETHER = {  # a page may need the tables of the page before it
     "analyst": ("docs/how-to/analyst.md",),
     "snapshot": ("docs/how-to/snapshot.md",),
     "without a key": ("docs/how-to/without-key.md",),
@@ -34,7 +34,7 @@ TOGETHER = {  # a page after another one asks for the tables of that
     "open data fabric": ("docs/how-to/open-data-fabric.md",),
     "from dbt, adopt": ("docs/how-to/from-dbt.md", "docs/how-to/adopt.md"),
 }
-FOLLOWED = {  # by other tests, with what the page needs
+FOLLOWED = {  # pages that other tests follow, with everything that the page needs
     "docs/how-to/backup.md": "tests/outside/test_platform.py",
     "docs/how-to/every-night.md": "tests/outside/test_every_night.py",
     "docs/how-to/spark-connect.md": "tests/outside/test_connect.py",
@@ -49,7 +49,7 @@ NOT_TYPED = {
     "docs/how-to/read-in-plain-sql.md": "shows SQL for any engine",
     "docs/how-to/troubleshoot.md": "shows no commands",
 }
-# What differs from run to run, and nothing else: ids of snapshots, and recorded times.
+# The only parts that differ between runs: ids of snapshots, and recorded times.
 TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 CHANGING = re.compile(rf"\b\d{{15,19}}\b|{TIME.pattern}")
 
@@ -145,12 +145,12 @@ class Shell:
         if code:
             assert shown, f"{where}: {line}\nended with {code}\n{printed}{errors[-2000:]}"
             printed += errors
-        # Where a command fails, nobody knows here which of its two streams was written to first.
+        # If a command fails, the order of its two streams is unknown here.
         order = sorted if code else list
         assert not shown or order(settled(printed)) == order(settled(shown)), (
             f"{where}: {line}\n{printed}{errors[-2000:]}"
         )
-        # A later line names a time that the page shows: here it is the one that was printed in its place.
+        # A later line may contain a time of the page. It gets the time that was printed in its place.
         self.times |= dict(zip(TIME.findall(shown), TIME.findall(printed), strict=False))
 
     def run(self, script):
@@ -178,5 +178,5 @@ class Shell:
 def part(terminal):
     try:
         return terminal.read(65536)
-    except OSError:  # of a terminal that nobody writes to any more
+    except OSError:  # nothing writes to the terminal any more
         return b""

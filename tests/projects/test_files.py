@@ -163,7 +163,7 @@ def test_a_file_is_known_by_its_content_where_its_project_was_moved(tmp_path):
         assert new_copies(copies("f/*.csv", times, tmp_path / name), taken_) == []
     shutil.copytree(tmp_path / "us", tmp_path / "moved")
     assert new_copies(copies("f/*.csv", times, tmp_path / "moved"), taken_) == []
-    assert len(taken_) == 3  # the content is looked at once
+    assert len(taken_) == 3  # the content is read once
     (tmp_path / "us/f/1.csv").write_text("id\n3\n")
     os.utime(tmp_path / "us/f/1.csv", (1_700_000_000, 1_700_000_000))
     assert len(new_copies(copies("f/*.csv", times, tmp_path / "us"), taken_)) == 1

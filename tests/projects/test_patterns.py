@@ -1,4 +1,4 @@
-"""One entry for all tables of a database: later tables are delivered too, and a failing one fails alone."""
+"""One entry for all tables of a database: later tables are delivered too, and only a failing one fails."""
 
 import sqlite3
 from contextlib import closing
@@ -69,7 +69,7 @@ def test_a_table_has_its_own_declaration_or_the_first_pattern_that_fits(team, er
     declare(team, "except: [tmp_1, s.line]", own)
     assert team.status() == {"customer": "changed"}
     erp("UPDATE customer SET id = 2; INSERT INTO customer VALUES (1, 'Bob')")
-    assert team.run()["customer"].counts["changed"] == 1  # its key is the name
+    assert team.run()["customer"].counts["changed"] == 1  # the name is its key
     other = f"  s.l*: {{source: 'sqlite://{team.folder}/erp.db?table={{table}}', key: name}}"
     declare(team, "", f"{own}\n{other}")
     assert {each.name: each.pattern for each in declared(team)} == {

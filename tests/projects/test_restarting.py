@@ -15,7 +15,7 @@ from backstory.projects.deliveries import RESTARTED
 from backstory.projects.log import LOG, rows_of_log
 from backstory.stores.iceberg.store import load, tables
 
-# A copy, the same under another shape, and the key that its entry has from then on.
+# A copy, the next copy with another shape, the key of the entry, and its key from then on.
 SHAPES = {
     "another key": ("id,name\n1,Ann\n", "nr,name\n7,Ann\n", "id", "nr"),
     "the key's columns are gone": ("id,name\n1,Ann\n", "name\nAnn\n", "id", "name"),
@@ -96,7 +96,7 @@ def test_the_remedy_names_the_restart(team):
     )
 
 
-# What a second copy of three records is, more options of its entry, and the code of its refusal.
+# The second copy of three records, further options of its entry, and the code of the refusal.
 GUARDS = (
     ("id,name\n1,Ann\n", "", "mass-delete"),
     ("id,name\n", "", "empty-snapshot"),
@@ -125,7 +125,7 @@ def test_a_copy_that_no_first_load_accepts_archives_nothing(team):
     team.write("a.csv", rows("Ann"))
     declare(team)
     team.run()
-    team.write("a.csv", "nr,name\n1,Ann\n")  # the entry's key is not in it
+    team.write("a.csv", "nr,name\n1,Ann\n")  # the copy lacks the entry's key
     refused = team.run()["a"]
     assert (refused.error.code, names(team)) == ("missing-column", ["a"])
     assert "its first load is refused: Key column id is missing" in refused.error.remedy
@@ -162,7 +162,7 @@ def test_files_of_the_former_history_are_not_taken_again(team):
 
 ONE, DATED = "a.csv", "a-{at:%Y-%m-%d}.csv"
 KILLS = [(DATED, "planned"), (ONE, "archived"), (DATED, "renamed"), (ONE, "loaded")]
-# Before a release each moment with the other kind of files, too.
+# Before a release, each moment also runs with the other kind of files.
 KILLS += [({ONE: DATED, DATED: ONE}[source], moment) for source, moment in KILLS] if deep(1, 0) else []
 
 

@@ -85,7 +85,7 @@ def test_files_that_a_run_took_before_it_was_killed_are_known_by_the_commits(tea
     team.write("a-2024-01-03.csv", rows("Anna"))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
     team.run()
-    team.warehouse.spark.sql(f"DROP TABLE {team.warehouse.store.sql_name(LOG)}")  # it logged nothing
+    team.warehouse.spark.sql(f"DROP TABLE {team.warehouse.store.sql_name(LOG)}")  # as if nothing was logged
     team.write("a-2024-01-04.csv", rows("Anne"))
     assert team.run()["a"].files == ["a-2024-01-04.csv"]
     team.warehouse.maintain(f"{team.schema}.a")
@@ -137,7 +137,7 @@ def test_a_late_file_without_a_place_holds_no_newer_one_back(team):
 
 
 def test_files_with_one_time_are_refused_before_the_first_of_them(team):
-    """Each is no full copy of its time. Earlier times are delivered, and files of one content too."""
+    """None is a full copy of its time. Earlier times are delivered, and so are files with equal content."""
     for name, text in (("1/all", rows("Ann", "Bob")), ("2/north", rows("Ann")), ("2/south", rows("Bob"))):
         team.write(f"2024-01-0{name}.csv", text)
     entry = "{source: '{at:%Y-%m-%d}/*.csv', key: id, restate: true}"
@@ -200,7 +200,7 @@ def test_a_source_that_is_not_there_yet_and_a_wrong_one_fail_alone(team, tmp_pat
 
 @pytest.mark.parametrize("source", ["s3://bucket/k3y/a.csv", "s3://bucket/k3y/{at:%Y}.csv"])
 def test_an_address_of_files_is_refused_instead_of_awaited(team, source):
-    """It is no path below the project, and its files never come."""
+    """It is not a path below the project, so its files would never exist."""
     team.declare(f'tables: {{s.a: {{source: "{source}", key: id}}}}')
     error = team.run()["a"].error
     assert (error.code, "k3y" in str(error)) == ("unsupported-source", False)
@@ -300,7 +300,7 @@ def test_former_runs_and_what_is_late_are_told(team):
         return [each["late"] for each in told]
 
     assert (late(1), late(3)) == ([False, True], [True, True])
-    assert late(1, []) == [False, True]  # the commit tells
+    assert late(1, []) == [False, True]  # the commit records it
 
 
 class BrokenOff(BaseException):
@@ -452,7 +452,7 @@ CHANGES = (
 
 
 COPY, FEED = ("copy", "a.csv", ""), ("feed", "f/{number}.csv", ", sequence_by: ts")
-# The two other pairs are tried before a release.
+# The two other pairs run only before a release.
 DELIVERIES = [(*COPY, 0), (*FEED, DRIVER_MEMORY), (*COPY, DRIVER_MEMORY), (*FEED, 0)][: deep(4, 2)]
 
 
@@ -490,7 +490,7 @@ def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
     assert "`rename: {name: title}` if a column has a new name, `on_schema_change: accept` if" in fields
     team.declare(declared.replace("a.csv", "a.csv, rename: {name: title}") + feed)
     assert team.run(select=[f"{team.schema}.a"])["a"].status == "changed"
-    once = {"select": [f"{team.schema}.f"], "on_schema_change": "accept"}  # goes before what the file says
+    once = {"select": [f"{team.schema}.f"], "on_schema_change": "accept"}  # takes precedence over the file
     assert team.run(**once)["f"].status == "changed"
 
 

@@ -11,7 +11,7 @@ from depth import DEPTH
 pytestmark = [pytest.mark.spark, pytest.mark.database]
 
 TABLES, NIGHTS, RECORDS = (30, 7, 40) if DEPTH == "laws" else (4, 4, 8)
-# The nights of a new table, a new column, a dropped table and another key. They are four tables.
+# The nights on which a table is new, gets a column, is dropped or gets another key. These are four tables.
 NEW, WIDER, GONE, REKEYED = (2, 3, 4, 5) if DEPTH == "laws" else (1, 1, 2, 2)
 LIST = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'erp'::regnamespace"
 

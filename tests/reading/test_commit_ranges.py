@@ -18,7 +18,7 @@ from backstory.reading.commit_ranges import Lineage, lineage_of, range_of
 from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import CommitMetadata
 
-# Version 3 was rolled back; a commit each minute after 2026-01-01T00:00:00Z.
+# Version 3 was rolled back. There is a commit each minute after 2026-01-01T00:00:00Z.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 COMMITS = [
     CommitMetadata(10**15 + v, BEGINNING + timedelta(minutes=v), "append", {}, v, v - 1) for v in (1, 2, 4, 5)
@@ -128,12 +128,12 @@ def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
     assert fed.told(cursor="crm") == ["3 insert 3 c"]
     before = fed.now.metadata
     assert fed.told(cursor="crm") == []
-    assert fed.now.metadata == before  # nothing new is no commit
+    assert fed.now.metadata == before  # without news there is no commit
     assert [each.version for each in lineage_of(metadata_of(fed.store, fed.now)).commits] == [
         1,
         2,
         3,
-    ]  # nor is a cursor
+    ]  # a cursor is not a commit either
 
 
 def test_of_two_consumers_with_one_cursor_the_second_is_told(fed):
@@ -184,7 +184,7 @@ def test_a_new_cursor_may_start_at_the_newest_commit(fed):
     with fed.table.changes(cursor="late", start="now") as feed:
         assert (feed.since, feed.until) == (2, 2)
     fed.change([{"id": 3, "v": "c"}])
-    assert fed.told(cursor="late", start="now") == ["3 insert 3 c"]  # it is none that is new any more
+    assert fed.told(cursor="late", start="now") == ["3 insert 3 c"]  # `start` applies only to a new cursor
 
 
 def test_a_cursor_whose_tag_expired_is_refused(fed):

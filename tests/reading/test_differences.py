@@ -35,7 +35,7 @@ def told(frame):
 
 
 def test_between_two_instants_by_one_knowledge(store):
-    """V96 by E13: in both directions, now and as known at a time."""
+    """V96 by E13: The differences are right in both directions, now and as known at a time."""
     found = remembered(store, "differing", E13)
     assert told(found.diff(day(5), day(12))) == ["added k"]
     assert told(found.diff(day(12), day(17))) == ["changed k v:a>c"]
@@ -73,7 +73,7 @@ def test_between_two_times_of_knowing_of_one_instant(store):
 
 
 def test_values_are_alike_where_nothing_tells_them_apart(spark, store):
-    """NULLs, NaNs, both zeros and maps in any order are equal, so their new version is no difference."""
+    """NULLs, NaNs, both zeros and maps in any order are equal, so their new version is not a difference."""
     name = TableName("reading", "alike")
     drop(store, name)
     make(store, Shape(name, (Column("id", ColumnType(Kind.LONG)), *ACTIVE), ("id",), Layout.FIVETRAN_HISTORY))

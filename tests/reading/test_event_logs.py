@@ -37,7 +37,7 @@ def table(spark, tmp_path_factory):
     @cache
     def made(merge):
         dataset = Dataset(store, tmp_path_factory.mktemp("log"), merge, columns="city STRING, population INT")
-        # In an upsert stream B stays when it is not sent.
+        # In an upsert stream, B stays although it is not sent.
         for rows in ("A,1 B,1", "A,2 C,1", "A,2 B,5 C,1"):
             assert dataset.push(rows).error is None
         return Table(store, dataset.table.shape.table)
@@ -98,7 +98,8 @@ def test_a_return_before_its_end_was_known_ends_it(store, tmp_path):
 LATE = ("2024-01-01,A,1", "2024-03-01,A,2", "2024-02-01,A,3", "", "2024-05-01,A,9", "2024-05-01,A,8")
 
 
-# Retractions of the operations have no time of their own; one that is observed is older here than the rest.
+# Retractions of the operations have no time of their own. The observed one is older here than the other
+# events.
 LIVES = {
     "op": [(1, "e1", "e32"), (3, "e32", "e122"), (8, "e122", None)],
     "observed": [(1, "e1", "e4"), (8, "e122", None)],

@@ -97,7 +97,7 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
     fed.do(EXPIRE)
     with pytest.raises(Refused, match="have expired"):
         fed.table.changes(since=1)
-    # V111: by time the table tells it for ever, the same rows; of which commits is not known any more.
+    # V111: By time, the table returns the same rows forever, but their commits are unknown.
     assert {line.split()[0] for line in told()} == {"None"}
     told(since=at(1), net=True)
     told(current=True)
@@ -124,7 +124,7 @@ def columns_of(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_layout_has_its_identity(layout):
-    """V105: The table alone defines the identity, without rows."""
+    """V105: Only the table defines the identity, without rows."""
     store = MemoryStore()
     columns = tuple(Column(name, ColumnType(Kind[type_])) for name, type_ in columns_of(layout).items())
     name = TableName("feeds", "c_hist" if layout is Layout.HIST else "c")
@@ -225,7 +225,7 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
     assert frame.columns == ["life", "k", "v", "m", CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
     rows = frame.toArrow().to_pylist()
     assert sorted(line(row, row[COMMIT_VERSION], row[CHANGE_TYPE]) for row in rows) == sorted(expected)
-    # A preimage stands right before its postimage, and commits are in their order.
+    # A preimage directly precedes its postimage, and commits are in their order.
     for before, after in itertools.pairwise(rows):
         paired = before[CHANGE_TYPE] == "update_preimage"
         assert not paired or (key(before), "update_postimage") == (key(after), after[CHANGE_TYPE])

@@ -40,7 +40,7 @@ VALUES = {
     "m": st.sampled_from([None, [], [("a", 0.0), ("b", None)], [("b", None), ("a", -0.0)]]),
 }
 ROW = st.fixed_dictionaries({"k": st.sampled_from(FLOATS), "l": st.sampled_from([None, "a", "é"]), **VALUES})
-# Of versions without a key the values are told apart by few columns, so that there are copies.
+# Without a key, few columns distinguish the versions, so that there are copies.
 PLAIN = st.fixed_dictionaries({"f": st.sampled_from(FLOATS), "t": st.sampled_from([None, "a"])})
 KINDS = ("added", "changed", "removed", "returned", "reverted", "passed", None)
 
@@ -115,7 +115,7 @@ def specified(versions, rows, key, comparison):
 
 @given(lives(), st.sampled_from(KINDS), st.booleans())
 def test_differences_are_those_of_the_specification(versions, kind, through):
-    """Ends and passages, with keys of NULL, NaN and both zeros, whole and in pages."""
+    """This covers ends and passages, with keys of NULL, NaN and both zeros, whole and in pages."""
     comparison = Comparison(change=kind, through=through or kind in BETWEEN)
     for key in (["k", "l"], ["l", "k"]):
         rows, found = asked(versions, key, comparison)

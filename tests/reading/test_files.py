@@ -76,7 +76,7 @@ def native(chance):
 
 def sent(chance):
     end = chance.choice([*map(day, range(DAYS)), datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)])
-    start = day(DAYS * chance.random())  # of two that begin at one instant Spark ends either
+    start = day(DAYS * chance.random())  # if two versions begin at one instant, Spark ends either
     return key(chance), value(chance), start, end, chance.choice([True, False, False, None])
 
 
@@ -143,7 +143,7 @@ def day_of(chance):
     return some(chance).date()
 
 
-# Layout, DDL, key, properties, and how chance makes a row.
+# Layout, DDL, key, properties, and the function that draws a row.
 TABLES = {
     "native": (Layout.VERSIONS, NATIVE, "k", {}, native),
     "sent": (Layout.FIVETRAN_HISTORY, SENT, "k", {}, sent),
@@ -161,15 +161,16 @@ TABLES = {
 }  # fmt: skip
 
 
-# Those in which a record has one version at a time: of several a difference would take any.
+# Tables whose records have one version at a time. With several, a difference would use any of them.
 APART = {"lives", "sent_lives", "snapshot", "operations", "timed", "append"}
 
 
-# Of which changes of a column a difference is asked, which is of no layout: before a release of each.
+# Kinds of changes for chosen columns. They do not depend on the layout, so most layouts run only before a
+# release.
 CHOSEN = dict.fromkeys(APART if DEPTH == "laws" else ["lives"], ("removed", "changed"))
-# Those whose laws are asked: chance breaks nearly all of them.
+# Tables whose laws are checked. Random rows break nearly all laws.
 BROKEN = {"sent", "operations", "ledger", "append"}
-# Those with two commits, and rows that were deleted since.
+# Tables with two commits, and with rows that were deleted since.
 DELETED = {"native", "sent", "sent_older"}
 
 
@@ -254,7 +255,7 @@ def same_differences(small, frame):
     return len(small)
 
 
-# Before a release all; at the gate those whose layout and questions no other one has.
+# All run before a release. At the gate these are left out, because others cover their layout and questions.
 CONTAINED = () if DEPTH == "laws" else ("sent_lives", "timed")
 
 
@@ -279,7 +280,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     assert moved - {None} <= set(change_times(files).instants.tolist())
     if of_key:
         each_record_alone(files, large, of_key.split(","), monkeypatch)
-        # Of dbt's rows the least keys have none that holds: all would be read.
+        # The least keys of dbt's rows have no valid row, so all rows would be read.
         assert the_first_alone(files, large, at, monkeypatch) or name == "dbt"
         page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
@@ -448,7 +449,7 @@ KEYED = """t_key STRING, i BIGINT, n DECIMAL(10, 2), day DATE, at TIMESTAMP, nai
 KEYED_ROWS = """('a', 3, 1.00, DATE '2024-01-01', TIMESTAMP '2024-01-01 00:00:00Z', TIMESTAMP_NTZ '2024-01-01 00:00:00', 0.1,
     true, X'FF', '3'), ('b', 1, 1.01, DATE '2024-02-01', TIMESTAMP '2024-01-01 10:00:00Z',
     TIMESTAMP_NTZ '2023-12-31 19:00:00', double('NaN'), false, X'00', 'x=1')"""
-# The column, its spellings, and the row that they name.
+# The column, spellings of a value, and the row that they name.
 SPELLINGS = {
     "i": (["3", " 3", 3, 3.0, {"i": "3"}], "a"),
     "n": (["1.010", Decimal("1.01"), 1.01], "b"),

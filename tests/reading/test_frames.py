@@ -63,7 +63,7 @@ BORDERS = """id v       start end  active
 
 
 def test_at_any_instant_a_key_has_one_row_at_most(history):
-    """Law 6: The end decides if the flag is NULL. Of overlapping versions, the last to begin counts."""
+    """Law 6: The end decides if the flag is NULL. If versions overlap, the last to begin counts."""
     found = history(BORDERS)
     assert told(found.current()) == [(2, "open"), (3, "endless"), (4, "latter"), (5, "within")]
     assert told(found.as_of(instant("T2"))) == [

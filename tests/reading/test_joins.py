@@ -115,7 +115,8 @@ def test_it_is_the_range_join(spark, store):
     all."""
     chance = random.Random(7)
     lives = {f"k{number}": chance.sample(range(40), chance.randint(1, 7)) for number in range(40)}
-    # Of its 1,200 versions the sample of `has_short_histories` meets more than 8 whatever the order of the rows.
+    # The sample of `has_short_histories` contains more than 8 of its 1,200 versions, whatever the order of
+    # rows.
     lives["hot"] = range(2400)
     versions = [
         (key, start, end)

@@ -74,10 +74,10 @@ def test_E14_what_was_rewound_stays_known():
 @pytest.mark.parametrize(
     ("rows", "ends"),
     [
-        ([(0, 10, False), (10 + MILLISECOND, FAR, True)], [10 + MILLISECOND, None]),  # a grain is no gap
+        ([(0, 10, False), (10 + MILLISECOND, FAR, True)], [10 + MILLISECOND, None]),  # a grain is not a gap
         ([(0, 10, False), (11 + MILLISECOND, FAR, True)], [10, None]),
-        ([(0, 90, False), (50, FAR, True)], [50, None]),  # what began last is read
-        ([(0, FAR, None)], [None]),  # without a flag the end tells
+        ([(0, 90, False), (50, FAR, True)], [50, None]),  # the last version to begin is read
+        ([(0, FAR, None)], [None]),  # without a flag the end decides
         ([(0, 10, True)], [None]),
     ],
 )

@@ -42,7 +42,8 @@ def copied(date):
 
 
 COPIES = {number: copied(date) for number, date in enumerate(DATES, 1)}
-# After each copy: what is true then, from which copy on, and up to which one.
+# After each copy: the values that are true then, with the copy at which each starts and the copy at which it
+# ends.
 TRUE = {
     1: ["KAZ Astana 1 4", "KOS Pristina 1 2", "SHN Jamestown 1 2"],
     2: ["KAZ Astana 1 4", "UNK Pristina 2 -"],
@@ -50,7 +51,7 @@ TRUE = {
     4: ["KAZ Nur-Sultan 4 5", "SHN Jamestown 3 -", "UNK Pristina 2 -"],
     5: ["KAZ Astana 5 -", "SHN Jamestown 3 -", "UNK Pristina 2 -"],
 }
-# What became of each record between two copies.
+# The change of each record between two copies.
 BECAME = {
     (1, 2): ["removed KOS", "removed SHN", "added UNK"],
     (2, 4): ["changed KAZ Astana>Nur-Sultan", "added SHN"],

@@ -117,7 +117,7 @@ def differing(found):
 
 
 def test_E13_what_did_we_know(native):
-    """V6, V93, V94, V97, V99: The rows and times are those of the example."""
+    """V6, V93, V94, V97, V99: The rows and times equal the example's."""
     found = native(E13)
     assert told(rows_at(found, day(17))) == ["k: c[15,20)"]
     assert told(rows_at(found, day(17), day(2))) == ["k: a[10,20)"]
@@ -143,7 +143,7 @@ def test_E13_what_did_we_know(native):
 
 
 def test_E14_what_was_rewound_stays_known(native):
-    """V92, V96: The differences between two known times for one instant are those of the example."""
+    """V92, V96: The differences between two known times for one instant equal the example's."""
     found = native(E14)
     assert told(rows_at(found)) == ["k: b[20,)"]
     assert list(differing(questions.diff(table_in_files(found), day(15), day(25)))) == ["changed k v:a>b"]

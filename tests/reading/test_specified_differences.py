@@ -59,7 +59,8 @@ def test_rows_stand_in_the_order_of_spark():
     assert [row["w"] for row in in_order(rows, ["v"])] == [2, 4, 3, 1]
 
 
-# Versions `value[start,end)` of a record that begin or end between the times 10 and 20, and what is told of it.
+# Versions `value[start,end)` of a record that begin or end between the times 10 and 20, and the expected
+# change.
 LIVES = {
     "a[0,15)": "removed",
     "a[15,~)": "added",

@@ -39,7 +39,7 @@ def test_a_row_tells_two_steps(store):
     ]
     with pytest.raises(UsageError, match="no key column x"):
         told(found, {"x": 1})
-    # A source's own names are not taken for those of the plan.
+    # The source's names of columns do not collide with the plan's.
     found = remembered(store, "stated", E14, value="steps")
     assert told(found, {"k": "k"}, "steps") == [
         "a[10,) known [1,2)",
@@ -103,7 +103,7 @@ def steps(life):
 
 
 def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
-    """E13: All statements, the present ones, or those at a known time, with the commit while it exists."""
+    """E13: The answer has all, the present, or the then known statements, with each commit that exists."""
     found = remembered(store, "life", E13)
     note = Note("native", "t", {RECORDED: iso(day(3))})
     committed = commit(store, existing(store, found.name), Change(snapshot=True), note)

@@ -210,7 +210,7 @@ def test_values_are_text_and_never_markup():
 def test_it_is_self_contained_and_readable_in_light_and_dark():
     drawn = picture([Lane(told("a[0,)"))], ["v"], ["v"], NOW, "t")
     assert "prefers-color-scheme: dark" in drawn
-    assert drawn.count("http") == 1  # the name of the format, which nobody fetches
+    assert drawn.count("http") == 1  # the name of the format, which is never fetched
     assert "url(" not in drawn
 
 

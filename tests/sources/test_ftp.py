@@ -61,7 +61,7 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
     ],
 )
 def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
-    """1.4: the row `Url ftp`. An impossible setting causes a warning."""
+    """1.4: The event time follows the row `Url ftp`. An impossible setting causes a warning."""
     answer = get(site.play("a", BODY), step=step)
 
     check(Resource(site.url("a"), **step))

@@ -81,7 +81,7 @@ def test_with_a_folder_of_settings_none_is_made_or_used(place, tmp_path, monkeyp
     """HotSpot fails if it must archive classes next to such a folder."""
     java, jars = place
     whole(archive_of(options(java, jars)))
-    (tmp_path / "conf").mkdir()  # beside the jars, as Spark's own
+    (tmp_path / "conf").mkdir()  # next to the jars, like Spark's own
     assert options(java, jars) == ""
     (tmp_path / "conf").rmdir()
     assert options(java, jars)
@@ -163,7 +163,7 @@ def shorten(archive):
 
 
 @pytest.mark.process
-# One that is shorter than it was is seen before Java starts: `test_one_that_is_shorter_than_it_was_is_made_anew`.
+# A shortened archive is detected before Java starts: `test_one_that_is_shorter_than_it_was_is_made_anew`.
 @pytest.mark.parametrize("spoil", [flip, shorten][: deep(2, 1)])
 def test_a_start_outlives_a_spoilt_archive(again, spoil):
     """The command succeeds without the archive, whether or not its size was known."""

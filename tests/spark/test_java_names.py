@@ -79,5 +79,5 @@ def test_a_map_of_texts_is_asked_for_at_once(asked, texts):
         many.put(str(number), "x")
     commands.clear()
     assert len(texts_of(many)) == 20
-    # What Python forgets is told at any time, and is nothing that is asked.
+    # Python may release objects at any time. These commands are not requests.
     assert len([each for each in commands if not each.startswith("m\nd\n")]) < 10

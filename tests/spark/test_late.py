@@ -73,7 +73,7 @@ def test_copies_without_rows_need_none(late):
 
 
 def test_a_table_that_remembers_needs_none(late):
-    """This covers copies behind and between others, scoped and restated ones, and feeds."""
+    """This covers copies before and between others, scoped and restated ones, and feeds."""
 
     def copy(at, *values, **options):
         rows = pa.table({"id": list(range(len(values))), "name": list(values)})
@@ -176,7 +176,7 @@ def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_pat
     sessions = java_class(java, sessions_class())
 
     def active():
-        sessions.clearActiveSession()  # as a thread is that began before the session
+        sessions.clearActiveSession()  # like a thread that began before the session
         before = sessions.getActiveSession().isDefined()
         frame = IcebergStore(spark).spark.range(3)
         frame.writeTo("backstory.threads.t").create()

@@ -100,7 +100,7 @@ def test_workers_of_python_look_for_no_modules_in_jars(spark):
             yield pa.record_batch([pa.array([each for each in sys.path if each.endswith(".jar")])], ["path"])
 
     jars = {Path(row.path).name for row in spark.range(1).mapInArrow(paths, "path string").collect()}
-    assert [each for each in jars if not each.startswith("spark-core_")] == []  # Spark's own, always there
+    assert [each for each in jars if not each.startswith("spark-core_")] == []  # Spark's own is always there
     assert [each for each in sys.path if "iceberg" in each] == []
 
 

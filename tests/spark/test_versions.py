@@ -29,7 +29,7 @@ from backstory.spark.versions import (
 from backstory.stores.iceberg.frames import frame_of, rows_at
 from backstory.stores.iceberg.store import existing
 
-# Spark 4 alone has these; a reader's option of a version is one that Spark 3.5 overlooks.
+# Only Spark 4 has these. Spark 3.5 silently ignores a reader's option of a version.
 OF_SPARK_4 = (".toArrow(", ".getCondition(", ".try_cast(", ".metadataColumn(", "sql.classic", "storageLevel=")
 OVERLOOKED = ("versionAsOf", "timestampAsOf")
 ROWS = pa.table(

@@ -1,8 +1,8 @@
 """The rule for AUTO CDC's bitemporal histories, slow and obvious.
 
 The tests compare their import with it. Source: Databricks' documentation of bitemporal AUTO CDC. An event has
-a business time and a system time. The history of a record, as the system knows it at a time, is a fold of the
-events that it has received by then.
+a business time and a system time. The history of a record, as known at a system time, is a fold of the events
+that the system has received by then.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 
 def history(events: Iterable[Event], known: int) -> set[tuple[str, int, int | None]]:
-    """The versions of a record as the system knew them at `known`. An event is true until the next one."""
+    """The versions of a record as they were known at `known`. An event is true until the next one."""
     by_time = {
         event.business: event.value
         for event in sorted(events, key=lambda event: event.system)
@@ -41,7 +41,7 @@ def history(events: Iterable[Event], known: int) -> set[tuple[str, int, int | No
 
 
 def statements(events: Iterable[Event]) -> list[Statement]:
-    """The rows of a record: each version, with the time from which and until which the system knew it."""
+    """The rows of a record: each version, with the times from which and until which it was known."""
     events = list(events)
     rows: list[Statement] = []
     for now in sorted({event.system for event in events}):

@@ -58,7 +58,7 @@ def _append(
 def _ledger(
     log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
-    """Section 2.3: add new rows. A row without an event time is identified by its key alone (O13)."""
+    """Section 2.3: add new rows. A row without an event time is identified only by its key (O13)."""
     _require_keys(rows, terms)
     stored = {identity(terms, event.time, event.values): event for event in log}
     found: list[Happening] = []

@@ -65,7 +65,7 @@ class Endless(Exception):
 
 
 def lasting(rows: Iterable[RememberedRow]) -> list[SpannedRow]:
-    """The native rows that are versions now: those whose length is not zero (V3, V5)."""
+    """The native rows that are versions now, because their length is not zero (V3, V5)."""
     return [
         SpannedRow(each.place, each.start, each.end) for each in rows if _has_length(each.start, each.end)
     ]

@@ -83,7 +83,7 @@ class StoredVersions:
     overwritten: frozenset[str] = frozenset()
     key: str = "k"
     former: FormerLogs | None = None
-    # The versions by record: a copy asks for each of thousands.
+    # The versions by record, because a copy needs the versions of thousands of records.
     _lives: Mapping[Key, list[StoredRow]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

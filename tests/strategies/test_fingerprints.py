@@ -51,7 +51,7 @@ STRUCTS = [
     {"x": 0, "y": ""},
 ]
 LONG, STRING = ColumnType(Kind.LONG), ColumnType(Kind.STRING)
-# For each kind values of which no two are one; NULL is one more.
+# Distinct values of each kind. NULL is one more.
 VALUES = {
     Kind.BOOLEAN: [False, True],
     Kind.SHORT: [0, 1, -1, 2**15 - 1, -(2**15)],

@@ -9,7 +9,7 @@ from backstory.model.change import exceeds
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, Strategy
 from backstory.testing.rule import BaseRow, LoadRejected, Rules, historize
 
-# What goes, of what, at which ratio, and whether that is too much.
+# The removed number, the total, the ratio, and whether it is too much.
 GUARDS = [
     (29, 100, 0.29, False),  # in floats 0.29 * 100 is 28.999999999999996
     (30, 100, 0.29, True),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from backstory.strategies.keys import find_places, key_numbers
 
-# Some of them with the highest bit, which a signed number has not.
+# Some of them have the highest bit, which a signed number lacks.
 NUMBERS = st.lists(st.integers(0, 15).map(lambda number: number << 60), max_size=30)
 
 
@@ -22,7 +22,7 @@ TEXTS = st.lists(st.none() | st.text("ab", max_size=20) | st.text("ab", min_size
 
 
 @given(TEXTS, st.integers(0, 3))
-@example(["a" * 64, "b" * 64], 0)  # of one length, as hashes are
+@example(["a" * 64, "b" * 64], 0)  # all of one length, like hashes
 @example(["abc", "abd", "abe"], 1)
 def test_a_text_has_one_number_whatever_stands_beside_it(texts, first):
     rows = pa.table({"k": pa.array(texts, pa.string())})

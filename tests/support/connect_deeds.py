@@ -1,8 +1,8 @@
 """The actions of a process in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG [DEED ...]`.
 
-Without a deed, the process reads deeds from its input, one JSON array for each line. It writes a line for each:
-`null`, or the failure. A process has sessions of only one kind. After a session of Spark Connect, pyspark's functions are those of
-Connect.
+Without a deed, the process reads deeds from its input, one JSON array for each line. For each it writes a
+line: `null`, or the failure. A process has sessions of only one kind. After a session of Spark Connect,
+pyspark's functions are those of Connect.
 """
 
 import json
@@ -79,12 +79,13 @@ def branches(session, table):
     return [row.name for row in session.table(f"{CATALOG}.{table}.refs").collect() if row.name != "main"]
 
 
-# The laws of the contract that the gate tries. `fivetran` changes rows in one commit, and columns.
+# The laws of the contract at the gate. The deed `fivetran` covers changes of rows in one commit, and of
+# columns.
 OF_GATE = "whole_table or failed"
 
 
 def contract():
-    """The laws of every store hold over Connect, or are refused as the table of the contract has it."""
+    """The laws of every store hold over Connect, or are refused as in the contract's table."""
     os.environ["BACKSTORY_CONNECT"] = f"{ADDRESS} {CATALOG}"
     laws = str(Path(__file__).parents[1] / "contracts" / "test_stores.py")
     assert pytest.main(["-q", "-p", "no:cacheprovider", laws, *([] if deep(1, 0) else ["-k", OF_GATE])]) == 0
@@ -118,7 +119,7 @@ def series():
         stay = now.keys() & before.keys()
         assert {place: now[place] for place in stay} == {place: before[place] for place in stay}
         before, count = now, native.snapshots
-        if commit < deep(0, 3):  # at the gate only the last one comes again
+        if commit < deep(0, 3):  # at the gate only the last one is repeated
             continue
         assert native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options).snapshot_id is None
         assert native.snapshots == count
@@ -288,7 +289,7 @@ def previews():
     assert (published.commits, dict(published.counts)["changed"]) == (2, 1)
     assert plain_rows(table) == plain_rows(warehouse.table("preview.a"))
     assert [each for each in table.check() if each["violations"]] == []
-    assert branches(session, "preview.b") == ["p"]  # it got another commit meanwhile
+    assert branches(session, "preview.b") == ["p"]  # the table got another commit meanwhile
     assert warehouse.publish("preview.b", "p", discard=True).discarded
     warehouse.snapshot(copies[1], at="2026-01-04", **into, branch="p", remember=True)
     assert code_of(lambda: warehouse.publish("preview.b", "p")) == "needs-java"
@@ -452,7 +453,7 @@ def models():
 
 
 def datasets():
-    """Files become events of logs, whose chains and hashes hold; what is known makes no commit."""
+    """Files become events of logs, whose chains and hashes hold. Known events make no commit."""
     session, warehouse = opened()
     for kind, expected in (
         ("snapshot", counts(appended=3, retracted=1, corrected=1)),
@@ -693,7 +694,7 @@ def kills():
     table = warehouse.table("kills.c")
     assert records(table.current()) == {1: "Bonn", 2: "Ulm"}
     assert records(table.as_of("2025-12-15")) == (records_of(EARLIER) if done else {})
-    assert len(table.log()) == 1 + done  # an unfinished commit is not one of the table
+    assert len(table.log()) == 1 + done  # an unfinished commit is not in the table
     assert (MEMORY_SINCE in existing(warehouse.store, table.name).properties) is done
     assert (deliver().snapshot_id is None) is done
     assert [each for each in table.check() if each["violations"]] == []
@@ -706,12 +707,12 @@ def kills():
     assert MEMORY_SINCE in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {CATALOG}.kills.c").collect()}
 
 
-# The deliveries of each of two writers.
+# The number of deliveries of each of two writers.
 EACH = deep(4, 2)
 
 
 def writes():
-    """Deliver events of some records, one delivery for each event, after a line that says so."""
+    """Deliver events of some records, one delivery for each event, after a line that announces this."""
     _, warehouse = opened()
     sys.stdout.write("writes\n")
     sys.stdout.flush()
@@ -727,7 +728,7 @@ def writes():
 
 
 def writers():
-    """Write to one table from this process and another one. Nothing is lost, and each commit follows the previous one."""
+    """Write to one table from this process and another one. Nothing is lost. Each commit follows the last."""
     session, warehouse = opened()
     words = [sys.executable, __file__, ADDRESS, CATALOG, "writes", "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
@@ -797,5 +798,5 @@ if __name__ == "__main__":
         act(*WORDS)
     else:
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # the output of deeds is no answer
+        os.dup2(2, 1)  # the output of deeds is not an answer
         act_each(sys.stdin, answers)

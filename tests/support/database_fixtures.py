@@ -17,7 +17,7 @@ def duckdb_url(tmp_path):
     return f"duckdb://{tmp_path / 'histories.duckdb'}"
 
 
-# Databases that a test has done with, empty again: to make one and to drop it takes longer than most loads.
+# Empty databases of finished tests. Creating and dropping a database takes longer than most loads.
 FREE = []
 EMPTY = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();

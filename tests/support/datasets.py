@@ -77,7 +77,6 @@ def add_datasets(
 class Dataset:
     """A dataset, its manifest, and its delivered files.
 
-
     `columns` are the DDL of the columns that are read, or empty if they are inferred. With `fetch` the source is a
     polling source, and `file` is the name of the file that `pull` writes. The other fields are parts of
     the manifest, in YAML. `after` are events that follow the source.

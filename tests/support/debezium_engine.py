@@ -1,7 +1,7 @@
 """A real Debezium, whose engine follows a real PostgreSQL or MariaDB and writes its messages into a file.
 
-`tests/support/debezium` has the database's statements and the recorded messages. Run as a program with the address of
-a server, this module records them again.
+`tests/support/debezium` has the database's statements and the recorded messages. Run as a program with the
+address of a server, this module records them again.
 """
 
 import gzip
@@ -41,11 +41,11 @@ OF_MARIADB = {
     "database.server.id": 77,
     "schema.history.internal": "io.debezium.relational.history.MemorySchemaHistory",
     "database.ssl.mode": "disable",
-    "include.schema.changes": "false",  # messages of a topic of their own
+    "include.schema.changes": "false",  # they are messages of a separate topic
 }
 
 
-# A table whose changes a trigger writes down, and one that says that all is done.
+# A table whose changes a trigger records, and a table that marks the end.
 HISTORY_OF_POSTGRESQL = """
 CREATE TABLE item (id int PRIMARY KEY, v text);
 CREATE TABLE done (id int PRIMARY KEY);

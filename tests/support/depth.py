@@ -9,7 +9,7 @@ import os
 DEPTHS = ("fast", "gate", "laws")
 DEPTH = os.environ.get("BACKSTORY_DEPTH", "fast")
 assert DEPTH in DEPTHS, f"BACKSTORY_DEPTH={DEPTH}: choose one of {', '.join(DEPTHS)}"
-# How many random deliveries a property is tried on.
+# The number of random deliveries for each property.
 EXAMPLES = {"fast": 15, "gate": 15, "laws": 600}
 
 

@@ -28,7 +28,7 @@ from backstory.testing.sender import Sender, write_batch_file
 
 LIVE = "id:LONG* v n:LONG synced"
 HISTORY = f"{LIVE} start* end active"
-# Two records with an open version each, and one that was deleted.
+# Two records with an open version each, and a deleted one.
 VERSIONS = """
     id v n start end  active synced
     1  a 1 T1    T2-1 false  T1

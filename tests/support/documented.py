@@ -34,7 +34,7 @@ class Block:
         joined = self.text.replace("\\\n", " ")
         lines = [line.strip() for line in joined.splitlines()]
         typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        lines = [SETTING.sub("", line) for line in typed or lines]  # behind a prompt, or without any
+        lines = [SETTING.sub("", line) for line in typed or lines]  # after a prompt, or without any prompt
         found = (
             shlex.split(re.split(r" [|&]", line)[0], comments=True)
             for line in lines

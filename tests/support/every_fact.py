@@ -107,7 +107,7 @@ SEQUENCES = st.integers(1, 3).map(lambda number: (number,))
 def events(draw, instants=INSTANTS):
     key, at, sequence = draw(st.sampled_from(KEYS)), draw(instants), draw(SEQUENCES)
     kind = draw(st.sampled_from([FactKind.UPSERT] * 6 + [FactKind.DELETE] * 2 + [FactKind.TRUNCATE]))
-    if kind is FactKind.TRUNCATE:  # of a sequence of its own: no event may be of the same
+    if kind is FactKind.TRUNCATE:  # with its own sequence, which no event may share
         return Event(None, at, kind, sequence=(sequence[0] + 0.5,))
     if kind is FactKind.DELETE:
         return Event(key, at, kind, sequence=sequence)

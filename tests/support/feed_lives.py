@@ -1,8 +1,8 @@
-"""Tables of layout `versions` told by feeds and copies as text, as the worked examples of native.md write them.
+"""Tables of layout `versions` after feeds and copies as text, in the form of native.md's worked examples.
 
-`k:a10 m:-20 k:b10.2 *30`: a at 10, a delete at 20, b at 10 with the further sequence 2, a truncate at 30. Of two
-columns `ann/oslo10`; `_` is unmodified, `~` NULL. A copy is `k:a m:b`. The n-th commit is recorded at n.
-In a log `k:b10#900` is a change of the own time 10 at position 900, and `k:a40#157r` a read.
+`k:a10 m:-20 k:b10.2 *30`: a at 10, a delete at 20, b at 10 with the further sequence 2, a truncate at 30. Two
+columns are `ann/oslo10`; `_` is unmodified, `~` NULL. A copy is `k:a m:b`. The n-th commit is recorded at n.
+In a log, `k:b10#900` is a change with its own time 10 at position 900, and `k:a40#157r` is a read.
 """
 
 import json

@@ -22,7 +22,7 @@ from backstory.stores.metadata.values import rows_of
 from backstory.table import Table
 
 SCHEMA = "feeds"
-# Of all snapshots the newest and those with names stay.
+# Keep only the newest snapshot and the named ones.
 EXPIRE = (
     "CALL backstory.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2100-01-01', "
     "retain_last => 1)"

@@ -12,7 +12,6 @@ from socket import create_server
 class Ftp:
     """The server.
 
-
     Attributes:
         files: Its files, by their paths in commands.
         users: The accepted users and their passwords. Anybody is accepted if there are none.
@@ -70,7 +69,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         self.user, self.data = "", None
-        self._say("220 d\xe9j\xe0 vu")  # no UTF-8, as of old servers
+        self._say("220 d\xe9j\xe0 vu")  # not UTF-8, as from old servers
         for line in self.rfile:
             command = line.rstrip(b"\r\n")
             self.ftp.heard.append(command.decode("latin-1"))

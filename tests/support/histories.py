@@ -1,6 +1,5 @@
 """Random deliveries for tests: those of a Fivetran sender, and others that nobody should send.
 
-
 `batches()` simulates a source: ordered operations on a few records, split into batches as sections 3.5
 and 7.11 describe, some of them sent again from an earlier point. `wild_batches()` fills the four
 lists of a history batch with any values of valid types. `live_batches()` does so for live tables.
@@ -21,7 +20,7 @@ Batch = dict[str, list[Row]]
 KEY = ("id", "part")
 KEYS = ((1, "x"), (1, "x "), (1, None), (2, "x"))
 VALUES = ("a", "b")
-LEFT_OVER = "left_over"  # the table has it, requests do not name it
+LEFT_OVER = "left_over"  # a column of the table that requests omit
 COLUMNS = (*KEY, *VALUES, SYNCED, START, END, ACTIVE)
 LIVE_COLUMNS = (*KEY, *VALUES, SYNCED)
 INSTANTS = tuple(map(instant, ["T1", "T1+1", "T2", "T3-1", "T3", "T3+0.25", "T4", "T5"]))
@@ -158,8 +157,8 @@ def _delete_row(operation: Operation, shape: str) -> tuple[str, Row]:
 def batches(draw: st.DrawFn) -> History:
     """A table with a history and the well-formed batches that follow, in order.
 
-    A batch may begin with operations that were sent before, as after a failed sync, but it never brings the
-    table back: `tables[i]` is the source's own history up to batch i.
+    A batch may begin with operations that were sent before, as after a failed sync. It never moves the table
+    back: `tables[i]` is the source's own history up to batch i.
     """
     done = draw(operations())
     reached = draw(st.integers(0, len(done)))

@@ -1,6 +1,5 @@
 """Historization on a small scale, for tests: a model, a database, and its tables as text.
 
-
 A base is written `a:1 b:-`, with business key and attribute, and `-` is NULL. `a:1!key` has no surrogate key,
 `a:1!hash` no row hash. A history has one version per line, `key attribute [start,end) state run`. Instants
 are seconds of a fixed day, and `-` is no end.
@@ -86,7 +85,7 @@ def save(written: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
-# Histories that no load of ours left so, and a base that is loaded onto each at instant 5.
+# Histories that none of our loads leaves, and a base that is loaded onto each at instant 5.
 PASTS = """
     closed 1 [1,2) deleted r0
     imported 1 [1,2) changed r0

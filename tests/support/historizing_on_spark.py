@@ -28,7 +28,7 @@ class SparkPlace(Place):
         self.store = store
         for schema in SCHEMAS:
             for table in tables(store, schema):
-                # Their files stay: to find them all takes longer than a load.
+                # Their files stay, because finding them all takes longer than a load.
                 store.iceberg().dropTable(store.identifier(table), False)
             ensure_schema(store, schema)
         store.spark.catalog.setCurrentCatalog("backstory")

@@ -1,6 +1,5 @@
 """The start of every Java of the tests, and the execution of its plans.
 
-
 Tests run many short queries, and the JVM's second compiler would take most of their time. Half of the remaining
 time of a start is the loading of classes, so `scripts/class_archive.py` archives the loaded classes. Compiled code
 is kept. With only one compiler, Java would have a fifth of the space for it, and would compile much of it again.
@@ -17,13 +16,14 @@ if TYPE_CHECKING:
 
 ARCHIVE = Path(__file__).parents[2] / ".pytest_cache" / "java" / "classes.jsa"
 SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
-# Room for what plans leave behind, so that it is collected seldom; for classes, so that they bring no collection.
+# Room for the garbage of plans, so that it is rarely collected, and for classes, so that they cause no
+# collection.
 ROOM = "-Xmn256m -XX:MetaspaceSize=256m"
-# An archive that is not there or of other classes is not used, and nothing is said of it.
+# A missing archive, or one of other classes, is silently left unused.
 SMALL = f"{SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
 OPTIONS = f"{SMALL} {ROOM}"
-# A plan of a few rows runs sooner than it is compiled, and sooner than it is described to a web page that nobody
-# looks at; before a release plans run as they do for users.
+# A plan of a few rows runs faster without compilation, and without its description on a web page. Before a
+# release, plans run as for users.
 PLANS = (
     {}
     if DEPTH == "laws"
@@ -34,13 +34,13 @@ PLANS = (
     }
 )
 
-# The session of the tests plans a query once, before it runs. Other programs adapt their plans, as those of users.
+# The session of the tests plans a query once, before it runs. Other programs adapt their plans, as for users.
 UNADAPTED = {} if DEPTH == "laws" else {"spark.sql.adaptive.enabled": "false"}
 
 # Processes that tests start import from these folders.
 PYTHONPATH = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
 
-# What workers of Python fork off from (tests/support/task_workers.py).
+# The process from which Python workers are forked (tests/support/task_workers.py).
 WORKERS = (
     {}
     if DEPTH == "laws"

@@ -20,9 +20,9 @@ FEED = {
     "apply_as_deletes": "op = 'D'",
     "drop": ["op"],
 }
-MOST = 12  # messages of a batch
-PAUSE = 0.3  # seconds between a commit and what the checkpoint says of it, in which a program may be killed
-# Before 4.1.3 no stream begins again whose program was killed amid a batch (SPARK-57438).
+MOST = 12  # messages in a batch
+PAUSE = 0.3  # seconds between a commit and its record in the checkpoint, when a program may be killed
+# Before 4.1.3, no stream restarts if its program was killed amid a batch (SPARK-57438).
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1",

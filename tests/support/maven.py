@@ -24,7 +24,7 @@ def jars(program: str, *modules: str, alone: bool = False) -> Path:
                 ["java", "-jar", ivy, "-confs", "default", *how, *words], check=True, capture_output=True
             )
         try:
-            part.rename(folder)  # at once: several processes of tests may fetch it
+            part.rename(folder)  # atomic, because several processes of tests may fetch it
         except OSError:
             shutil.rmtree(part)
     return folder

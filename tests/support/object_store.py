@@ -118,7 +118,7 @@ def _handler(store: ObjectStore, behind: int) -> type[BaseHTTPRequestHandler]:
             answer = there.getresponse()
             content = answer.read()
             there.close()
-            if fault is not None:  # its answer is lost
+            if fault is not None:  # the answer is lost
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return None

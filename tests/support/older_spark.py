@@ -1,4 +1,4 @@
-"""Let tests get Arrow tables from frames of Spark 3.5 as from those of Spark 4."""
+"""Let tests get Arrow tables from frames of Spark 3.5 as from frames of Spark 4."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ from decimal import Decimal
 import backstory
 
 KINDS = ("hadoop", "jdbc", "in-memory", "rest", "spark_catalog")
-# None of them is what a session of ours has.
+# No session of ours has any of these settings.
 SETTINGS = {
     "spark.sql.session.timeZone": "America/New_York",
     "spark.sql.ansi.enabled": "false",

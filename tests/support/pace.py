@@ -1,9 +1,8 @@
 """The order of tests, and the seconds of each file of tests.
 
-
-Tests that need only Python come first, so that their failures appear first. Then the longest files follow, so that
-no worker runs one when the others are done. `seconds.toml` has seconds for a fresh clone, and the last run here has
-better ones. It lists the files that take long, with reasons.
+Tests that need only Python run first, so that their failures appear first. Then the longest files follow, so
+that no worker runs one when the others are done. `seconds.toml` has seconds for a fresh clone, and the last
+run here has better ones. It lists the files that take long, with reasons.
 """
 
 import tomllib
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 
 TABLE = Path(__file__).parents[1] / "seconds.toml"
-LIMIT = 60  # a file that takes longer names its reason
-LONG = 2.5  # a test that takes more seconds is left to `make test-all`
+LIMIT = 60  # a file that takes longer must have a reason
+LONG = 2.5  # only `make test-all` runs a test that takes more seconds
 OUTSIDE = "tests/outside/"
 SHOWN = 20
 LAST = "backstory/seconds"

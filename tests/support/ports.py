@@ -4,7 +4,7 @@ import secrets
 import socket
 from contextlib import suppress
 
-# Below those from which the system takes ports for connections, so that none takes one in between.
+# They are below the ports that the system assigns to connections, so that none is taken in between.
 FIRST, LAST = 10_240, 32_000
 
 

@@ -24,7 +24,7 @@ k c 15 20 3 ~    ~ ~  ~
 k b 20 ~  2 ~    ~ ~  ~
 k a 10 10 1 past 2 ~  ~
 """
-# Two of its life's rows remember facts: a delete of n, and a mark of a copy, whose key is NULL.
+# Two rows of its life are remembered facts: a delete of n, and a mark of a copy, whose key is NULL.
 E14 = """
 k a 10 20 4 ~    5 ~  ~
 k b 20 ~  5 ~    ~ ~  ~

@@ -53,7 +53,7 @@ ARTIFACTS = (
     "com/github/ben-manes/caffeine/caffeine/2.9.3/caffeine-2.9.3.jar",
     f"org/xerial/sqlite-jdbc/{SQLITE_JDBC}/sqlite-jdbc-{SQLITE_JDBC}.jar",
 )
-# Of Spark's own jars, so that no other Iceberg and no other Jetty is among them.
+# The jars from Spark, so that no other Iceberg and no other Jetty is among them.
 OF_SPARK = ("hadoop-client-*", "jackson-*", "avro-1*", "slf4j-api*", "log4j-*", "RoaringBitmap*")
 
 
@@ -91,7 +91,7 @@ def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command += ["-cp", ":".join(map(str, path)), "org.apache.iceberg.rest.RESTCatalogServer"]
     warehouse = folder / "warehouse"
-    # A writer waits for another one; in the memory that the server takes by itself it would fail.
+    # A writer waits for another one. It would fail with the server's default database in memory.
     uri = f"jdbc:sqlite:{folder}/rest.db?busy_timeout=60000"
     told = {"CATALOG_WAREHOUSE": str(warehouse), "CATALOG_REST_PORT": str(port), "CATALOG_URI": uri}
     with (folder / "server.log").open("wb") as log:

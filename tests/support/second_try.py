@@ -1,8 +1,8 @@
 """The failed tests, for the second try of their files that `scripts/test.sh` makes.
 
 `BACKSTORY_FAILED` names a file for the names of the tests that failed. `BACKSTORY_AGAIN` names such a file of
-the first try. Only its files of tests run. Processes that tests start, some of which run tests of other files, do not
-inherit these names.
+the first try. Only its files of tests run. Processes that tests start, some of which run tests of other
+files, do not inherit these names.
 """
 
 import os

@@ -181,7 +181,7 @@ class Request:
         return member, reply.task.message if member == "task" else ""
 
     def settled(self, stub: Any, attempts: int = 8) -> tuple[str, str]:
-        """The outcome if it is sent as a sender does, which repeats it as long as the server asks for that."""
+        """The outcome if a sender sends it, who repeats it as long as the server requests this."""
         for _ in range(attempts):
             member, words = self.outcome(stub)
             if member != "UNAVAILABLE":
@@ -356,7 +356,7 @@ class Watch:
         with self.ground.catalog() as catalog:
             last = False
             while not last:
-                last = self._done.wait(0.01)  # what is there at the end is looked at too
+                last = self._done.wait(0.01)  # the final state is read too
                 try:
                     with catalog.engine.connect() as connection:
                         now = dict(connection.execute(pointers, {"of": self.schema}).all())

@@ -9,7 +9,7 @@ from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.upkeep.checking import check, check_small
 
-# The key says what is wrong with it; those that begin with `good` are healthy.
+# Each key names its fault. Keys that begin with `good` are healthy.
 VERSIONS = """
 k          v  from  to   recorded  role  ended_at  end_before  kind    current
 good1      a  T10   T20  T1        -     T2        -           -       false

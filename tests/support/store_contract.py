@@ -28,9 +28,9 @@ def live(sender: Sender, store: IcebergStore, schema: str) -> None:
     assert place.rows() == gives("id v n synced \n 1 x 1 T2 \n 2 y 2 T1 \n 4 d 4 T1")
     assert row_ids(place) == {key: first[key] for key in (1, 2, 4)}
     assert vectors(place) == {"PUFFIN"}
-    place.write(delete="id \n 4")  # the vector of the same file takes the older one's place
+    place.write(delete="id \n 4")  # the new vector replaces the older one of the same file
     columns = f"{LIVE.replace('n:LONG', 'n:STRING')} more:DOUBLE"
-    place = place.alter(columns)  # the numbers are written anew as texts
+    place = place.alter(columns)  # the numbers are rewritten as texts
     place.write(replace="id v synced \n 5 e T3")
     compact(place)
     assert {row["id"]: row["n"] for row in place.rows()} == {1: "1", 2: "2", 5: None}

@@ -1,6 +1,5 @@
 """Small tables as text, for tests. A test shows what the table contains.
 
-
 A header, then one row per line, with cells separated by blanks. `T3` is a fixed day plus 3 seconds, `T3-1`
 one millisecond less, `T3+0.25` a quarter of a millisecond more, and `TMAX` is the open end. `-` is NULL, and
 `.` is unmodified. `true`, `false` and whole numbers have their usual meaning. `"in quotes"` is a

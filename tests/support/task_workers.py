@@ -1,9 +1,8 @@
-"""Python workers for the tests' Spark, forked from a process that has imported what tasks need.
+"""Python workers for the tests' Spark, forked from a process that has imported the modules of tasks.
 
-
-Before each task, Spark's own workers collect garbage among all their modules, and search thousands of names of
-classes in a jar for modules. This takes longer than the few rows of a test. Before a release, Spark's own workers are
-used.
+Before each task, Spark's own workers collect garbage among all their modules, and search thousands of names
+of classes in a jar for modules. This takes longer than the few rows of a test. Before a release, Spark's own
+workers are used.
 """
 
 import gc

@@ -1,6 +1,5 @@
 """A replay of the official tester's input files as requests to a server (sections 7.10 to 7.12).
 
-
 A file is played in the tester's fixed order: describe, create, alter, `ops`, `schema_migration`. The rows of an
 op are not sent one by one. They are collected by table and kind, and sent in one batch.
 """
@@ -41,7 +40,6 @@ def ticking(start: datetime, step: timedelta = timedelta(seconds=1)) -> Iterator
 @dataclass(frozen=True)
 class Replay:
     """The way in which files are played. The sender determines the format of batch files.
-
 
     The tester sends all rows of a table and then its truncates, each with the instant at which it read it. Only
     these instants show the order of the ops. In the `strict` order, a truncate follows the rows of the ops

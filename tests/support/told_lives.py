@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 ROW = r"(.*?)\[([\d.]*),([\d.]*)\)(?: known \[([\d.]*),([\d.]*)\))?"
 ZERO = datetime(2024, 1, 1, tzinfo=UTC)
 NOW = ZERO + timedelta(days=100)
-# A correction: that b began at 20 was known at 2, that c was before it at 3 (native.md E13).
+# A correction (native.md E13): it was known at 2 that b began at 20, and at 3 that c was before b.
 CORRECTED = """
 a[10,) known [1,2)
 a[10,20) known [2,3)

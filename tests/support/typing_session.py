@@ -1,6 +1,5 @@
 """One process for every `backstory` command and every Python program of a set of pages: Java starts once.
 
-
 A shell finds `backstory` and `python` of this file first in its PATH. Each passes its words, folder, variables
 and three streams to the process that runs `serve`, and ends with the exit code that it returns. Pipes,
 redirections and exported variables work as the reader types them. Python's names last for a page, as in a
@@ -32,12 +31,12 @@ with socket.socket(socket.AF_UNIX) as asked:
     code = asked.recv(1)
 sys.exit(code[0] if code else 70)
 """
-# Before a release each command is a process of its own, as for users.
+# Before a release, each command is its own process, as for users.
 NAMES = ("python",) if DEPTH == "laws" else ("backstory", "python")
 SECONDS = 120
 WIDTH, HEIGHT = 80, 50
-# What each command finds on the terminal, and the session from its start, for it asks once. Without lines a
-# dumb terminal has 80 columns, whatever else it says.
+# The terminal of each command, and of the session from its start, because it asks only once. Without lines, a
+# dumb terminal has 80 columns, whatever its other settings.
 TERMINAL = {"TERM": "dumb", "COLUMNS": str(WIDTH), "LINES": str(HEIGHT)}
 
 
@@ -85,7 +84,7 @@ def serve(listening: socket.socket) -> None:
         asked, _ = listening.accept()
         with asked:
             command, words, folder, variables, streams = received(asked)
-            if folder != former:  # another page: what the programs of the last one left open ends with them
+            if folder != former:  # on another page, close open objects of the last page's programs
                 for each in names.values():
                     if isinstance(each, Warehouse):
                         each.close()

@@ -19,9 +19,10 @@ CHUNK = 1000
 class Play:
     """An answer.
 
-    `cut` closes the connection after so many bytes of the body, `pause` waits so many seconds before the
-    status line, `linger` keeps the connection open for so many after the body; both end with the server. Without `conditional` and
-    `ranges` the server knows neither. Any other status than 200 is sent as it is told.
+    `cut` closes the connection after this number of bytes of the body. `pause` waits this number of seconds
+    before the status line. `linger` keeps the connection open for this number of seconds after the body. Both
+    waits end with the server. Without `conditional` and `ranges`, the server supports neither. Any other
+    status than 200 is sent unchanged.
     """
 
     body: bytes = b""

@@ -26,7 +26,7 @@ TYPES = {
 }
 OSLO, BERN = (1, "anna", "oslo"), (1, "anna", "bern")
 BOB, CLEO = (2, "bob", "rome"), (3, "cleo", "nice")
-# What each tool tells of the same life: SQLMesh begins a record in 1970, dbt ends it when it looks.
+# The results of each tool for the same life. SQLMesh begins a record in 1970, and dbt ends it at its own run.
 ANSWERS = {
     "dbt": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, BOB, CLEO], None: [BERN, CLEO]},
     "dbt_deleted": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, BOB, CLEO], None: [BERN, CLEO]},
@@ -34,7 +34,7 @@ ANSWERS = {
     "sqlmesh": {"2025-01-15": [OSLO, BOB], "2026-02-15": [BERN, BOB], None: [BERN, BOB]},
     "autocdc": {"2026-01-15": [OSLO, BOB], "2026-03-15": [BERN, CLEO], None: [BERN, CLEO]},
 }
-# AUTO CDC runs on a service alone: dlt's rows under the names that its documentation gives.
+# AUTO CDC runs only as a service, so these are dlt's rows with the documented names.
 RENAMED = {"_dlt_valid_from": "__START_AT", "_dlt_valid_to": "__END_AT"}
 
 
@@ -82,7 +82,7 @@ def test_a_history_of_another_tool_answers(store, tool):
 
 
 def test_what_is_spoilt_in_it_is_mended(store):
-    """An end in year 9999 is open. Of overlapping versions, the first ends where the second begins."""
+    """An end in year 9999 is open. If versions overlap, the first ends where the second begins."""
     table = foreign(store, "dbt")
     adopt(store, table, "dbt", ["id"])
     name = store.sql_name(table)

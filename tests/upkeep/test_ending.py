@@ -75,7 +75,7 @@ def test_an_archive_is_read_and_not_written(python):
     python.snapshot(rows(c=1), into="ends.old", key="k")
     assert {"ends.old", "ends.older"} <= names(python)
     assert python.table("ends.old").current().count() == 1
-    assert archive.forget("b", apply=True).applied  # the right to be forgotten outlives a history
+    assert archive.forget("b", apply=True).applied  # erasure still works after the end of a history
     assert archive.current().count() == 1
 
 

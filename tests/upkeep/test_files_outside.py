@@ -1,4 +1,4 @@
-"""No file outside of a table's own folder is deleted, neither the original's nor that of a failed commit."""
+"""No file outside of a table's own folder is deleted, neither the original's nor a failed commit's."""
 
 import pytest
 from copied_warehouses import copy_of, digests, embedded
@@ -67,7 +67,7 @@ def test_a_copy_deletes_nothing_of_the_original(spark, original, folder, tmp_pat
 
 
 def test_a_commit_that_failed_leaves_what_it_wrote_outside(spark, original, folder, monkeypatch):
-    """Files within the folder are deleted, including those of a rollback. Files outside stay as orphans."""
+    """Files within the folder are deleted, including a rollback's files. Files outside stay as orphans."""
 
     def lost(*_):
         raise conflict(NAME)

@@ -295,7 +295,7 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
         assert other is None or not other.applied
         told = place.forget()
         assert told.applied is (not most % 2)
-        assert "outside" in str(told.left)  # the file elsewhere is there still
+        assert "outside" in str(told.left)  # the file elsewhere still exists
         assert holding(place.folder, ANNA) == {}
         assert not [each for each in place.folder.rglob("*") if ANNA in str(each)]
     assert not place.forget().applied

@@ -56,7 +56,7 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
     assert (done.rows_settled, done.snapshots_expired) == (2, 4)
     assert done.files > done.files_after == files(store, name, "data_files")
     assert files(store, name, "delete_files") == 0
-    assert stood[-1] in snapshots(store, name)  # the cursor's
+    assert stood[-1] in snapshots(store, name)  # the cursor's snapshot
     after = ids_of(store, name)
     assert after == {
         number: row for number, row in was.items() if row["valid_from"] > t(20) or not _fact(row)
@@ -124,7 +124,7 @@ def test_V90_pruning_takes_what_was_known_before_and_nothing_after(store):
     stood = len(snapshots(store, name))
     assert Table(store, name).maintain().rows_settled == 0
     assert existing(store, name).properties[SETTLED] == f'[null, "{iso(t(15))}"]'
-    assert len(snapshots(store, name)) == stood + 1  # a bound moves with a snapshot
+    assert len(snapshots(store, name)) == stood + 1  # a moved bound needs a snapshot
 
 
 def test_runs_are_known_after_their_commits_have_gone(store, tmp_path):

@@ -41,7 +41,7 @@ def names(table):
     return {row["id"]: row["name"] for row in table.current().collect()}
 
 
-# The memory of a delivery: planned whole, in parts, in Spark's tasks.
+# The memory for a delivery that is planned whole, in parts, or in Spark's tasks.
 WAYS = {"whole": None, "parts": 50_000, "tasks": 0}
 
 
@@ -50,7 +50,8 @@ def of(rows, day):
     return {key: f"{key} of {day}" for key in rows}
 
 
-# Before a release each way with each version; at the gate each version, and the ways that no other test here goes.
+# Before a release, each way runs with each version. At the gate, each version runs, and the ways that no
+# other test here covers.
 VERSIONS_OF_WAYS = [("parts", 2), ("tasks", 3), ("parts", 3), ("tasks", 2), ("whole", 2), ("whole", 3)]
 
 
@@ -149,7 +150,7 @@ def test_a_table_that_has_moved_is_not_replaced(lake, copies):
     assert lake.publish(into, "preview", discard=True).discarded
     assert names(lake.table(into)) == {1: "Ann", 2: "Bert", 3: "Cid"}
     commits = lake.table(into).log()
-    assert len(commits) == 2  # a discarded preview is no commit of the table
+    assert len(commits) == 2  # a discarded preview is not a commit of the table
     bring(4, {1: "Anna", 2: "Bert", 3: "Cid"}, branch="preview")
     lake.publish(into, "preview")
     assert names(lake.table(into)) == {1: "Anna", 2: "Bert", 3: "Cid"}

@@ -126,7 +126,7 @@ def used(copy, spark, tmp_path):
     view = copy.store.iceberg().loadView(copy.store.identifier(TableName("crm", "three_current")))
     assert view.location().startswith(
         str(copy.store.home)
-    )  # its SQL names the catalog, which is another here
+    )  # its SQL contains the catalog's name, which is another one here
     assert copy.verify("cities").valid
     assert delivered(copy, tmp_path / "more", 3) == 1
     assert copy.verify("cities").valid
@@ -142,7 +142,7 @@ def used(copy, spark, tmp_path):
 
 
 def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
-    """No table of it is read or written, except tables outside. Afterwards, everything is as in the original."""
+    """No table of the copy is used, except tables outside. Afterwards, everything is as in the original."""
     home = original.store.home
     before, told = digests(home), answers(original)
     copy = copy_of(spark, "copied", original, tmp_path)
@@ -177,14 +177,14 @@ def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
     assert "crm.three_current" in done.views
     assert str(home).encode() not in b"".join(each.read_bytes() for each in folder.rglob("*.json"))
     assert str(home).encode() not in b"".join(each.read_bytes() for each in folder.rglob("*.puffin"))
-    shutil.move(home, home.with_name("away"))  # whoever still reads the original's finds nothing
+    shutil.move(home, home.with_name("away"))  # readers of the original would find nothing
     try:
         assert answers(copy) == told
         used(copy, spark, tmp_path)
     finally:
         shutil.move(home.with_name("away"), home)
     assert digests(home) == before
-    assert relocate(folder).tables == []  # it stands where its tables are
+    assert relocate(folder).tables == []  # the warehouse is already in the folder of its tables
 
 
 def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):

@@ -56,7 +56,7 @@ def test_versions_are_mended(store):
     assert found["overlap"] == [("T10", "T20", False, "a"), ("T20", "T40", False, "b")]
     assert found["open"] == [("T10", "T20", False, "a"), ("T20", None, True, "b")]
     assert found["empty"] == [("T20", None, True, "a")]
-    assert found["facts"] == [("T20", None, True, None)]  # the event that is left tells of a version
+    assert found["facts"] == [("T20", None, True, None)]  # the remaining event implies a version
     assert found["marker"] == [("T10", None, True, "a")]
     assert found["role"] == [("T10", "T20", False, "a")]
     assert not {None, "back"} & set(found)

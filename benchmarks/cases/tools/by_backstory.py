@@ -1,4 +1,4 @@
-"""backstory's native tables; the broken file is given as a file, as users have it, and feeds are applied."""
+"""backstory's native tables: snapshots of copies, or of the broken file itself, and applied feeds."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,7 +7,7 @@ from telling import FOLDER, run, table
 
 
 class Native(Kept):
-    """`warehouse.snapshot` of each copy, `warehouse.apply` of each delivery of a feed."""
+    """Run `warehouse.snapshot` for each copy, and `warehouse.apply` for each delivery of a feed."""
 
     def bring(self, case, copy, number):
         if case["feed"] is not None:

@@ -1,6 +1,6 @@
-"""dbt snapshots, strategy check over all columns, deleted records closed; all cases of a copy in one `dbt snapshot`.
+"""dbt snapshots with strategy check over all columns and deleted records closed; one run for all cases.
 
-Of a feed each delivery is the source, by the strategy timestamp: a record that is not in it has not gone.
+In a feed each delivery is the source, with strategy timestamp: a record that it lacks is not deleted.
 """
 
 import json
@@ -19,7 +19,7 @@ PLACES = ["--project-dir", str(PROJECT), "--profiles-dir", str(PROJECT)]
 
 
 class Dbt:
-    """The tables as dbt writes them."""
+    """The source on Spark and the tables that dbt writes."""
 
     def __init__(self):
         spark = SparkSession.builder.enableHiveSupport().getOrCreate()
@@ -30,7 +30,7 @@ class Dbt:
 
 
 def project():
-    """A snapshot for each case."""
+    """Write a project with a snapshot for each case."""
     (PROJECT / "snapshots").mkdir(parents=True)
     (PROJECT / "dbt_project.yml").write_text(
         "name: cases\nversion: '1.0.0'\nprofile: cases\nflags: {send_anonymous_usage_stats: false}\n"
@@ -48,7 +48,7 @@ def project():
 
 
 def main():
-    """Copy by copy, and within one by the session's time zone."""
+    """Load the first copy of every case, then the second, and so on, grouped by the session's time zone."""
     project()
     tool, runner = Dbt(), dbtRunner()
     failed = {}

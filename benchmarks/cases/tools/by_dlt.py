@@ -1,4 +1,4 @@
-"""dlt's merge strategy scd2, on DuckDB; rows are given as dictionaries, the instant as `boundary_timestamp`."""
+"""dlt's merge strategy scd2 on DuckDB; rows are dictionaries, and the time is `boundary_timestamp`."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -50,7 +50,7 @@ class Dlt:
 
 
 def _normal(name):
-    """A name as dlt stores it: its own rule, so that odd names are found."""
+    """A name as dlt stores it, by dlt's own rule, so that unusual names are found."""
     from dlt.common.normalizers.naming.snake_case import NamingConvention
 
     return NamingConvention().normalize_identifier(name).lower()

@@ -1,6 +1,6 @@
-"""A MERGE as it is taught, with the columns that the table was made with; current_timestamp() is the instant.
+"""A MERGE as textbooks show it, with the columns of the first copy; the time is current_timestamp().
 
-Of a feed the last change of each record in a delivery, at its own time.
+In a feed it uses the last change of each record in a delivery, at its own time.
 """
 
 from on_spark import Source
@@ -9,7 +9,7 @@ from telling import quoted, run, table
 
 
 class Hand:
-    """One MERGE a copy."""
+    """One MERGE for each copy."""
 
     def __init__(self):
         self.source = Source(SparkSession.builder.getOrCreate())
@@ -53,7 +53,7 @@ class Hand:
 
 
 def apply(spark, source, stored):
-    """The changes of a feed."""
+    """Merge the changes of a feed."""
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {stored} (id BIGINT, name STRING, city STRING, is_current BOOLEAN, "
         "valid_from TIMESTAMP, valid_to TIMESTAMP) USING iceberg"

@@ -17,7 +17,7 @@ TYPES = {
 
 
 class Model(Kept):
-    """`warehouse.historize` of a model that is written anew where the columns are others."""
+    """Run `warehouse.historize` with a model of the copy's columns."""
 
     def bring(self, case, copy, number):
         name = table(case)

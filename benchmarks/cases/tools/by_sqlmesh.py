@@ -1,6 +1,7 @@
-"""SQLMesh models of kind SCD_TYPE_2_BY_COLUMN over all columns, on DuckDB; a copy a day, or when it says.
+"""SQLMesh models of kind SCD_TYPE_2_BY_COLUMN over all columns, on DuckDB; copies are a day apart.
 
-Of a feed each delivery is the source of a model of kind SCD_TYPE_2_BY_TIME, by the time of each change.
+A copy with a time of its own is later by that time. In a feed each delivery is the source of a model of kind
+SCD_TYPE_2_BY_TIME, by the time of each change.
 """
 
 import json
@@ -43,7 +44,7 @@ def source(case, copy):
 
 
 def bring(case):
-    """All copies of a case in a project and a database of its own; when it failed, and its rows."""
+    """Load all copies of a case in its own project and database; return where it failed, and its rows."""
     folder = FOLDER / table(case)
     (folder / "models").mkdir(parents=True)
     gateway = GatewayConfig(
@@ -73,12 +74,12 @@ def bring(case):
                 context.plan(auto_apply=True, no_prompts=True, forward_only=bool(number), **more)
             if number:
                 context.run(execution_time=when, end=when, ignore_cron=True)
-        except Exception as stop:  # noqa: BLE001 - whatever the tool raises is its refusal
+        except Exception as stop:  # noqa: BLE001 - any error of the tool is its refusal
             failed_at, error = number, first_line(stop)
             break
     try:
         rows = stored(context, case)
-    except Exception as stop:  # noqa: BLE001 - what cannot be read is no history
+    except Exception as stop:  # noqa: BLE001 - an unreadable table has no history
         rows, error = [], error or f"cannot be read: {first_line(stop)}"
     return {"failed_at": failed_at, "error": error, "rows": rows}
 

@@ -1,4 +1,4 @@
-"""The warehouse in which backstory keeps the cases, whichever door brings them."""
+"""The warehouse in which backstory keeps the cases, for each of its doors."""
 
 from datetime import UTC, datetime
 

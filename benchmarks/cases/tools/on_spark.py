@@ -4,7 +4,7 @@ from telling import FOLDER, names_of, quoted, select, table
 
 
 class Source:
-    """Copies as tables `src.case_N`; a zone of the session while a copy is brought."""
+    """Copies as tables `src.case_N`, and the session's time zone for each load."""
 
     def __init__(self, spark):
         self.spark = spark
@@ -12,7 +12,7 @@ class Source:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS backstory.{schema}")
 
     def put(self, case, copy):
-        """Make the source's table hold the copy."""
+        """Replace the source's table by the copy."""
         self.spark.conf.set("spark.sql.session.timeZone", "UTC")
         if copy["csv"] is not None:
             path = FOLDER / f"{table(case)}.csv"

@@ -1,7 +1,7 @@
-"""What every tool's program shares: the cases it is given, and how it tells what became of them.
+"""The common part of the tools' programs: it reads the cases, and writes their outcomes.
 
-A tool is a class with `bring(case, copy, number)` that raises for a copy that is refused, and `rows(case)` that gives
-a table's rows: the cells of the case's columns, from when, to when, as texts.
+A tool is a class with two methods. `bring(case, copy, number)` raises if the tool refuses a copy.
+`rows(case)` returns a table's rows as texts: the cells of the case's columns, the start and the end.
 """
 
 import json
@@ -25,7 +25,7 @@ def quoted(name):
 
 
 def select(copy, quote=quoted):
-    """A query that gives the copy's rows, each cell cast to its column's type."""
+    """A query for the copy's rows, each cell cast to its column's type."""
     columns = list(copy["columns"].items())
     if not copy["rows"]:
         told = ", ".join(f"CAST(NULL AS {type_}) AS {quote(name)}" for name, type_ in columns)
@@ -41,7 +41,7 @@ def select(copy, quote=quoted):
 
 
 def literal(cell):
-    """A text, or NULL."""
+    """A text as a literal, or NULL."""
     return "NULL" if cell is None else "'" + cell.replace("'", "''") + "'"
 
 
@@ -51,25 +51,25 @@ def cells(row):
 
 
 def table(case):
-    """A table's name for a case."""
+    """The name of a case's table."""
     return f"case_{CASES.index(case)}"
 
 
 def first_line(stop):
-    """What an error says, in short."""
+    """An error's message as one short line."""
     told = " ".join(re.sub("\x1b\\[[0-9;]*m", "", str(stop)).split()).replace(str(FOLDER), "…")
     return f"{type(stop).__name__}: {told}"[:200]
 
 
 def run(tool):
-    """Bring every copy of every case; write what became of them."""
+    """Load every copy of every case; write the outcomes."""
     found = {}
     for case in CASES:
         failed_at, error = None, None
         for number, copy in enumerate(case["copies"]):
             try:
                 tool.bring(case, copy, number)
-            except Exception as stop:  # noqa: BLE001 - whatever a tool raises is its refusal
+            except Exception as stop:  # noqa: BLE001 - any error of a tool is its refusal
                 failed_at, error = number, first_line(stop)
                 break
         found[case["name"]] = told(tool, case, failed_at, error)
@@ -77,9 +77,9 @@ def run(tool):
 
 
 def told(tool, case, failed_at, error):
-    """What became of a case; a table that cannot be read is told as an error too."""
+    """The outcome of a case; an unreadable table is an error too."""
     try:
         rows = [cells(row) for row in tool.rows(case)]
-    except Exception as stop:  # noqa: BLE001 - what cannot be read is no history
+    except Exception as stop:  # noqa: BLE001 - an unreadable table has no history
         rows, error = [], error or f"cannot be read: {first_line(stop)}"
     return {"failed_at": failed_at, "error": error, "rows": rows}

@@ -7,7 +7,7 @@ runner = dbtRunner()
 
 
 def load(number: int) -> None:
-    """`dbt snapshot --select customer_N`."""
+    """Run `dbt snapshot --select customer_N`."""
     folder = str(FOLDER / "dbt")
     places = ["--project-dir", folder, "--profiles-dir", folder]
     done = runner.invoke(["--quiet", "snapshot", "--select", f"customer_{number}", *places])

@@ -1,4 +1,4 @@
-"""A history by a MERGE as it is taught: closing rows by key, new ones under a NULL key."""
+"""A history by a MERGE as textbooks show it: it closes rows by key, and inserts new rows under a NULL key."""
 
 from line import run
 from pyspark.sql import SparkSession
@@ -10,7 +10,7 @@ NAMES = ", ".join(("id", *COLUMNS))
 
 
 def load(number: int) -> None:
-    """The table as a select the first time, from then on one MERGE."""
+    """Create the table by a select the first time; afterwards run one MERGE."""
     table = f"backstory.hand.customer_{number}"
     if not spark.catalog.tableExists(table):
         spark.sql(

@@ -1,6 +1,7 @@
 """A SQLMesh model of kind SCD_TYPE_2_BY_COLUMN over all columns, deleted records closed.
 
-Each load is a day later, for a model runs once an interval; what is planned first is run from then on.
+Each load is a day later, because a model runs once for each interval. The first load plans a model; later
+loads run it.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ context = Context(paths=str(folder), config=config)
 
 
 def load(number: int) -> None:
-    """The first time a plan of the model, from then on a run of it."""
+    """Plan the model the first time; afterwards run it."""
     model, planned, day = f"mesh.customer_{number}", folder / f"planned_{number}", folder / "day"
     if not planned.exists():
         context.plan(auto_apply=True, no_prompts=True, select_models=[model])
@@ -38,7 +39,7 @@ def load(number: int) -> None:
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
     when = noon + timedelta(days=later)
     status = context.run(execution_time=when, end=when, ignore_cron=True, select_models=[model])
-    if not status.is_success:  # nothing to do is no success either
+    if not status.is_success:  # a run with nothing to do is not a success either
         raise RuntimeError(status)
 
 

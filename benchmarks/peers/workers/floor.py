@@ -1,6 +1,6 @@
-"""The floor: one full outer join of the copy and what stands, and one append of what differs; nothing is closed.
+"""The floor: one full outer join of the copy and the stored rows, and one append of the differences.
 
-No tool can do with less and still read both sides. It keeps no history.
+It closes nothing and keeps no history. No tool that reads both sides can do less.
 """
 
 from line import run
@@ -11,7 +11,7 @@ COLUMNS = ("name", "email", "city", "credit", "since", "seen", "note")
 
 
 def load(number: int) -> None:
-    """The table as a select the first time, from then on a join and an append of what it finds."""
+    """Create the table by a select the first time; afterwards join, and append the differences."""
     table = f"backstory.floor.customer_{number}"
     if not spark.catalog.tableExists(table):
         spark.sql(f"CREATE TABLE {table} USING iceberg AS SELECT * FROM backstory.src.current")
@@ -26,7 +26,7 @@ def load(number: int) -> None:
 
 
 def stand(number: int) -> None:
-    """Bring the table to what a history's open versions would be, for the next join."""
+    """Replace the table by the rows that a history's open versions would have, for the next join."""
     spark.sql(f"INSERT OVERWRITE backstory.floor.customer_{number} SELECT * FROM backstory.src.current")
 
 

@@ -1,6 +1,6 @@
-"""A contestant as a program: with a number it loads that table once, else it loads each that is asked for.
+"""A contestant as a program: it loads the table of its argument once, or each table named on standard input.
 
-Answers are lines that begin with `@@`, for tools print what they like.
+Answers are lines that begin with `@@`, because tools print other lines.
 """
 
 import json
@@ -14,7 +14,7 @@ FOLDER = Path(os.environ["BENCH_FOLDER"])
 
 
 def run(act: Callable[[int], object], after: Callable[[int], object] = int) -> None:
-    """Do what the command line or the standard input asks for; `after` is not timed."""
+    """Load the table of the command line, or the tables of standard input; `after` is not timed."""
     if len(sys.argv) > 1:
         act(int(sys.argv[1]))
         return
@@ -25,6 +25,6 @@ def run(act: Callable[[int], object], after: Callable[[int], object] = int) -> N
             act(int(line))
             told = {"seconds": time.perf_counter() - began}
             after(int(line))
-        except Exception as stop:  # noqa: BLE001 - whatever a tool raises is its result
+        except Exception as stop:  # noqa: BLE001 - any error of a tool is its result
             told = {"error": f"{type(stop).__name__}: {stop}"[:500]}
         print(f"@@{json.dumps(told)}", flush=True)

@@ -8,7 +8,7 @@ warehouse = backstory.open(FOLDER / "warehouse", config=FOLDER / "backstory.toml
 
 
 def load(number: int) -> None:
-    """One load; a refusal is an error here."""
+    """Run one load; a refusal is an error here."""
     for receipt in warehouse.historize(FOLDER / f"model_{number}.yaml"):
         assert receipt.error is None, receipt.error
 

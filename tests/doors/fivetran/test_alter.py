@@ -108,7 +108,7 @@ def test_other_types_rewrite_the_table_at_once(sender, store, schema, columns, o
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_many_columns_get_other_types_in_one_commit(sender, store, schema):
-    """31: Each value is cast as if its column were changed alone."""
+    """31: Each value is cast as if only its column were changed."""
     cases = {f"c{place}": case for place, case in enumerate(RETYPED)}
     old, new = (" ".join(f"{name}:{case[side]}" for name, case in cases.items()) for side in (0, 1))
     before, after = ({name: case[side] for name, case in cases.items()} for side in (2, 3))
@@ -258,8 +258,7 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_columns_go_only_when_asked(place):
-    """35: Only `drop_columns` drops columns: exactly those missing from the request. A column that returns is
-    a new one."""
+    """35: Only `drop_columns` drops the columns that a request lacks. A column that returns is new."""
     place.alter("id:LONG* synced")
     assert gives(STORED) == place.rows()
     kept = place.alter(f"{LIVE} more*").alter("id:LONG* n:LONG synced", drop_columns=True)

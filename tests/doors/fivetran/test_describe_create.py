@@ -179,7 +179,7 @@ def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_eight_tables_at_once_in_a_schema_that_is_not_there(sender, store, schema):
-    """15, 26: Parallel creates make the schema once. Of two tables with one name, one fails."""
+    """15, 26: Parallel creates make the schema once. If two tables have one name, one fails."""
     places = [Place(sender, store, schema, definition(f"t{i}", LIVE)) for i in range(8)]
     with ThreadPoolExecutor(10) as pool:
         twins = [replace(places[0]), *places, replace(places[1])]

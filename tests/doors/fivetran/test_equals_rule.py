@@ -61,7 +61,7 @@ def test_histories_of_any_batch(table, history):
 @given(live_batches())
 @pytest.mark.tables_on("iceberg")
 def test_live_rows_planned_where_spark_runs(spread_table, history):
-    """64 to 78: The same, as if the batches were too large for the driver."""
+    """64 to 78: The result is the same if the batches count as too large for the driver."""
     check(spread_table(LIVE, history.stored), history)
 
 
@@ -69,7 +69,7 @@ def test_live_rows_planned_where_spark_runs(spread_table, history):
 @given(wild_batches())
 @pytest.mark.tables_on("iceberg")
 def test_histories_planned_where_spark_runs(spread_table, history):
-    """81 to 91: The same, as if the batches were too large for the driver."""
+    """81 to 91: The result is the same if the batches count as too large for the driver."""
     check(spread_table(HISTORY, history.stored), history)
 
 

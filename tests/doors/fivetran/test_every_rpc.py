@@ -104,7 +104,7 @@ def test_a_catalog_that_fails_is_a_fault_and_the_server_goes_on(spark, schema, s
         failed = set()
         for rpc, request in requests(schema, "t", configuration=BROKEN).items():
             if kind == "database" and rpc in PATIENT:
-                continue  # these may try again for seconds; test_errors.py has their faults
+                continue  # these may retry for seconds; test_errors.py covers their faults
             error = status(getattr(sender.stub, rpc), request)
             if error is not None:
                 assert error.code() in FAULTS

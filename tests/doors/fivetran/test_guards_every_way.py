@@ -19,7 +19,7 @@ from backstory.testing.sender import Sender
 
 SPOILT, LACKING = "holds versions of a record that overlap", "lacks the column"
 OPEN_TWICE = "id v n start end active synced \n 3 e 3 T4 TMAX true T4"
-# Of each guard: files of a batch beside those that are right.
+# For each guard: the files of a batch in addition to the valid ones.
 GUARDS = {
     LACKING: {"replace": "id v n synced start active \n 9 x 1 T9 T9 true"},
     "the key is marked unmodified": {"update": "id v start end \n . x T9 TMAX"},
@@ -30,7 +30,7 @@ GUARDS = {
     SPOILT: {"update": "id v start end \n 3 x T9 TMAX"},
 }
 RIGHT = "id v n synced start end active \n 8 x 1 T9 T9 TMAX true"
-# The driver reads a table in Iceberg as it reads one in memory (tests/contracts).
+# The driver reads tables in Iceberg and tables in memory alike (tests/contracts).
 WAYS = ["memory", "tasks", "driver"][: deep(3, 2)]
 
 
@@ -41,7 +41,7 @@ def test_every_guard_of_a_batch_has_a_row_here():
     whys = [node.value.elts[-1] for node in nodes if isinstance(node, ast.Yield)]
     raised = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "Refused"]
     assert {eval(ast.unparse(why), vars(batches)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
-    assert len(raised) == 2  # a column that is missing, and all others
+    assert len(raised) == 2  # a missing column, and all other guards
 
 
 @pytest.fixture

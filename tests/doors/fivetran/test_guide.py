@@ -110,7 +110,7 @@ SUBSETS = [kinds for size in (1, 3) for kinds in combinations(PARTS, size)]
 
 
 def test_any_of_the_four_lists_may_be_empty(sender, store, schema):
-    """89: Each list alone, and the others without it, have the rule's result."""
+    """89: Each list by itself, and the others without it, have the rule's result."""
     numbers = range(3 * len(SUBSETS))
     text = "\n".join(f"{number} old {number} T1 T1 TMAX true" for number in numbers)
     place = Place.made(sender, store, schema, HISTORY, f"id v n synced start end active \n {text}")

@@ -60,7 +60,7 @@ def test_the_text_null_is_null_for_every_type(live, type_):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_defaults_and_nulls_of_every_type_in_one_table(live):
-    """93, 101: Each column has the same result as if it were migrated alone."""
+    """93, 101: Each column has the same result as if only this column were migrated."""
     for place, (type_, text, _) in enumerate(TYPES):
         asked = {"column": f"w{place}", "column_type": type_, "default_value": text}
         done(live.migrate("add_column_with_default_value", **asked))

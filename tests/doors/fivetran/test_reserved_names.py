@@ -24,7 +24,7 @@ LIVE = "_file:STRING* _pos:LONG* _file_ v synced"
 HISTORY = "_file:STRING* _pos:LONG* _file_ v synced start* end active"
 PARQUET = Encoding(Format.PARQUET, Compression.OFF, False, "null-marker", "unmodified-marker")
 SMALL, SPREAD = Memory(1 << 28), Memory(0)
-# The other tests send CSV, which the driver plans; before a release each format is planned by tasks, too.
+# The other tests send CSV, which the driver plans. Before a release, each format is planned in tasks too.
 WAYS = [(PARQUET, SMALL)]
 if DEPTH == "laws":
     WAYS += [(PLAIN, SMALL), (PLAIN, SPREAD), (PARQUET, SPREAD)]
@@ -109,7 +109,7 @@ def test_alter_brings_retypes_and_drops_them(place):
     place = place.alter(f"{LIVE} _row_id:INT _spec_id_ _spec_id")
     assert names(place)[0][-3:] == ["_row_id_", "_spec_id_", "_spec_id__"]
     place.write(update="_file _pos _row_id _spec_id _spec_id_ \n a.csv 1 7 s s_")
-    # The source's `_row_id_` is another column than its `_row_id`, which took that name.
+    # The source's `_row_id_` is not its `_row_id`, which is stored under that name.
     place = place.alter(f"{LIVE} _row_id:STRING _row_id_ _spec_id_ _spec_id")
     assert names(place)[0][-4:] == ["_row_id_", "_spec_id_", "_spec_id__", "_row_id__"]
     place.write(update="_file _pos _row_id_ \n a.csv 1 8")
@@ -124,7 +124,7 @@ def test_alter_brings_retypes_and_drops_them(place):
         None,
     ]
     assert "_row_id" not in place.described()
-    # Dropped and added in one request: nothing of the old column is in the new one.
+    # The column is dropped and added in one request, so it has none of the old values.
     place = place.alter(f"{LIVE} _row_id _spec_id", drop_columns=True)
     assert current(place)[0]["_row_id"] is None
 

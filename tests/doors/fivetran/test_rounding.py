@@ -17,7 +17,7 @@ from backstory.testing.sender import Sender
 COLUMNS = "id:LONG* n:DECIMAL(38,10) m:DECIMAL(5,2) b:BINARY"
 ENCODINGS = [PLAIN, Encoding(Format.PARQUET, Compression.OFF, False, "null-marker", "unmodified-marker")]
 SMALL, SPREAD = Memory(1 << 28), Memory(0)
-# Both formats, on the driver and in tasks; before a release each with each.
+# Both formats, one on the driver and one in tasks; before a release, each format in both ways.
 WAYS = list(zip(ENCODINGS, (SMALL, SPREAD), strict=True))
 if DEPTH == "laws":
     WAYS += zip(ENCODINGS, (SPREAD, SMALL), strict=True)

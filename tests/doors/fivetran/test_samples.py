@@ -33,7 +33,7 @@ SIX_ROWS = """
     20  50.0    money  T1
 """
 
-# Every file in both orders, encrypted and plain, sent once and twice; over four files, each pair of these.
+# Every file in both orders, encrypted and plain, sent once and twice. Four files cover each pair of these.
 _hows = cycle(
     [
         (("tester", "encrypted", 1), ("strict", "plain", 2)),
@@ -227,7 +227,7 @@ def test_columns_and_tables_are_copied_renamed_filled_and_dropped(target):
     assert gives([row | {"amount": 202.57} for row in filled]) == target.rows("transaction_renamed")
 
 
-# Its definitions come from DescribeTable alone.
+# Only DescribeTable provides its definitions.
 NEXT_FILE = {
     "describe_table": ["transaction", "new_transaction_history"],
     "ops": [

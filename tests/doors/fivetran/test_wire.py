@@ -305,7 +305,7 @@ def serving(servicer) -> Iterator[grpc.Channel]:
         server.stop(grace=None).wait()
 
 
-# Beside other stubs -------------------------------------------------------------------------
+# Next to other stubs ------------------------------------------------------------------------
 
 OURS = "from backstory.doors.fivetran.wire import destination_sdk_pb2 as our"
 THEIRS = "import destination_sdk_pb2 as their, destination_sdk_pb2_grpc"
@@ -371,7 +371,7 @@ def test_stubs_are_what_the_generator_writes(tmp_path):
     assert set(fresh) == set(kept)
     for name in ("common_pb2.py", "destination_sdk_pb2.py"):
         assert described(fresh[name]) == described(kept[name])
-    if recorded(kept) == {version("grpcio-tools")}:  # other versions may word the rest otherwise
+    if recorded(kept) == {version("grpcio-tools")}:  # other versions may phrase the rest differently
         assert fresh == kept
 
 

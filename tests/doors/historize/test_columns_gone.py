@@ -8,7 +8,7 @@ from historizing_on_spark import SparkPlace
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing_as_is
 
-# Without these nothing can be loaded; a load writes the others of a base again.
+# A load needs these columns. It writes the base's other own columns again.
 OWN = [
     *(
         ("rc_c_hist", name)

@@ -1,9 +1,9 @@
-"""R29, R47: random loads, by the four steps and by the single MERGE, against the rule in plain Python.
+"""R29, R47: Random loads, by the four steps and by the single MERGE, against the rule in plain Python.
 
-A life is a history of any shape, and loads of it one after the other: later and earlier instants, reruns,
-crashes behind any of the four steps, duplicates, rows without key or hash, empty bases, partial snapshots.
-Every load goes through both engines, each on tables of its own, and through the rule; after each the three
-histories, the counts and the codes of refusals are the same, and the laws hold.
+A life is a history of any shape, and the loads that follow it. Their instants are later or earlier. There are
+reruns, crashes after any of the four steps, duplicates, rows without key or hash, empty bases, and partial
+snapshots. Every load runs through both engines, each with its own tables, and through the rule. After each
+load the three histories, the counts and the codes of refusals are the same, and the laws hold.
 """
 
 import random
@@ -150,7 +150,7 @@ class Life:
         for number in range(1, loads + 1):
             kind = self.chance.choices(["next", "again", "same T", "crash", "early"], [10, 3, 2, 5, 2])[0]
             if self.rules.max_delete_ratio is not None and kind == "crash":
-                kind = "next"  # the ratio is one of what is open still
+                kind = "next"  # the ratio refers to the versions that are still open
             if kind in {"next", "crash"}:
                 self.now += self.chance.choice([1, 2])
                 words, run, at = self.snapshot(), f"r{number}", self.now
@@ -256,7 +256,7 @@ def test_random_loads(place, part):
     """R29: Random loads, in parts; 1,000 on each database before a release."""
     loads = Counter()
     if place.name == "duckdb" and part > 1:
-        place.sql("SET threads = 1")  # small tables are loaded faster so; two parts have every thread
+        place.sql("SET threads = 1")  # small tables load faster this way; two parts use every thread
     place.target._ensure("hist_run")
     place.sql(place.dialect.render_create_schema_if_not_exists("rawcore"))
     seed = part * 1000

@@ -81,7 +81,7 @@ CSV = "k,a,b;1,x,10;2,y,20"
 
 
 def test_r34_a_renamed_column(owner):
-    """R34: one RENAME COLUMN in the base, one in the history, and no new versions."""
+    """R34: There is one RENAME COLUMN in the base and one in the history, and no new version."""
     owner.loaded("k* a b:BIGINT", CSV)
     changes, counts = owner.loaded("k* c<a b:BIGINT", "k,c,b;1,x,10;2,y,20")
     assert changes == ["RENAME_COLUMN a to c (rc_c)", "RENAME_COLUMN a to c (rc_c_hist)"]
@@ -133,7 +133,7 @@ def test_a_number_that_its_hash_cannot_hold_is_refused(owner):
 
 
 def test_r35_a_renamed_dataset(owner):
-    """R35, A9: RENAME TABLE for base and history, key columns included, and no new versions."""
+    """R35, A9: RENAME TABLE applies to base and history, including key columns, and makes no new version."""
     owner.loaded("k* a b", CSV)
     keys = owner.rows("rc_c_key, rc_c_hist_key")
     changes, counts = owner.loaded("k* a b", CSV, name="rc_d", former_names=["rc_c"])
@@ -198,14 +198,14 @@ def test_r39_a_column_that_returns(owner):
     assert owner.rows("k, b", OPEN) == [("1", 10), ("2", 20)]
 
 
-# Of each column: its type, a wider one, and a value of that.
+# For each column: its type, a wider type, and a value of the wider type.
 WIDER = {
     "b": (":INTEGER", ":BIGINT", "5000000000"),
     "c": (":DECIMAL(4,1)", ":DECIMAL(12,3)", "123456789.125"),
     "d": (":STRING(2)", ":STRING(40)", "a-long-text"),
     "e": (":STRING(2)", "", "a-long-text"),
 }
-# Of each column: its type, and one that is not wider.
+# For each column: its type, and a type that is not wider.
 NARROWER = {
     "b": (":BIGINT", ":INTEGER"),
     "c": (":DECIMAL(10,2)", ":DECIMAL(10,3)"),
@@ -216,7 +216,7 @@ NARROWER = {
 
 
 def columns_of(types):
-    """The columns of a model: a key, another one, and those with these types."""
+    """The columns of a model: a key, another column, and columns with these types."""
     return "k* a" + "".join(f" {name}{type_}" for name, type_ in types.items())
 
 
@@ -268,7 +268,7 @@ def test_fork_keeps_both_columns(owner):
     """R39, 4.4: The old column keeps its values under another name, and the new one has the new type."""
     fork = {"historization": {"on_incompatible_type": "fork"}}
     owner.loaded("k* a b:BIGINT", CSV, **fork)
-    owner.place.sql(f"DROP TABLE {BASE}")  # a base of another type is rebuilt by its owner
+    owner.place.sql(f"DROP TABLE {BASE}")  # the owner must rebuild a base of another type
     changes, counts = owner.loaded("k* a b:DATE", "k,a,b;1,x,2025-01-01;2,y,2025-01-02", **fork)
     assert changes == [
         "CREATE_TABLE rc_c",

@@ -16,14 +16,14 @@ from backstory.stores.iceberg.store import existing
 from backstory.stores.sql.columns import Datatype
 from backstory.strategies.scd2 import plan
 
-# Keys are long, so that few rows are more than a step.
+# Keys are long, so that a few rows exceed a step.
 ROWS = [f"f{number:0400}" for number in range(100)]
 BESIDE = " ".join(f"{key}:1" for key in ROWS)
 OPEN = "".join(f"{key} 1 [1,-) new r0\n" for key in ROWS)
 STAGE = "".join(f"{key},1\n" for key in ROWS)
 
-# Of each guard, and its code: what the base, the history and the stage have beside ROWS, or in place of all ("only").
-# A load that has no stage takes the base as it stands.
+# For each guard and code: the rows of base, history and stage in addition to ROWS, or instead of all
+# ("only"). A load without a stage uses the base as it is.
 GUARDS = {
     ("NULL", "NULL_KEY"): {"stage": ",1\n"},
     ("NULL", "NULL_VALUE"): {"stage": "x,\n"},
@@ -48,13 +48,13 @@ GUARDS = {
         "rules": {"effective_dating": {"column": "a", "late_policy": "reject"}},
     },
 }
-# What is raised of the schema, before a way is chosen.
+# Codes about the schema, which are raised before a way is chosen.
 BEFOREHAND = {"HIST_COLUMNS"}
-# The names of the guards' module that name no fault.
+# Names in the guards' module that are not faults.
 RELATIONS = {"BASE", "OPEN"}
 
 AS_THEY_COME = "more rows than a step: planned in their order"
-# The bytes that the driver may hold, and what is logged.
+# The bytes that the driver may hold, and the log line.
 WAYS = {
     "whole": (None, None),
     "sifted": (240_000, "more rows than a step: planned where fingerprints differ"),
@@ -118,7 +118,7 @@ def test_a_load_is_refused_alike_in_every_way(place, store, guard):
         events = {each["event"] for each in logs if "planned" in each["event"]}
         if way in {"whole", "tasks"}:
             assert events == {logged} - {None}
-        else:  # there is nothing to sift a first load by; what a sift leaves may be planned in parts
+        else:  # a first load has nothing to sift; the rows that a sift leaves may be planned in parts
             assert events or (way == "sifted" and stage in {None, "only"})
             assert events <= {AS_THEY_COME, WAYS["sifted"][1], WAYS["parts"][1]}
         errors.append(error.to_dict())

@@ -90,7 +90,7 @@ def test_a_rerun_of_what_is_gone_loads_it(place):
 
 
 def test_a_renamed_dataset_takes_its_latest_tables(place):
-    """R35: Of several tables with former names of a dataset, the table with the latest name is renamed."""
+    """R35: If several tables have former names of a dataset, the table with the latest name is renamed."""
     for name in ("rc_a", "rc_b"):
         place.use(document(dataset(name=name)))
         place.base("x:1").put("x 1 [1,-) new r1")

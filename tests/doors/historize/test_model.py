@@ -64,7 +64,7 @@ target_datasets:
       reappear_state: new
       on_incompatible_type: block  # block | fork (4.4)
 """
-# What the printed model leaves to other files: the column that the reference is made of, and the parent.
+# The parts that the printed model leaves to other files: the column of the reference, and the parent.
 COLUMN = """\
       - {target_column_name: region_code, datatype: STRING, input: stage.stg_crm_customer.region_code}
     references:
@@ -496,7 +496,7 @@ def plain(text):
 
 
 SCHEMA = Model.model_json_schema()
-# What a schema cannot tell: how parts of the document go together.
+# Errors that a schema cannot express, because they concern relations between parts of the document.
 BETWEEN = ("longer than", "must not end in", "no layer", "reserved name", "twice", "larger than the", "no length",
            "neither precision", "cannot be hashed", "only for a FLOAT", "are read from", "names no", "no source",
            "a merge needs", "not supported", "no active", "no column", "must be mapped", "is a BIGINT", "no dataset",

@@ -27,12 +27,12 @@ from backstory.stores.sql.engine import PEPPER, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
-# Many lives in each load: it is a load that takes long, not its rows.
+# Each load has many lives, because a load takes long, not its rows.
 KEYS, VALUES = ascii_letters[:36], ["1", "2", "-"]
 LOADS = deep(50, 3)
-# From this load on written SQL makes them too: each statement of it is a commit.
+# From this load on, printed SQL makes the loads too. Each of its statements is a commit.
 WRITTEN = deep(25, 2)
-# The first loads are of these kinds; what comes after them is left to chance.
+# The kinds of the first loads. Later kinds are random.
 KINDS = ("next", "early", "next")
 
 
@@ -203,7 +203,7 @@ def test_what_would_not_be_right_is_refused(place):
         receipt = place.mode("auto", **options).base(base).load(f"r {code}", when.get("at", 2))
         assert (receipt.status, receipt.error["code"]) == ("rejected", code)
         assert receipt.error["keys"] == keys.get(code, ["a"] if code.startswith("NON") else [])
-    # Four commits would show states between.
+    # Four commits would make intermediate states visible.
     assert place.mode("four_step").load("r2", 2).error["code"] == "wrong-engine"
     assert place.dump("rawcore.rc_c_hist") == before
     place.mode("auto").put("a 2 [2,-) new r0").base("a:2 b:1")
@@ -235,7 +235,7 @@ def test_what_another_program_wrote_to_the_history_is_said_once(place, statement
     assert list(place.base("a:3 b:1").load("r3", 3).warnings) == []
 
 
-# `test_guards_every_way` has a record that is delivered.
+# `test_guards_every_way` covers a delivered record.
 @pytest.mark.parametrize("key", ["z", "a"][: deep(2, 1)])
 def test_a_version_that_never_began_is_refused(place, key):
     """SQL inserts the row without a start. Its record may be delivered or not."""

@@ -149,7 +149,7 @@ def test_a_full_load_mirrors_its_stage(place, store):
 
     before = jobs()
     store.spark.range(1).count()
-    assert jobs() > before  # they are counted
+    assert jobs() > before  # jobs are counted
     loaded(1, "a:1 b:1 c:1")
     receipt = loaded(2, "a:2 c:1 d:1")
     assert base_rows(place, "k", "a", "load_run_id") == [("a", "2", "r2"), ("c", "1", "r1"), ("d", "1", "r2")]
@@ -266,7 +266,7 @@ def test_a_base_can_flag_what_is_gone(place, always):
     assert place.history() == versions("x 1 [1,2) deleted r2\nx 1 [4,-) new r4\ny 1 [1,-) new r1")
 
 
-# `test_guards_every_way` has this guard, and those of keys below, in every way.
+# `test_guards_every_way` covers this guard, and the guards of keys below, in every way.
 @pytest.mark.parametrize("always", [False, True][: deep(2, 1)])
 def test_keys_that_are_made_in_another_way_are_refused(place, always):
     """KEYS_CHANGED: Records would end and begin again. A new base, and a delta of other records, are
@@ -335,11 +335,14 @@ def evolved(place, columns, text, run, at, former=None, **more):
 
 
 def test_a_history_goes_on_through_changes_of_its_schema(place, store):
-    """R34, R35: a column, then the dataset with its keys, are renamed in both tables; no new versions. R40: types
-    widen in place; narrower ones are refused, nothing written. R37, R39, R42: a dropped column stays, NULL in new
-    versions; added again it goes on. Without its lock file the history keeps the columns that only it knows.
+    """R34, R35: A column, and then the dataset and its keys, are renamed in both tables. No version is new.
 
-    Interface 1: a history says its layout, key and layout version; open versions lie apart from closed ones.
+    R40: Types are widened in place. Narrower types are refused, and nothing is written. R37, R39, R42: A
+    dropped column stays, and is NULL in new versions. If it is added again, it is active again. Without its
+    lock file, the history keeps the columns that only the table records.
+
+    Interface 1: A history records its layout, key and layout version. Open versions are stored apart from
+    closed ones.
     """
     first, wider = "n:INTEGER d:DECIMAL(5,2)", "n:BIGINT d:DECIMAL(9,2)"
     evolved(place, f"k* a b {first}", "k,a,b,n,d\n1,x,y,7,1.25\n", "r1", 1)
@@ -406,7 +409,8 @@ def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
     assert row == ("skipped", "rawcore.rc_a")
 
 
-# With so many bytes the driver plans a load in parts, at once, or leaves it to Spark's tasks; and what it tells.
+# With these bytes, the driver plans a load in parts, at once, or leaves it to Spark's tasks. TOLD has the log
+# lines.
 WAYS = (6_000, None, 0)
 TOLD = (["more rows than driver-memory holds: planned in parts"], [], ["planned in Spark's tasks"])
 VERSION = "concat(k, ' ', cast(version_started_at AS STRING))"
@@ -516,7 +520,7 @@ def strange(store):
     found = {name: store.spark.conf.get(name) for name in strange}
     for name, value in before.items():
         store.spark.conf.set(name, value)
-    assert found == strange  # as its owner set it
+    assert found == strange  # the owner's settings are unchanged
 
 
 def test_summer_time_changes_nothing(place, strange):
@@ -616,7 +620,7 @@ COLLIDING = ["k,a,b,c", "1,x|y,z,s", "2,,z,s", "3,p,q,s"]
 COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 
 
-# The other profile is tried on databases, and here before a release.
+# The other profile is tested on databases, and here only before a release.
 @pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)][: deep(2, 1)])
 def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
     """Section 2.4: If changed columns may collide under the default profile, the load names them."""

@@ -78,7 +78,7 @@ def interrupted(place, run, rows, at, until):
     with pytest.raises(KeyboardInterrupt):
         load(place, run, rows, at)
     del place.target.load
-    assert LEASE not in properties(place)  # one that is only stopped leaves nothing
+    assert LEASE not in properties(place)  # a run that is only stopped leaves no lease
     stored(place, "rc_c").manageSnapshots().setCurrentSnapshot(found["base"]).commit()
     lease = json.dumps(found["lease"] | {"until": until})
     stored(place).updateProperties().set(LEASE, lease).commit()

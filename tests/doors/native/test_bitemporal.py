@@ -21,8 +21,8 @@ from backstory.warehouse import Warehouse
 
 TIMES = ("__START_AT", "__END_AT", "__SYSTEM_START_AT", "__SYSTEM_END_AT")
 LAYOUT = "autocdc-bitemporal"
-# A run of Databricks that its author published (github.com/ivanvyd/lakeflow-auto-cdc-torture-test, scenario 9
-# in results/raw/target_state.json, 2026-08-30); a second here is a minute there.
+# A published run of Databricks (github.com/ivanvyd/lakeflow-auto-cdc-torture-test, scenario 9 in
+# results/raw/target_state.json, 2026-08-30). A second here is a minute there.
 PUBLISHED = """
 id  status     from  to   since  until
 42  PENDING    T0    -    T1     T3
@@ -120,7 +120,7 @@ def test_the_published_example_is_three_rows(house, store):
 
 @pytest.mark.parametrize("seed", range(deep(laws=12, gate=1)))
 def test_each_answer_is_the_source_s(house, store, seed):
-    """Results are equal for any instant and known time. The rows equal those of our own writer."""
+    """Results are equal for any instant and known time. The rows equal our own writer's rows."""
     chance = random.Random(seed)
     lives = {key: random_life(chance) for key in range(150)}
     rows = {key: rule.statements(events) for key, events in lives.items()}
@@ -159,9 +159,9 @@ def _as_written(key, events):
 
 
 FAULTS = {
-    # Two rows of a record are true of T3, and both are known at T6.
+    # Two rows of a record are true at T3 and known at T6.
     "overlapping-rows": "7 a T0 T5 T1 -\n7 b T2 - T6 -\n8 a T0 - T1 -",
-    # Both are past, and both were known at T2.
+    # Both rows are past, and both were known at T2.
     "overlapping-rows, past": "7 a T0 - T1 T3\n7 a T0 T9 T2 T4\n8 a T0 - T1 -",
     "null-key": "- a T0 - T1 -\n8 a T0 - T1 -",
     "empty-span": "7 a T5 T5 T1 -\n8 a T0 - T1 -",

@@ -15,11 +15,11 @@ from backstory.formats.envelopes.messages import debezium_messages
 from backstory.formats.memory import Memory
 from backstory.warehouse import Warehouse
 
-# Tests that name their way by a parameter ask for the session only once they run.
+# Tests whose way is a parameter request the session only when they run, so all tests are marked.
 pytestmark = pytest.mark.spark
 
 NUMBERS = iter(range(1000))
-# Positions and orders are decided before a way of planning is chosen: before a release both ways try them.
+# Positions and orders are decided before a way of planning is chosen. Before a release, both ways test them.
 WAYS_AT_THE_GATE = ["lake", "in_tasks"] if DEPTH == "laws" else ["lake"]
 
 
@@ -225,7 +225,8 @@ LATE_READS = {
 }
 
 
-# A connector has its own positions, of which a way of planning knows nothing: before a release all of both.
+# Each connector has its own positions, which do not depend on the way of planning. Before a release, all
+# connectors run in both ways.
 CONNECTORS = {
     ("postgresql", "lake"): ["a change", "a truncate"],
     ("mysql", "lake"): ["a delete"],
@@ -259,7 +260,7 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp_path, request):
-    """Its `lsn` is lower than the others', and than a read's, but this is no restart of the log."""
+    """Its `lsn` is lower than the others' and a read's, but the log has not restarted."""
     lake = request.getfixturevalue(way)
     told = [
         ("r", 40, 500, "old", [None, "500"]),
@@ -349,7 +350,7 @@ def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, na
     lake.apply(str(tmp_path / "p.jsonl"), into=f"{name}p", key="id", **options)
     (tmp_path / "p.jsonl").write_text('{"op": "T", "at": "2026-01-02T00:00:00Z"}\n')
     receipt = lake.apply(str(tmp_path / "p.jsonl"), into=f"{name}p")
-    assert (receipt.counts["ended"], receipt.schema_changes) == (1, [])  # no column is missing from them
+    assert (receipt.counts["ended"], receipt.schema_changes) == (1, [])  # truncates lack no column
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)

@@ -132,7 +132,7 @@ def test_a_column_may_come_or_widen_and_no_other_change(fed):
     refusal = fed.refused("k x 30 U")
     assert refusal.code == "type-changed"
     assert "STRING" in str(refusal)
-    assert "retype" not in str(refusal)  # which `apply` does not have
+    assert "retype" not in str(refusal)  # `apply` has no such option
 
 
 EXPRESSIONS = (

@@ -162,7 +162,7 @@ def test_a_rename_follows_a_rewind_of_a_feed_too(store, memory):
 
 
 def test_E1_E2_E3_E4_facts_of_one_record_in_any_order(fed):
-    """Deletes, late facts and facts that say nothing new have the results of the examples, in one table."""
+    """Deletes, late facts and facts without news have the results of the examples, in one table."""
     for text in (
         "k: a@10 m: c@40 n: a@10 p: A@5",
         "k: b@20 m: a@10 n: -@30 o: -@20 p: A@10",
@@ -374,7 +374,7 @@ LINES = (
 
 
 def test_json_without_keys_or_lines_is_the_same_in_any_split(fed, tmp_path):
-    """L2: objects without keys have the type of the table's column; a file without a line is no change (V59)."""
+    """L2: Objects without keys have the table's type. A file without a line is no change (V59)."""
     (tmp_path / "none.jsonl").touch()
     whole, order = f"{fed.name}w", {"key": "k", "sequence_by": "at"}
     assert not any(fed.warehouse.apply(tmp_path / "none.jsonl", into=whole, **order).counts.values())
@@ -392,7 +392,7 @@ def test_json_without_keys_or_lines_is_the_same_in_any_split(fed, tmp_path):
 
 @pytest.mark.parametrize("words", [{"sequence_by": ["at", "seq desc"]}, {"apply_as_deletes": "v = 'a' and"}])
 def test_a_word_after_an_expression_is_not_its_name(store, words):
-    """Spark would read it as one, and the order or the condition would not be the intended one."""
+    """Spark would read the word as a name, so the order or the condition would not be the intended one."""
     fed = Fed(Warehouse(store, embedded=False))
     with pytest.raises(BackstoryError, match="Spark cannot compute") as stop:
         fed.warehouse.apply(events("k: a@10"), into=fed.name, **FEED | words)
@@ -489,7 +489,7 @@ def test_stored_options_do_not_lapse_by_the_case_of_a_column(fed, options, named
 
 
 def test_a_literal_is_a_condition(fed):
-    """`false` is no name of a column, although it has the form of one."""
+    """`false` is not the name of a column, although it has the form of one."""
     fed.warehouse.apply(events("k: a@10"), into=fed.name, **{**FEED, "apply_as_deletes": "false"})
     assert fed.lives == ["k: a[10,)"]
     fed.warehouse.apply(events("k: b@20"), into=fed.name, apply_as_deletes="TRUE")

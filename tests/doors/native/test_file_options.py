@@ -13,7 +13,7 @@ from backstory.errors import BackstoryError
 from backstory.formats.reading import as_files_of_a_user, open_files
 from backstory.warehouse import Warehouse
 
-# What a spreadsheet in Germany exports.
+# A spreadsheet's export in Germany.
 GERMAN = 'kunde;name;plz;umsatz\r\n1;"Müller; GmbH";01067;1234,50\r\n2;Größe;50667;0,5\r\n'
 ROWS = [(1, "Müller; GmbH", "01067", 1234.5), (2, "Größe", "50667", 0.5)]
 
@@ -151,7 +151,7 @@ def test_the_remedy_for_another_encoding_is_the_right_one(ahead, text):
 
 @pytest.mark.parametrize("value", ['"x"', "1e400", "18446744073709551616", "{}", f"{'[' * 30}{']' * 30}"])
 def test_the_remedy_for_values_without_a_type_stores_their_text(ahead, tmp_path, value):
-    """Whole numbers beside them stay exact, at any depth. A table's type may hold mixed ones."""
+    """Whole numbers next to such values stay exact, at any depth. A table's type may hold mixed values."""
     text = f'{{"a": 1, "b.c": 9007199254740993}}\n{{"a": 2, "b.c": {value}}}\n'
     early = ahead(text, "a.jsonl", key="a")
     with pytest.raises(BackstoryError) as stop, as_files_of_a_user():
@@ -212,7 +212,7 @@ def test_an_array_is_recognized_in_its_encoding(ahead, tmp_path, codec, indent):
 
 @pytest.mark.parametrize("more", ["", "3,4\n" * (SMALL // 4)], ids=["small", "large"])
 def test_a_rename_is_no_rename_of_the_files_columns(ahead, more):
-    """Whether a file may have the former name depends on the table, which no early check knows."""
+    """Whether a file may have the former name depends on the table, which early checks do not read."""
     renamed = {"key": "k", "rename": {"id": "k"}}
     for names in ("id,k", "id,v"):
         assert ahead(f"{names}\n1,2\n{more}", "a.csv", **renamed) is None

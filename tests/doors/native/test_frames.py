@@ -54,7 +54,7 @@ TEXTS_OF_OTHERS = (
 
 @pytest.mark.parametrize(("values", "text"), TEXTS_OF_OTHERS)
 def test_types_that_databases_have_besides_are_their_text(values, text):
-    """DuckDB and pandas write UUIDs and JSON as types of Arrow, also in lists, structs and maps."""
+    """DuckDB and pandas write UUIDs and JSON as types of Arrow, including in lists, structs and maps."""
     values = values[1:]
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), values)
     keyed = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), values[:1], values[:1])

@@ -23,8 +23,8 @@ COLUMNS = pa.schema({"k": pa.string(), "v": pa.string(), "r": pa.string()})
 IN_E, IN_U = {"scope": {"r": "e"}}, {"scope": {"r": "u"}}
 TWICE = "INSERT INTO {0} SELECT * FROM {0} WHERE k = 'k00007' AND is_current"
 
-# Of each guard of a copy: rows behind those of ROWS, or instead of them, or a column that goes by another name; options;
-# its code; which tables can have it.
+# For each guard of a copy: its rows, its options, its code, and the tables to which it applies. The rows
+# follow ROWS or replace them, or a column has another name.
 FIRST, THERE = "first", "there"
 COPIES = {
     NO_KEY: ([(None, "1", "e")], {}, "null-key", (FIRST, THERE)),
@@ -39,14 +39,14 @@ COPIES = {
     "refuse_mass_delete": ({"v": None, "keep": 5}, {"max_delete_ratio": 0.1}, "mass-delete", (THERE,)),
     "refuse_mass_null": ({"v": None, "keep": 400}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
 }
-# Guards that are judged before a way is chosen, and the one that raises those of FAULTS.
+# Guards that run before a way is chosen, and functions that raise the faults of FAULTS.
 OF_FILES = {"refuse_files", "refuse_names", "refuse_lacking_key", "refuse_whole_headers"}
 BEFOREHAND = {"refuse_copy_faults", "refuse_untyped_key", *OF_FILES}
 OF_FAULTS = {"refuse_null_keys", "refuse_duplicates", "refuse_spoilt"}
 OF_FEEDS = {"refuse_feed_faults", "refuse_empty_restatement"}
 
 AS_THEY_COME = "more rows than a step: planned in their order"
-# The bytes that the driver may hold, whether rows come in another order than the table's, and what is logged.
+# The bytes that the driver may hold, whether rows are in another order than the table's, and the log line.
 WAYS = {
     "whole": (None, False, None),
     "sifted": (30_000, False, "more rows than a step: planned where fingerprints differ"),
@@ -124,7 +124,7 @@ def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
         ways = {each["event"] for each in logs if "planned" in each["event"]}
         if way in {"whole", "tasks"}:
             assert ways == ({logged} - {None})
-        else:  # there is nothing to sift a first copy by; what a sift leaves may be planned in parts
+        else:  # a first copy has nothing to sift; the rows that a sift leaves may be planned in parts
             assert ways <= {AS_THEY_COME, WAYS["sifted"][2], WAYS["parts"][2]}
 
 
@@ -134,7 +134,7 @@ def _snapshot(store, into):
 
 
 EVENTS = pa.schema({"k": pa.string(), "v": pa.string(), "at": pa.timestamp("us", "UTC")})
-# Of each guard of a feed: its events, options, and what it answers; the table has a copy of day 5 or events.
+# For each guard of a feed: its events, its options, and its code. The table has a copy of day 5 or events.
 FEEDS = {
     arrival.NO_KEY: ([(None, "1", 9)], {}, "null-key"),
     arrival.NO_SEQUENCE: ([("a", "1", None)], {}, "null-sequence"),
@@ -183,6 +183,6 @@ def test_a_feed_is_refused_in_every_way(store, settled, guard, way):
     with capture_logs() as logs, pytest.raises(BackstoryError) as refused:
         lake.apply(source, into=into, key="k", sequence_by="at", **options)
     assert (refused.value.code, _snapshot(store, into)) == (code, before)
-    # A window that meets what is settled is refused before a way is chosen.
+    # A window that overlaps a settled interval is refused before a way is chosen.
     chosen = way == "tasks" and guard != arrival.OVERLAP
     assert ("planned in Spark's tasks" in {each["event"] for each in logs}) == chosen

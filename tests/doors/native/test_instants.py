@@ -69,7 +69,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
     assert before < parse_instant(late.told.message.split()[5].rstrip(",")) < datetime.now(UTC)
     current = warehouse.table(name).current().orderBy("k").collect()
     assert [(row.k, row.v) for row in current] == [("k0", "new"), ("k1", "new"), ("k2", "new")]
-    assert warehouse.snapshot(rows("old"), into=name).counts["changed"] == 2  # read anew, it is the newest
+    assert warehouse.snapshot(rows("old"), into=name).counts["changed"] == 2  # sent again, it is the newest
 
 
 @pytest.mark.parametrize("by_frames", [False, True], ids=["driver", "frames"])
@@ -115,8 +115,7 @@ def test_a_table_that_remembers_keeps_the_time_of_a_copy_that_changes_nothing(st
 
 
 def test_the_driver_and_spark_read_the_same_instants(store):
-    """V10, V28, V31: This includes copies with fewer columns, with scopes, behind others, and into an empty
-    table."""
+    """V10, V28, V31: This includes copies with fewer columns, scoped and late copies, and an empty table."""
     warehouse, name = Warehouse(store, embedded=False), "native_instants.read"
     ways = [store, replace(store, memory=Memory(0))]
 

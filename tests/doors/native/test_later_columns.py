@@ -1,4 +1,4 @@
-"""Columns that come after a copy was stored: the copy asserted nothing about them (V22, V138)."""
+"""Columns added after a copy was stored: the copy asserted nothing about them (V22, V138)."""
 
 from dataclasses import replace
 from itertools import count, permutations
@@ -52,7 +52,7 @@ def rows_of(text, names):
 
 @pytest.mark.parametrize(("late", "memory"), [("copy", DRIVER_MEMORY), ("event", 0)])
 def test_the_order_of_arrival_of_columns_decides_nothing(store, late, memory):
-    """L1: The copy of 20 has no w, so it keeps the w of a fact before it, whichever came first."""
+    """L1: The copy of 20 has no w, so it keeps the w of a fact before it, whichever arrived first."""
     deliveries = {
         "first": lambda table: table.event(5, "kz", "kv"),
         "late": lambda table: getattr(table, late)(10, "ka1"),

@@ -77,12 +77,12 @@ def kept(store, request):
 
 
 both_ways = pytest.mark.parametrize("kept", ["driver", "frames"], indirect=True)
-# The guards of a copy are tried in every way by `test_guards_every_way`.
+# `test_guards_every_way` tests the guards of a copy in every way.
 one_way = pytest.mark.parametrize("kept", ["driver", "frames"][: deep(2, 1)], indirect=True)
 every_way = pytest.mark.parametrize("kept", ["driver", "frames", "version 2"][: deep(3, 2)], indirect=True)
 
 
-# Other new types come by frames below: here they do before a release.
+# Tests below use frames with other new types, so frames run here only before a release.
 @pytest.mark.parametrize("kept", ["driver", "frames", "version 2"][: deep(3, 1)], indirect=True)
 def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     """In one commit, old versions, hidden rows, earlier snapshots and known states are kept."""
@@ -115,7 +115,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     known = table.as_of(DAY + timedelta(days=9), known_at=max(row["recorded_at"] for row in before))
     assert sorted((row.k, row.v) for row in known.collect()) == [("a", 1.0), ("b", 5.0), ("d", 4.0)]
     assert kept.sound()
-    # What a nightly command says again has nothing to do, whether its numbers are whole or not.
+    # A repeated nightly command has nothing to do, whether its numbers are whole or not.
     assert kept.copy(4, records(a=1.5, b=5.0, d=4.0), **options).snapshot_id is None
     assert kept.copy(5, records(a=2, b=5, d=4), **options).counts["changed"] == 1
     assert kept.refused(6, [{"k": "a", "v": "x"}], **options).keys == ["v"]
@@ -167,7 +167,7 @@ def test_what_a_table_remembers_stays_true(store, by_frames):
         "column menge: type is now DECIMAL(18,2)",
         "column v renamed to menge",
     ]
-    assert marks().count("kmenge") == 1  # the one that was taken back
+    assert marks().count("kmenge") == 1  # the withdrawn mark
     assert "kmengen" in marks()
     same = [row for row in kept.rows(*facts) if row in before]
     assert len(same) >= len(before) - 3
@@ -353,7 +353,8 @@ def test_two_columns_at_once_and_what_is_asked_of_none(kept):
     assert kept.sound()
 
 
-# What a float may become, a column each: the type that is delivered where no other is named, and those that are.
+# The wider types of a float, one column each. The plain column has the delivered type, and the others have
+# the named types.
 WIDER = {"plain": None, "d": "double", "e": "decimal(18,2)", "t": "string"}
 
 

@@ -21,7 +21,7 @@ from backstory.warehouse import Warehouse
 
 NUMBERS = count()
 REFUSE, ACCEPT = {"on_schema_change": "refuse"}, {"on_schema_change": "accept"}
-# Ten records with a name, of which a copy that renames it keeps all.
+# Ten names. A copy that renames their column keeps all of them.
 NAMES = [f"n{number}" for number in range(10)]
 
 
@@ -69,7 +69,7 @@ def policed(store):
 
 
 def test_a_missing_column_and_a_likely_rename_are_refused_with_what_does_them(policed):
-    """The error names the columns and both options, each of which works for its one delivery."""
+    """The error names the columns and both options, and each option works for its one delivery."""
     gone = policed.refused(policed.copy, 2, named())
     assert (gone.code, gone.exit_code, gone.keys) == ("columns-changed", 3, ["city"])
     assert "Column city is missing from this copy." in gone.message
@@ -96,7 +96,7 @@ def test_what_was_accepted_once_is_known_whatever_comes_between(policed):
     assert policed.copy(5, named(more=NAMES)).schema_changes[0] == "new column more (STRING)"
     feed = pa.table({"k": ["0"], "name": ["x"], "city": ["y"], "more": ["z"], "at": [day(6)]})
     policed.feed(feed, sequence_by="at", drop=[])
-    assert policed.refused(policed.copy, 7, named(more=NAMES)).keys == ["at"]  # a feed's own column
+    assert policed.refused(policed.copy, 7, named(more=NAMES)).keys == ["at"]  # the feed's own column
     policed.copy(7, named(more=NAMES), **ACCEPT)
     policed.warehouse.table(policed.name).forget("3", apply=True)
     policed.copy(8, named(more=NAMES[::-1]))
@@ -155,7 +155,7 @@ FEED = {"sequence_by": "at", "apply_as_deletes": "op = 'D'", "drop": ["op"]}
 
 
 def test_a_feed_is_refused_where_it_lacks_a_column_of_the_feed_before_it(policed, tmp_path):
-    """The columns of a feed are those of all its lines, or of its header."""
+    """A feed has the columns of all its lines, or of its header."""
     file = tmp_path / "feed.jsonl"
 
     def feed(*events, **options):
@@ -272,7 +272,7 @@ def test_there_are_two_policies(policed, word):
     ids=["a new one behind it", "a wider type"],
 )
 def test_a_column_gets_a_name_and_more_in_one_copy(python, copy, types, request):
-    """Iceberg knows the column by its former name until the whole change is committed."""
+    """For Iceberg, the column has its former name until the whole change is committed."""
     into = f"evolving.renamed_{request.node.callspec.id.replace(' ', '_')}"
     python.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")
     retype = {"w": types["w"]} if types["w"] != "BIGINT" else None

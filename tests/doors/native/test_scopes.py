@@ -96,7 +96,7 @@ SCOPES = {
 @pytest.mark.parametrize("size", [None, 0][: deep(2, 1)])
 @pytest.mark.parametrize("kind", [*SCOPES][: deep(len(SCOPES), 3)])
 def test_scopes_of_one_time_may_be_of_any_type(store, kind, size):
-    """V43: The parts of one copy may come one by one, and a record moves between them."""
+    """V43: The parts of one copy may arrive one by one, and a record moves between them."""
     store = store if size is None else replace(store, memory=Memory(size))
     lake, into = Warehouse(store, embedded=False), f"scopes.{kind}{size}"
     one, other, type_ = SCOPES[kind]

@@ -432,8 +432,9 @@ def test_values_compare_as_one_and_keep_their_types(native, nested):
 
 @pytest.mark.parametrize("form", ["jsonl", "tasks", "parquet", "frame"][: deep(4, 2)])
 def test_a_part_of_a_column_without_values_hides_no_value_of_the_others(native, tmp_path, form):
-    """A field without values is text beside other fields. A column of empty lists is left out until a list
-    has an element."""
+    """A field without values is text next to other fields. A column of empty lists is left out until a list
+    has an element.
+    """
     if form == "tasks":
         native.by_frames(always=True)
 
@@ -612,7 +613,7 @@ def test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks(native, monkeyp
     assert [each["reason"] for each in logs if each["event"] == IN_TASKS] == [TOO_LARGE]
 
 
-# Writes of other programs, and what is said of each; moves of rows are no writes.
+# Writes of other programs, and the note about each. A move of rows is not a write.
 WRITES = {
     "DELETE FROM {table} WHERE k = 'a'": "another program wrote to the table",
     "CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'));"
@@ -622,7 +623,8 @@ WRITES = {
 }
 
 
-# Who wrote is asked before a way is chosen, by any door: before a release each statement is tried before all.
+# The writers are determined before a way is chosen, at any door. Before a release, each statement runs before
+# every way.
 @pytest.mark.parametrize("way", ["copy", "feed", "feed by tasks", "copy by tasks"][: deep(4, 2)])
 def test_what_another_program_wrote_is_said_once(native, way):
     """The next receipt, a dry run before it, and `check` report it, whatever was reported before."""

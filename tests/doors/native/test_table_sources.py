@@ -44,7 +44,7 @@ def test_a_history_gives_its_open_versions_without_what_it_remembers(lake):
 
 @pytest.mark.parametrize("way", ["here", "tasks"])
 def test_a_value_of_another_writer_that_no_table_holds_is_refused(lake, way):
-    """As in files and frames: years beyond 9999 and text that is not UTF-8, also within lists."""
+    """As in files and frames, years beyond 9999 and text that is not UTF-8 are refused, even within lists."""
     lake = Warehouse(lake.store if way == "here" else replace(lake.store, memory=Memory(0)), embedded=False)
     lake.store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {lake.store.catalog}.table_sources")
     for value in ("array(DATE'9999-12-31' + 1)", "CAST(X'ff' AS STRING)"):

@@ -153,7 +153,7 @@ def test_a_row_of_any_type_has_one_key_wherever_it_is_computed(store):
 
 SIFTED = "more rows than a step: planned where fingerprints differ"
 IN_PARTS = "more rows than driver-memory holds: planned in parts"
-# The bytes that the driver may hold, and what is logged of some of the copies.
+# The bytes that the driver may hold, and the log lines of some copies.
 WAYS = {"whole": None, "sifted": 30_000, "parts": 10_000, "tasks": 0}
 LOGGED = {"whole": set(), "sifted": {SIFTED}, "parts": {IN_PARTS}, "tasks": {"planned in Spark's tasks"}}
 
@@ -204,8 +204,7 @@ def test_the_table_keeps_its_key_whatever_columns_come(ledger):
 
 
 def test_a_column_named_row_is_the_key(ledger):
-    """Existing projects keep their meaning. For another spelling of the name, the error asks for the right
-    one."""
+    """Existing projects keep their meaning. If the name has another spelling, the right one is required."""
     source = pa.table({"row": [1, 2], "v": ["x", "x"]})
     ledger.copy(1, source)
     assert existing(ledger.store, table_name(ledger.name)).shape.key == ("row",)

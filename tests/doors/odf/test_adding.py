@@ -166,7 +166,7 @@ def test_r7_the_same_manifest_may_be_named_again(tmp_path):
 
 
 def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
-    """In one file, nothing is added. Of several files, only the second fails. Known datasets are updated."""
+    """In one file, nothing is added. In several files, only the second fails. Known datasets are updated."""
     texts = {name: manifest(push()).replace("cities", name) for name in ("lone", "acc/Lone", "towns")}
     add, add_each = partial(add_datasets, store, "odf_names"), partial(adding.add_each, store, "odf_names")
     both = tmp_path / "both.yaml"

@@ -40,7 +40,7 @@ select user, version, "reflect('a')" from input
 select first(v), any_value(v), last(v) ignore nulls, window.start from input group by window(t, '1 hour')
 """
 
-# A query, and what its refusal names.
+# A query, and the name in its refusal.
 FORBIDDEN = r"""
 SELECT TRANSFORM(city) USING 'sh -c id' AS (city STRING) FROM input     | a script transformation
 FROM input MAP a USING 'cat' AS b                                       | a script transformation

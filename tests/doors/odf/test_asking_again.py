@@ -74,7 +74,7 @@ def test_forever_begins_when_all_files_are_here(dataset):  # R75, R79
         assert life.pull().status == "up-to-date"
 
 
-def test_another_place_is_another_source(dataset):  # O22: the source was replaced, what it gave stays
+def test_another_place_is_another_source(dataset):  # O22: the source was replaced, and its events stay
     life = dataset(APPEND, fetch=glob("old/*.csv", ", cache: {kind: forever}"))
     put(life, old__a="A,1", new__a="B,2")
     life.pull()
@@ -254,7 +254,7 @@ def test_a_late_snapshot_is_older_than_the_last_one_whatever_it_changed(dataset)
     life.add()
     error = life.error(life.pull("k,v\n", modified=e(40)), "late-snapshot")
     assert "2024-03-01" in error.message
-    # Rows may carry times ahead of their file's.
+    # Event times of rows may be later than their file's time.
     ahead = dataset(
         "{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", columns="event_time TIMESTAMP, k STRING"
     )

@@ -51,7 +51,7 @@ def test_of_two_events_the_newer_one_counts(tmp_path):
 
 
 def test_a_push_source_that_is_added_again_is_replaced(tmp_path):
-    """B44: Its position in the document is that of the newer event."""
+    """B44: It has the newer event's position in the document."""
     found = dataset_of(manifest(push(), push(name="b"), push("{kind: ledger, primaryKey: [a]}")), tmp_path)
     assert {name: source.merge.kind for name, source in found.push.items()} == {
         "default": "Ledger",
@@ -98,7 +98,7 @@ def test_o2_each_merge_has_its_encoding(tmp_path, merge, encoding):
     assert encoding_of(dataset_of(manifest(polling(merge)), tmp_path).polling.merge) == encoding
 
 
-# What is stored
+# The stored document
 
 
 def test_the_document_makes_the_dataset_again(tmp_path):

@@ -12,7 +12,7 @@ from backstory.strategies.events.terms import EventEncoding
 
 OBSERVED = LogColumns(SetVocab(), EventEncoding.OBSERVED)
 OPERATIONS = LogColumns(SetVocab(), EventEncoding.OP)
-# The old table of section 2.9, and the events that it stands for.
+# The old table of section 2.9, and the events that it represents.
 OLD = """
     I e1 Vancouver 2581000
     I e1 Seattle 3433000
@@ -68,7 +68,7 @@ def test_operations_as_letters_and_back(spark):  # O2
     )
     letters = encode_log(log, OPERATIONS, ["city"], EventEncoding.OBSERVED)
     assert letters.columns == ["offset", "system_time", "event_time", "observed", "city", "population"]
-    # The time of the observation is the commit's: the operations do not keep another.
+    # The time of the observation is the commit's time, because operations store no other.
     expected = [row if row[0] != "D" else ("D", "2024-02-01", *row[2:]) for row in rows(OLD)]
     assert told(letters, "observed") == sorted(expected)
     again = encode_log(letters, OBSERVED, ["city"], EventEncoding.OP)

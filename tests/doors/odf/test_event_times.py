@@ -43,7 +43,7 @@ def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
     assert "make_date(year, 1, 1)" in error.remedy
     life.push("1577836800,A")
     assert life.log() == ["0 s2 2020 A"]
-    # Who declares a number means no seconds.
+    # A declared number does not mean seconds.
     declared = dataset(columns="event_time BIGINT, k STRING")
     declared.refused("1577836800,A", code="bad-input-schema")
 
@@ -163,7 +163,7 @@ def test_a_snapshot_of_days(dataset):  # R40, O19
     assert life.log(3) == ["3 s3 2024-01-31 U A", "4 s3 2024-01-03 D B"]
 
 
-# All other tests are in UTC.
+# All other tests run in UTC.
 ZONES = ["America/Vancouver", "Asia/Kolkata"]
 
 

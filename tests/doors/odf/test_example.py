@@ -20,7 +20,7 @@ from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "odf"
 COPIES = sorted((EXAMPLE.parent / "data" / "countries").glob("countries-*.csv"))
-# The copies that are pulled: before a release all, at the gate the first ones and some others.
+# The pulled copies: all of them before a release; at the gate, the first ones and some others.
 PULLED = COPIES if DEPTH == "laws" else COPIES[:3] + COPIES[3::5]
 EURO = (2014, 2020, 2026)
 AT = "2026-11-21T09:00:00Z"

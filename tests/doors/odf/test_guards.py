@@ -25,7 +25,7 @@ def query(text: str) -> str:
     return f'{{kind: sql, engine: spark, query: "{text}"}}'
 
 
-# Snapshots that cannot be right
+# Implausible snapshots
 
 
 def test_a_snapshot_may_not_retract_too_much(dataset):  # R46, section 2.4
@@ -88,7 +88,7 @@ def test_an_empty_file_is_a_state_or_none(dataset):  # R45, R23, B34
     state_only = life.pull("")
     assert (state_only.counts, state_only.watermark, life.commits()) == (counts(), e(2), 3)
     assert life.pull("k,v\n").counts == counts(retracted=2)
-    # Nothing but the state is new: a commit without rows, which repeats the watermark.
+    # Only the source's state is new, so the commit has no rows and repeats the watermark.
     again = life.pull("k,v\n")
     assert (again.status, again.offsets, again.watermark, life.commits()) == ("up-to-date", None, e(2), 5)
     assert life.log() == lines("""
@@ -100,7 +100,7 @@ def test_an_empty_file_is_a_state_or_none(dataset):  # R45, R23, B34
     declared = dataset(SNAPSHOT, read="{kind: ndJson, ddlSchema: [k STRING, v INT]}")
     declared.push_texts('{"k": "A", "v": 1}\n', ending="json")
     assert declared.push_texts("", ending="json").counts == counts(retracted=1)
-    # A CSV whose header is promised and missing was cut off.
+    # A CSV file without its promised header was cut off.
     cut = dataset(SNAPSHOT, KV)
     cut.push("A,1")
     with cut.unchanged():

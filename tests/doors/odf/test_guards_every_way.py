@@ -11,13 +11,13 @@ from backstory.engine.runner import IN_TASKS
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 
-# Rows beside the wrong ones, more than a part has; a changelog tells of others each time.
+# Rows in addition to the invalid ones, more than a part holds. A changelog adds other records each time.
 BESIDE = " ".join(f"f{number:02},1" for number in range(30))
 ADDED = " ".join(f"0,f{number:02},1" for number in range(30))
 OTHERS = ADDED.replace("f", "g")
 PLACED = " ".join(f"0,f{number:02},1,1" for number in range(30))
 
-# Of each merge: its columns, the rows that are stored, and what is refused, by its code.
+# For each merge: its columns, the stored rows, and the refused rows by their code.
 GUARDS = {
     "{kind: ledger, primaryKey: [k], onConflict: error}": (
         "k STRING, v STRING",
@@ -59,7 +59,7 @@ GUARDS = {
         },
     ),
 }
-# Guards of a query and of times, which are judged before a way is chosen, and the one that raises those of PROBLEMS.
+# Guards of queries and times, which run before a way is chosen, and functions that raise PROBLEMS.
 BEFOREHAND = {"refuse_late", "refuse_lost_order"}
 OF_PROBLEMS, OF_RETRACTIONS = "refuse_problems", "refuse_retractions"
 IN_PARTS = "more rows than driver-memory holds: planned in parts"
@@ -95,6 +95,6 @@ def test_a_dataset_is_refused_alike_in_every_way(store, tmp_path, merge):
             planned = {each["event"] for each in logs} & {IN_PARTS, IN_TASKS}
             assert planned == {logged} - {None}, (way, code)
             assert error.keys
-            keys = error.keys if len(error.keys) < MAX_KEYS else MAX_KEYS  # of more, each way names some
+            keys = error.keys if len(error.keys) < MAX_KEYS else MAX_KEYS  # each way names some of more keys
             errors.setdefault(code, []).append(error.to_dict() | {"keys": keys})
     assert errors == {code: [told[0]] * len(WAYS) for code, told in errors.items()}

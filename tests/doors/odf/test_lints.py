@@ -144,7 +144,7 @@ def test_each_lint_has_its_level(tmp_path):
     }
 
 
-# What a batch tells
+# Findings about a batch
 
 OUTPUT = pa.schema([("city", pa.string()), ("at", MICROS := pa.timestamp("us", "UTC"))])
 

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from backstory.doors.odf.manifest.dataset import to_document
 from backstory.doors.odf.manifest.events import DatasetSnapshot
 
-# The two manifests of the published page, with the lines that it leaves out.
+# The two manifests of the published page, completed with the lines that it omits.
 LEDGER = """\
 kind: DatasetSnapshot
 version: 1

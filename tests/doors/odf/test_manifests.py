@@ -231,7 +231,7 @@ def test_r4_the_defaults_of_each_part_are_these(tmp_path, part, field, defaults)
     ],
 )
 def test_r4_a_fetch_that_does_not_say_its_event_time_has_one(tmp_path, fetch, time):
-    """1.4: the defaults in the table of event times."""
+    """1.4: A fetch without an event time has the default from the table of event times."""
     found = shown(manifest(polling(fetch=fetch)), tmp_path)[0]["fetch"]
     assert found["eventTime"]["kind"] == time
     assert found.get("order") == ("ByName" if found["kind"] == "FilesGlob" else None)

@@ -40,7 +40,7 @@ def test_append_takes_every_row_again(dataset):  # R25, R16, B13d, section 2.2
         2 s1 e1 B 2000
         3 s2 e2 A 1000
     """)
-    # A delivery of an earlier time is late: it gets the next offset, the watermark stays (R34, O16).
+    # A late delivery gets the next offset, and the watermark stays (R34, O16).
     late = life.push("C,1", event_time=e(1.5))
     assert (late.counts, late.offsets, late.watermark) == (counts(appended=1, late=1), (4, 4), e(2))
 
@@ -111,7 +111,7 @@ def test_a_ledger_conflict_is_told_as_the_manifest_asks(dataset):  # R30, O9, O1
     life.add(merge=merge % "correct")
     assert life.push("A,9 B,2 C,3").counts == counts(appended=1, corrected=1, unchanged=1)
     assert life.push("A,9 B,2").counts == counts(unchanged=2)
-    # What was corrected is what the next rows are compared with; two ways to correct it are refused.
+    # The next rows are compared with the corrected ones. Two different corrections are refused.
     assert life.refused("A,1 A,2", code="conflicting-rows").keys == [{"k": "A"}]
     assert life.push("A,").counts == counts(corrected=1)
     assert life.log() == lines("""
@@ -144,7 +144,7 @@ def test_rows_of_an_unseen_ledger_key(dataset):  # R31, R32, D5, D6, O8
     assert sorted(error.keys, key=str) == [{"k": "B", "l": None}, {"k": None, "l": 1}]
     assert error.remedy
     assert life.push("A,1,1 A,1,1 B,1,").counts == counts(appended=2)
-    # A known key twice is dropped, and each row counts (section 2.3).
+    # A repeated known key is dropped, and each of its rows counts (section 2.3).
     again = life.push("A,1,1 A,1,1 A,1,2 A,1,3", event_time=e(life.deliveries))
     assert again.counts == counts(unchanged=2, conflicts=2)
 
@@ -250,7 +250,7 @@ OBSERVED = """
 def test_the_life_of_a_snapshot(
     dataset, merge, table, names
 ):  # R35, R22, R37, R38, R45, O2, O3, O11, O16, O19
-    """Section 2.4's table, in pairs and in letters. Without a change there is no commit."""
+    """The log is section 2.4's table, in pairs and in letters. Without a change there is no commit."""
     life = dataset(merge, "k STRING, v INT")
     found = []
     for text, outcome in LIFE:
@@ -328,7 +328,7 @@ def test_what_is_a_change_of_a_value(dataset, tmp_path):  # R39, R43
 
 
 def test_an_event_time_that_the_source_carries_is_a_change(dataset):  # R40, R17, O21
-    """Moves in both directions count. A missing time is no change, and the stored one is kept."""
+    """Moves in both directions count. A missing time is not a change, and the stored one is kept."""
     life = dataset(BY_CITY, "k STRING, v INT, event_time TIMESTAMP")
     life.push("A,1,2024-02-01T00:00:00Z B,1,")
     assert life.push("A,1, B,1,").counts == counts(unchanged=2)
@@ -417,7 +417,7 @@ def test_random_snapshots_leave_their_state(dataset):  # R14, R16, R37, R38, R48
         assert text.replace("01", "") in {"", "0"}  # R49: `+A (-C +C)* -R`, and again, or still there
 
 
-# What a pull is
+# Pulls
 
 
 def test_each_file_of_a_glob_is_a_commit(dataset):  # O17, R76, section 2.4 "Several files"

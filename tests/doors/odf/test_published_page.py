@@ -136,7 +136,7 @@ def test_the_second_file_as_it_is_printed_is_refused(dataset, site):  # O23
 
 
 def test_the_published_snapshot(dataset, site):  # O1, O2, O3, R73
-    """Event times are those of the caching headers. A change is one row with the new values."""
+    """Event times are from the caching headers. A change is one row with the new values."""
     url = site.play("/cities.csv", *plays(NOW, THEN, THEN, THEN.partition(b"US")[0]))
     life = started(dataset, SNAPSHOT, url)
     assert life.pull().counts == counts(appended=2)
@@ -150,7 +150,7 @@ def test_the_published_snapshot(dataset, site):  # O1, O2, O3, R73
     names = ["offset", "system_time", "event_time", "observed", "country", "city", "population"]
     assert list(life.rows()[0]) == names
     assert life.log() == lines(table)
-    # A state of the source that says nothing new makes a commit without rows (R23); what is gone is a `D`.
+    # A new state of the source without news makes a commit without rows (R23). A removed record is a `D`.
     assert life.pull().status == "up-to-date"
     assert life.pull().counts == counts(retracted=1, unchanged=1)
     assert life.log(3) == ["3 s4 e4 D US Seattle 3433000"]

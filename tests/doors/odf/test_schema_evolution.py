@@ -50,7 +50,7 @@ def test_columns_of_a_batch_are_those_of_the_dataset(dataset):  # R62, R63, R66,
         life.add(after=("{kind: setVocab, offsetColumn: city}",))
 
 
-def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: also one without rows
+def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: including one without rows
     """A header suffices if the manifest declares types, but nothing else is committed for it."""
     life = dataset(APPEND, columns="city STRING, population STRING")
     first = life.push("")
@@ -62,7 +62,7 @@ def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: a
     assert life.log() == ["0 s3 e3 A x"]
 
 
-def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: also within lists and structs
+def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: including within lists and structs
     """Empty lists fit lists of numbers. Values never become NULL to fit."""
     life = dataset(APPEND, read="{kind: ndJson}")
     life.push_texts('{"k": "A", "tags": [1, 2], "at": {"x": 1, "y": "n"}}\n', ending="json")
@@ -245,7 +245,7 @@ def test_a_manifest_may_not_give_stored_rows_another_meaning(dataset):  # R65, O
     life.columns, life.merge = kept
     with life.unchanged():
         assert life.add().status == "unchanged"
-    # The dataset goes on as it was.
+    # The dataset continues as before.
     assert life.push("A,1").counts == counts(retracted=1, unchanged=1)
 
 
@@ -307,7 +307,7 @@ def test_event_times_keep_their_type(dataset):  # 2.1 step 1, section 2.8; law 5
 
 
 def test_a_new_vocabulary_renames_the_columns_of_a_declared_schema(dataset):  # O22, R13
-    """This includes columns that the dataset knows only from its source."""
+    """This includes columns that only the dataset's source defines."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", "event_time TIMESTAMP, k STRING")
     life.push("2024-02-01T00:00:00Z,A")
     life.add(columns="at TIMESTAMP, k STRING", after=("{kind: setVocab, eventTimeColumn: at}",))

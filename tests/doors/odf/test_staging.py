@@ -63,7 +63,7 @@ def test_no_name_of_a_plain_file_matters(batch, tmp_path):
             pq.write_table(pa.table({"k": [number]}), delivered)
             pq.write_table(pa.table({"k": [-1]}), folder / "a.parquet.other")
             assert plain_parquet(delivered, None)
-            if place:  # a link to it, as a glob may find one
+            if place:  # a link to it, like one that a glob finds
                 (folder / "link").symlink_to(name)
                 delivered = folder / "link"
             assert [(number, 0)] == [
@@ -186,7 +186,7 @@ def test_a_plain_file_may_lie_on_another_file_system(batch, tmp_path):
 
 
 def test_a_name_with_dots_may_hold_parts_without_values(spark):
-    """Spark would take the name for a path."""
+    """Spark would treat the name as a path."""
     name = "a.`b"
     schema = pa.schema([(name, pa.struct([("x", pa.null()), ("y", pa.int64())]))])
     frame = spark.sql("SELECT named_struct('x', CAST(NULL AS STRING), 'y', 1L) AS `a.``b`")

@@ -58,7 +58,7 @@ def test_the_life_of_an_upsert_stream(dataset):  # R52, R53, R55, O16, B13a
         8 +C s8 e8 2 B
     """)
     assert life.commits() == 6
-    # Keys that are not in a batch are untouched; an empty batch does nothing.
+    # Keys missing from a batch are unchanged, and an empty batch does nothing.
     with life.unchanged():
         assert life.push("").status == "up-to-date"
     assert life.push("1,99, 0,5,z").counts == counts(appended=1)
@@ -74,7 +74,7 @@ def test_files_and_rows_come_in_their_order(dataset):  # R54, R57, D13
     assert bare.push(" ".join(rows).replace("0,", "")).counts == counts(appended=3)
     receipt = three.push(*rows)
     assert receipt.counts == counts(appended=3, corrected=2, unchanged=1)
-    assert (receipt.offsets, three.commits()) == ((0, 6), 3)  # a commit a file (O17)
+    assert (receipt.offsets, three.commits()) == ((0, 6), 3)  # one commit for each file (O17)
     assert one.log() == bare.log() == ["0 +A s1 e1 1 e", "1 +A s1 e1 2 b", "2 +A s1 e1 3 d"]
     state = {row["k"]: row["v"] for row in three.rows()}
     assert state == {"1": "e", "2": "b", "3": "d"}
@@ -109,7 +109,7 @@ def test_a_sequence_column_beats_arrival(dataset):  # O14
     life.push("0,1,late,9 0,1,early,2 0,2,x,5 0,2,y,5")
     assert life.data("k", "v", "n") == [("1", "late", 9), ("2", "y", 5)]
     assert "sequenceColumn" in life.refused("0,1,z,", code="null-sequence").message
-    # With a place of their own rows may come in any order, also from a query.
+    # Rows with their own positions may be in any order, including rows from a query.
     life.add(preprocess=query("select op, k, v, n from input order by v"))
     assert life.push("0,1,a,11 0,1,b,10").counts == counts(corrected=1)
     assert life.data("v")[-1] == ("a",)
@@ -196,7 +196,7 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
         spark.conf.set(name, value)
     try:
         life = dataset(CHANGELOG, preprocess=query(preprocess) if preprocess else "")
-        life.store = replace(store, memory=Memory(0))  # for tasks
+        life.store = replace(store, memory=Memory(0))  # plan in tasks
         between = "0,k2,x 1,k2,x" if preprocess else ""
         assert life.push(f"0,k1,1 2,k1,1 {between} 3,k1,2 0,k3,3").counts == counts(appended=2, corrected=1)
     finally:
@@ -204,7 +204,7 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
             spark.conf.set(name, value)
 
 
-def test_a_strict_changelog_accepts(dataset):  # R58: each of V1 to V7 as it should be
+def test_a_strict_changelog_accepts(dataset):  # R58: V1 to V7 all hold
     """A retraction without an event time means the stored one, and late times are accepted."""
     life = dataset(CHANGELOG, columns="op INT, event_time TIMESTAMP, k STRING, v STRING")
     life.push("0,2024-02-01T00:00:00Z,k1,1 0,,k2,")

@@ -61,7 +61,7 @@ def test_without_a_header_a_schema_goes_by_place(read):
 
 
 def test_with_a_header_a_schema_goes_by_name(read):
-    """O21: Columns match in any order, and those outside the schema are ignored."""
+    """O21: Columns match in any order, and columns outside the schema are ignored."""
     table = read("extra,population,city\n?,1000,A\n", ddl("city STRING", "population INT"), header=True)
 
     assert [("A", 1000)] == rows(table)
@@ -294,7 +294,7 @@ INSTANT = datetime(2020, 1, 1, 10, 0, tzinfo=UTC)
     ],
 )
 def test_b14_instants(read, text, instant):
-    """B14: A time without a zone is UTC, and others are converted, alone and among others."""
+    """B14: A time without a zone is UTC. Others are converted, with or without other forms next to them."""
     schema = ddl("t TIMESTAMP")
 
     assert [instant] == only(read(f"{text}\n", schema))
@@ -449,7 +449,7 @@ LETTERS = st.text(
 )
 def test_round_trip(read, table, separator, end, quoting, escape):
     """The output of Python's writer is read back, with either way of writing a quote."""
-    # It takes a lone CR for a letter like others, if its lines do not end with one.
+    # It treats a lone CR like any other letter, if its lines do not end with one.
     assume(
         escape
         or quoting == csv.QUOTE_ALL
@@ -465,7 +465,7 @@ def test_round_trip(read, table, separator, end, quoting, escape):
         doublequote=not escape,
         escapechar="\\" if escape else None,
     )
-    if escape:  # the writer would escape outside quotes too, which is no CSV of Spark's
+    if escape:  # the writer would also escape outside quotes, which Spark's CSV does not have
         for row in table:
             cells = ['"' + cell.replace("\\", "\\\\").replace('"', '\\"') + '"' for cell in row]
             text.write(separator.join(cells) + end)

@@ -61,7 +61,7 @@ def test_columns_come_in_the_files_order(file):
 
 
 def test_new_columns_of_a_dataset_come_in_the_files_order(file):
-    """The columns that a dataset lacks are in the order of the file, before those that it has."""
+    """New columns are in the order of the file, before the columns that the dataset has."""
     names = [*"zyxwvutsr"]
     document = file(json.dumps([{"id": 1, **dict.fromkeys(names, 1)}]))
     rows = json_rows(document, "a.json", JsonOptions(), None, {"id": pa.field("id", pa.int64())})

@@ -53,8 +53,8 @@ def instants(*values):
         (LEGACY, pa.array([OLD_DAY]), False, True),
         (LEGACY, instants(OLD), False, True),
         (LEGACY, instants(OLD).cast(pa.timestamp("ms", "UTC")), False, True),
-        (LEGACY, instants(OLD).cast(pa.timestamp("us")), False, False),  # no zone, no other calendar
-        (LEGACY_UTC, instants(OLD), False, False),  # zones alone differ then
+        (LEGACY, instants(OLD).cast(pa.timestamp("us")), False, False),  # no zone, so no other calendar
+        (LEGACY_UTC, instants(OLD), False, False),  # then only the zones differ
         (LEGACY_UTC, instants(datetime(1500, 1, 1, tzinfo=UTC)), False, True),
         (INT96, instants(OLD), True, True),
         (INT96, pa.array([OLD_DAY]), False, False),

@@ -114,13 +114,14 @@ def test_o24_geometry_is_geojson(zipped, kind, shape, geojson, coordinates):
         ([HOLE, SQUARE], [[SQUARE, HOLE]]),
         ([SQUARE, ISLAND], [[SQUARE], [ISLAND]]),
         ([ISLAND, SQUARE, HOLE], [[ISLAND], [SQUARE, HOLE]]),
-        # A square in the hole of another, with a hole of its own: each hole is of the ring right around it.
+        # A square in the hole of another, with its own hole. Each hole belongs to the ring directly around
+        # it.
         ([AROUND, MOAT, SQUARE, HOLE], [[AROUND, MOAT], [SQUARE, HOLE]]),
-        # A hole that touches its outer ring from within, where that is farthest out.
+        # A hole that touches its outer ring from within, at the hole's outermost point.
         ([SQUARE, TOUCHING, ISLAND], [[SQUARE, TOUCHING], [ISLAND]]),
-        # In the bounds of two outer rings, and within the one.
+        # Inside the bounds of two outer rings, but inside only one of the rings.
         ([CORNER, SQUARE, HOLE], [[CORNER], [SQUARE, HOLE]]),
-        # Nothing is around it: it runs the wrong way, and is no hole.
+        # No ring is around it, so it is not a hole, although it runs the wrong way.
         ([SQUARE, ISLAND[::-1]], [[SQUARE], [ISLAND[::-1]]]),
         ([SQUARE[::-1]], [[SQUARE[::-1]]]),
     ],

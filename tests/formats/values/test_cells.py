@@ -186,7 +186,7 @@ REFUSALS = {
     "NAIVE_TIME": ["24:00:00", "10:60:00", "10:15:60", "1:15:30", "10:15:30Z", "10:15:30.", "10:15:30.1234567891", "10", "101530", "10:15:30\n", "٠١:15:30", "x"],
 }  # fmt: skip
 
-# A cell of the type that the parser does not take at first sight.
+# A cell of the type that needs slower parsing.
 SPECIAL = {
     "BOOLEAN": "tRuE",
     "FLOAT": "3.4028237E+38",

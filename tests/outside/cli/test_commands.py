@@ -92,7 +92,7 @@ def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# One process for many commands: what it lacks none of them needs.
+# One process without Java runs many commands, so none of them needs it.
 ONE_AFTER_THE_OTHER = """
 import contextlib, io, json, os, sys
 from backstory.cli.app import run

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 MOUNT = "mount -t tmpfs -o size=6m tmpfs disk && exec sleep infinity"
 ROWS = 2000
-# Room for the catalog's own notes, not for a copy.
+# Room for the catalog's own records, but not for a copy.
 LEFT = 48 * 1024
 
 
@@ -39,7 +39,7 @@ def disk(tmp_path):
         outside = (tmp_path / "disk").stat().st_dev
 
         def mounted():
-            with suppress(OSError):  # it may have ended
+            with suppress(OSError):  # the process may have ended
                 return seen.stat().st_dev != outside
 
         within(SECONDS, lambda: holder.poll() is not None or mounted())

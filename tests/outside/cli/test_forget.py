@@ -25,7 +25,7 @@ OTHERS = [(f"bert-{number}", number) for number in range(COMMITS)]
 BEFORE, AMID, BETWEEN = "before_commit", "amid_removal", "before_removal"
 # At the gate only one command is killed, after its commit, when it has removed one file.
 NAMES = (AMID, BEFORE, BETWEEN)[: deep(3, 1)]
-# The command on a disk that removes so many files, and then no more: it is killed there.
+# The command on a disk that removes this number of files and then hangs. It is killed there.
 STUCK = """
 import itertools, sys, time
 from backstory.cli.app import main

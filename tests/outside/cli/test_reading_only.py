@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 pytestmark = pytest.mark.process
 
 BACKSTORY = str(Path(sys.executable).parent / "backstory")
-# The owner of files may write them whatever their mode says, where it is root: not with this right taken away.
+# Root may write to any file, whatever its mode, unless it lacks this right.
 WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
 
 

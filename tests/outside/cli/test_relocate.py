@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 NAMES = [f"t{number}" for number in range(12)]
 WRITTEN = "crm/*/metadata/*-r????????.*"
-# Ends as by a kill between the switch of the catalog and the removal of what was replaced: that takes a moment.
+# Ends like a killed process, between the switch of the catalog and the removal of the replaced files.
 KILLING = """
 import os, signal
 from backstory.cli.app import main
@@ -98,7 +98,7 @@ def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_r
         code, said, warned = again.end()
     assert (code, len(json.loads(said)["tables"])) == (0, len(NAMES)), warned
     assert rows_of(copied) == [5] * len(NAMES)
-    # None of the old metadata is left, and of the first run's files none that nobody names.
+    # No old metadata is left, and no file of the first run without a reference.
     assert named(copied) == {max(each.glob("*.metadata.json")).name for each in copied.glob("crm/*/metadata")}
     assert all("-r" in each.name for each in copied.glob("crm/*/metadata/*"))
 

@@ -109,7 +109,7 @@ def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
     for name in TABLES:
         night.write(name, 1)
     night.run(select=["t.a"])
-    night.write("a", 2, MANY)  # it is read for long enough that its commit is still to come
+    night.write("a", 2, MANY)  # its read takes so long that its commit is still ahead
     first = night.warehouse / "t" / "a"
     files = len([*first.glob("data/**/*.parquet")])
     before, logged = night.state(), metadata_of(night.catalog, "runs")

@@ -26,12 +26,12 @@ from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 pytestmark = pytest.mark.process
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-# What a row takes in memory, so many rows of which a driver that may hold `MEMORY` mebibytes plans a few.
+# The memory of a row. A driver that may hold `MEMORY` mebibytes plans FEW rows, but not ROWS.
 MEBIBYTES_A_ROW = 260 / 1_000_000
 ROWS, FEW, FILES = deep(1_000_000, 200_000), deep(80_000, 12_000), 4
 MEMORY = deep(64, 16)
 EXECUTORS = deep(2, 1)
-# What the first batch in tasks takes of the server's process, in MiB: modules and buffers.
+# The MiB that the first batch in tasks adds to the server's process: modules and buffers.
 FIRST_TASKS = 20
 CONFIGURATION = """
 [spark]

@@ -59,7 +59,7 @@ def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
         os.kill(server.java(), signal.SIGKILL)
         assert next(watched).status == NOT_SERVING
         assert {each.result()[0] for each in sent} == {"UNAVAILABLE"}
-        watched.cancel()  # who watches is waited for, too
+        watched.cancel()  # the server waits for watchers too
         assert server.process.wait(SECONDS) == 75
         channel.close()
     level, message = server.lines()[-1]

@@ -38,11 +38,11 @@ pytestmark = pytest.mark.process
 
 SEED = 20240229
 KILLED, TWIN = "killed", "undisturbed"
-# Where in a call it is killed: a fraction of its duration, or the first file of this name that it writes.
+# The moment of a kill in a call: a fraction of its duration, or its first file with this name.
 MOMENTS = (0.05, "data/**/*.parquet", 0.5, "metadata/snap-*", 0.9, "metadata/*.metadata.json")
-# At the gate: a commit of which the catalog may know or not. The other lanes are at random moments.
+# At the gate: a commit that the catalog may or may not have received. The other lanes are at random moments.
 MOMENTS = MOMENTS if DEPTH == "laws" else MOMENTS[-1:]
-STEPS = 2 + len(MOMENTS)  # a first call, a measured one, then one for each kill
+STEPS = 2 + len(MOMENTS)  # a first call, a measured one, and one for each kill
 SIZE = deep(1000, 400)
 TYPES = sdk.TableSyncModeMigrationType
 

@@ -41,7 +41,7 @@ FORMS = [
     for form in (text.encode(), text.encode("utf-16-le"), text.encode("utf-16-be"))
 ] + [AES_KEY, b"zeisig#7", b"zeisig#7"[::-1], base64.b64encode(CANARY.encode())[:20]]
 
-# Joins go over shuffles and not over broadcasts, and whatever is sorted is spilled.
+# Joins use shuffles instead of broadcasts, and every sort spills.
 SETTINGS = """
 [spark]
 "spark.master" = "local[2]"
@@ -120,7 +120,7 @@ def written_by(processes):
             with suppress(OSError, StopIteration, ValueError):
                 name = str(opened.readlink())
                 if not name.startswith("/") or name.startswith("/memfd:") or name.endswith((".jar", ".so")):
-                    continue  # most are sockets, pipes and jars, which take long to look at
+                    continue  # most are sockets, pipes and jars, which are slow to inspect
                 about = Path(f"/proc/{number}/fdinfo/{opened.name}").read_text().splitlines()
                 flags = int(next(line for line in about if line.startswith("flags")).split()[1], 8)
                 if flags & os.O_ACCMODE and stat.S_ISREG(opened.stat().st_mode):
@@ -337,7 +337,7 @@ def at(day):
     return datetime.fromisoformat(day).replace(tzinfo=UTC)
 
 
-# Moments that another zone does not have, has twice, or counts in another way.
+# Times that another zone skips, repeats or counts in another way.
 NAIVE = [
     datetime(2024, 3, 10, 2, 30),
     datetime(2024, 11, 3, 1, 30),

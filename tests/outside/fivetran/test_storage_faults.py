@@ -32,13 +32,13 @@ pytestmark = pytest.mark.process
 
 CANARY = "canary-51f0e2"
 PAGE = 4096
-# A catalog that is away is away each time that a server asks it: two times tell as much as six.
+# A missing catalog is missing at every attempt, so two attempts suffice instead of six.
 IMPATIENT = (
     sys.executable,
     "-c",
     "from backstory.engine import deliver; deliver.ATTEMPTS = 2; from backstory.cli.app import main; main()",
 )
-# Mounts the first argument as a small file system, and runs the rest as the user who asks.
+# Mounts a small file system at the first argument, and runs the rest as the calling user.
 NAMESPACE = f"""
 mount -t tmpfs -o size=4m tmpfs "$1" && shift &&
 exec unshare --user --map-user={os.getuid()} --map-group={os.getgid()} "$@"
@@ -86,11 +86,11 @@ class Met:
     what: str
     member: str
     words: str
-    same: bool  # the table is as it was, if the request failed
-    orphans: list[str]  # files that it left and no snapshot names
+    same: bool  # the table is unchanged, if the request failed
+    orphans: list[str]  # files that it left and that no snapshot names
     alive: bool
-    again: str  # how the same request ended once the fault was mended
-    changed: bool  # the table is as the request wants it
+    again: str  # the outcome of the same request without the fault
+    changed: bool  # whether the table is as requested
     litter: list[str]  # orphans after that
 
 
@@ -123,7 +123,7 @@ class Case:
         same = member == "success" or before == self.state()
         left = sorted(self.orphans() - orphans)
         alive = self.server.process.poll() is None
-        done = member == "success" and request.rpc == "CreateTable"  # a second one would be refused
+        done = member == "success" and request.rpc == "CreateTable"  # a second create would be refused
         again = member if done else request.settled(self.stub)[0]
         changed, litter = before != self.state(), sorted(self.orphans() - orphans)
         return Met(f"{request.rpc} {what}", member, words, same, left, alive, again, changed, litter)

@@ -132,7 +132,7 @@ def test_different_tables_do_not_meet(ground, servers):
         assert sorted(row["id"] for row in ground.rows("many", f"t{number}")) == expected
 
 
-# What one server does to a table, again and again, while batches come to the other one.
+# The repeated changes of one server to a table, while the other server receives batches.
 ALTERED = {
     "columns": [
         "id:LONG* v n:LONG synced a",

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.process
 SIZE = 3_000
 LOADS = deep(4, 3)
 TABLES = ("rawcore.rc_c", "rawcore.rc_c_hist")
-# What a load waits for before, amid and after its transaction.
+# The tables for which a load waits before, during and after its transaction.
 WAITS = ["meta.hist_run", "rawcore.rc_c_hist", "meta.load_run_log", "rawcore.rc_c", "meta.hist_step_log"]
-# What a load imports is imported once; each load is a process of its own all the same.
+# The modules of a load are imported once, but each load is still its own process.
 LOADER = """
 import json, os, signal, sys
 from itertools import count

@@ -19,7 +19,7 @@ BACKSTORY = str(Path(sys.executable).parent / "backstory")
 # A load is killed when it has written the first file of this name.
 MOMENTS = ("rc_c/data/**/*.parquet", "rc_c_hist/data/**/*.parquet", "rc_c_hist/metadata/snap-*")
 MOMENTS = MOMENTS if DEPTH == "laws" else MOMENTS[1:2]
-# What a second load makes of the first that nobody disturbs.
+# The rows after a second load, if nothing disturbs the first one.
 UNDISTURBED = [
     (1, "Bern", "2026-01-01", "2026-01-02", "changed", "r2"),
     (1, "Oslo", "2026-01-02", "None", "changed", "r2"),
@@ -32,7 +32,7 @@ CONFIGURATION = f"""
 "spark.driver.memory" = "700m"
 "spark.sql.shuffle.partitions" = "2"
 {java.in_toml(java.PLANS)}"""
-# A process that loads more than once, each time that it is told the words of the command.
+# A process that loads more than once, each time with the command words that it reads.
 LOADER = """
 import sys
 from backstory.cli.app import run
@@ -121,11 +121,11 @@ def test_a_load_that_is_killed_goes_on_beside_another(folder):
     both = [started(folder, "r2", "2026-01-02"), started(folder, "r3")]
     (code, said), (other, more) = map(ends, both)
     assert (code, other in {0, 75}) == (0, True), (said, more)
-    # 0 where the commit came before the kill: then nothing was left to do.
+    # The count is 0 if the commit preceded the kill, because nothing was left to do.
     assert json.loads(said[0])[0]["counts"]["changed"] in {0, 1}
     found, commits = rows(folder)
     told = [(id_, city, str(start)[:10], str(end)[:10], *more) for id_, city, start, end, *more in found]
-    # Whoever comes first takes over what the killed load left: mostly r2, which is started first.
+    # The first load to arrive takes over from the killed load. It is mostly r2, which is started first.
     (winner,) = {row[-1] for row in told}
     day = "2026-01-02" if winner == "r2" else str(datetime.now(UTC).date())
     expected = [

@@ -11,7 +11,7 @@ from manifesting import manifest, polling
 from backstory.doors.odf.door import IngestRequest, pull_all
 from backstory.model.layout import Layout
 
-# What commands import is imported once; each command is a process of its own all the same.
+# The commands' modules are imported once, but each command is still its own process.
 COMMANDS = """
 import json, os, sys
 import duckdb, pyarrow.parquet, pyiceberg.catalog.sql

@@ -21,7 +21,7 @@ from backstory.stores.table_files import local_path
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 NAMES = ("scripts.py",)
 SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in NAMES}
-# What settings name: jars and classes that Spark loads by itself.
+# Modules with settings: jars and classes that Spark itself loads.
 SETTINGS = {"spark/jars.py", "spark/session.py", "stores/metadata/pyiceberg_catalog.py"}
 # Classes that errors tell users to put into their settings.
 IN_SETTINGS = {
@@ -29,7 +29,7 @@ IN_SETTINGS = {
     "spark.SparkSessionCatalog",
     "spark.extensions.IcebergSparkSessionExtensions",
 }
-# Spark's own Java, which is no part of a store.
+# Modules that use Spark's own Java, which is not part of a store.
 OF_SPARK = {
     "spark/frame_files.py",
     "spark/parsed_queries.py",

@@ -111,7 +111,7 @@ def test_a_copy_of_a_table_has_rows_of_its_own(sender, store, schema):
 
 
 def test_a_batch_that_spark_plans_keeps_ids_too(spreading, store, schema, tmp_path):
-    """Law 5: The ids are those that the driver's plan would keep."""
+    """Law 5: The driver's plan would keep the same ids."""
     place = Place.made(Sender.to(spreading, tmp_path), store, schema, LIVE, STORED)
     before = ids(place, "id")
     place.write(replace="id v n synced \n 1 x 1 T2 \n 4 d 4 T2", update="id v \n 2 y")

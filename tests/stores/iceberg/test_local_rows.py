@@ -81,10 +81,10 @@ def test_rows_are_those_that_spark_reads(store, version):
         LocalRows(store, stored, lease).read(names)
     with Memory(1 << 30).lease() as lease:
         sizes = []
-        for number in (0, 1, 2, 3, 0):  # of several files
+        for number in (0, 1, 2, 3, 0):  # rows of several files
             LocalRows(store, stored, lease).read_at(mixed.slice(number, 1), NAMES)
             sizes.append(lease.size)
-        assert sizes[0] == sizes[-1]  # the last answer alone is held
+        assert sizes[0] == sizes[-1]  # only the last answer is held
 
 
 @pytest.mark.parametrize(

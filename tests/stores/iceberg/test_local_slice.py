@@ -79,7 +79,7 @@ def test_the_slice_is_the_one_that_spark_reads(store, version, monkeypatch):
 
 
 def test_few_row_groups_are_read_for_few_keys(store, monkeypatch):
-    """Only row groups whose bounds contain a key are read, and all columns only from those."""
+    """Only row groups whose bounds contain a key are read, and all columns only from these groups."""
     table = lived(store, 3)
     read, plain = [], parquet_files.read_fields
 

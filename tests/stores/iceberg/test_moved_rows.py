@@ -35,7 +35,7 @@ LIFE = (
     MERGE,
     BY_FILES,
     "UPDATE {t} SET v = 'x' WHERE id = 4",
-    "UPDATE {t} SET m = map('y', -0.0, 'x', double('NaN')) WHERE id < 7",  # says what was there
+    "UPDATE {t} SET m = map('y', -0.0, 'x', double('NaN')) WHERE id < 7",  # sets equal values
     "CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))",
     BY_VECTORS,
     "DELETE FROM {t} WHERE id = 60",
@@ -98,7 +98,7 @@ def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
 
 
 def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(store):
-    """V112: Only the bytes of those groups and of added files are read. A compaction adds none."""
+    """V112: Only bytes of groups with removed rows and of added files are read. A compaction adds none."""
     fed = Fed(store, "groups", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
     fed.change(gone="id IN (40000, 99999)")

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.process
 BACKSTORY = str(Path(sys.executable).parent / "backstory")
 FIRST, SECOND, THIRD = "2026-01-01", "2026-01-02", "2026-01-03"
 COPIES = "id,name\n1,Ada\n2,Bob\n3,Cy\n", "id,name\n1,Ada\n2,Rob\n4,Dan\n"
-# So few tries and pauses that a test does not wait for them.
+# Few attempts and short pauses, so that tests do not wait for them.
 IMPATIENT = {"s3.retry.num-retries": "1", "s3.retry.min-wait-ms": "10", "s3.retry.max-wait-ms": "20"}
-# Requests of each command on a small table: of one copy, and of two.
+# The most requests of each command on a small table, after one copy and after two.
 MOST = {
     "first": 8,
     "changed": 18,
@@ -179,7 +179,7 @@ def test_no_command_asks_for_more_than_it_needs(lake, capsys):
     for name, number, at in (("first", 1, FIRST), ("changed", 2, SECOND), ("same", 2, THIRD)):
         with lake.objects.counting() as requests:
             lake.copy(number, "counting.c", at)
-        # Others are those of a process that an earlier test killed; a busy machine's Java asks some again.
+        # Other requests are from processes that earlier tests killed. On a busy machine, Java repeats some.
         every[name] = {each for each in requests if "counting" in each[1]}
         counts[name] = len(every[name])
         if name == "first":
@@ -217,7 +217,7 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
         try:
             assert fault.met.wait(SECONDS), process.communicate(timeout=5)
         finally:
-            for each in family_by(temp):  # Java is a session of its own, and would send the file again
+            for each in family_by(temp):  # Java has its own session, and would send the file again
                 os.kill(each, signal.SIGKILL)
         said = b"".join(process.communicate())
     assert SECRET.encode() not in said

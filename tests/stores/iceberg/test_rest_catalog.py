@@ -28,7 +28,7 @@ from backstory.warehouse import Warehouse
 
 pytestmark = pytest.mark.process
 
-# One batch makes the table, another one is killed; both change every row.
+# One batch creates the table, and the writer is killed in the next one. Both change every row.
 WRITER = """
 import json, sys
 import java

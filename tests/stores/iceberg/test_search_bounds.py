@@ -41,7 +41,7 @@ def groups_of(file, told, values):
 @pytest.mark.parametrize("many", [1, 10_000], ids=["bounds alone", "each value"])
 @pytest.mark.parametrize("type_", KINDS)
 def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
-    """This includes NULLs. The read rows are those of the remaining groups, with their positions."""
+    """This includes NULLs. The rows of the remaining groups are read, with their positions."""
     monkeypatch.setattr(bounds_module, "MANY", many)
     kind, of_number = KINDS[type_]
     chance, left_out = random.Random(type_), 0

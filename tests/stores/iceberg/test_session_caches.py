@@ -160,7 +160,7 @@ def test_rows_that_somebody_cached_stay_cached_while_the_table_does(session, own
 
 @pytest.fixture
 def workers(spark, monkeypatch):
-    """Make Spark's Python workers those of another program."""
+    """Give Spark the Python workers of another program."""
     return lambda python: monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
 
 

@@ -23,7 +23,7 @@ from pyiceberg.types import (
 from backstory.stores.metadata.searches import EqualTo, bounds_of, may_be_in_partition, partitions_of
 
 ZERO = datetime(2024, 1, 1)
-# Iceberg's type, the type as JSON has it, and how a number becomes a value.
+# By the name of a type in JSON: Iceberg's type, and the value for a number.
 KINDS = {
     "long": (LongType(), lambda n: n - 5),
     "int": (IntegerType(), lambda n: n - 5),

@@ -25,7 +25,7 @@ from backstory.stores.table_files import local_path
 from backstory.upkeep.adopting import adopt
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
-# key, from, to, role: day 3 of which is a memory, and no version.
+# key, from, to, role: the row with a role is a memory, not a version.
 TOLD = [(1, 1, 5, None), (1, 5, None, None), (2, 1, 9, None), (3, 3, 3, "past"), (3, 3, None, None)]
 
 
@@ -187,7 +187,7 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
     for path in paths:
         local_path(f"{path}.away").rename(
             local_path(path)
-        )  # for others who look at every table of the catalog
+        )  # for tests that inspect every table of the catalog
 
 
 def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):
@@ -195,6 +195,6 @@ def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):
         assert inventory(EmbeddedCatalog(folder)) == []
         with pytest.raises(UsageError, match=r"There is no table a\.b"):
             commits(EmbeddedCatalog(folder), TableName("a", "b"))
-    (tmp_path / "catalog.db").touch()  # as Spark leaves it that only opened it
+    (tmp_path / "catalog.db").touch()  # the file that Spark leaves if it only opens the catalog
     assert EmbeddedCatalog(tmp_path).tables() == []
     assert [each.name for each in tmp_path.iterdir()] == ["catalog.db"]

@@ -10,8 +10,8 @@ from backstory.stores.metadata.table_metadata import _Group
     [
         (10, 0, 4, 4),  # nothing is gone
         (10, 3, 10, 7),  # all were open
-        (10, 3, 0, 0),  # none was
-        (10, 3, 4, None),  # open ones or others may be gone
+        (10, 3, 0, 0),  # none was open
+        (10, 3, 4, None),  # open or other rows may be gone
         (10, 0, None, None),  # no statistics
     ],
 )

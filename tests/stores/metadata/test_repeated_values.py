@@ -79,7 +79,7 @@ def test_columns_are_those_that_arrow_reads(tmp_path_factory, rows, groups, data
     few = st.lists(st.sampled_from(paths), unique=True)
     order = [
         path.partition(".")[0] for path in paths
-    ].index  # Arrow gives columns in the order of their paths
+    ].index  # Arrow returns columns in the order of their paths
     asked = sorted(
         data.draw(few | st.just(rows.column_names)), key=lambda path: order(path.partition(".")[0])
     )

@@ -11,7 +11,7 @@ from backstory.errors import Refused
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.ddl import fits, logical_type, plan_changes
 
-# How the databases themselves call the types of our columns.
+# The databases' own names for the types of our columns.
 STORED = {
     DuckDB: {
         "STRING": "VARCHAR",
@@ -94,7 +94,7 @@ WIDER = {
     ("DECIMAL(10,2)", "DECIMAL(12,2)"),
     ("DECIMAL(10,2)", "DECIMAL(12,3)"),
 }
-# These databases keep no length of a text.
+# These databases store no length of a text.
 LENGTHLESS = {DuckDB, Spark}
 dialects = pytest.mark.parametrize("dialect", STORED)
 

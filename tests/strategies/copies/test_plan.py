@@ -34,7 +34,7 @@ DELIVERIES = st.tuples(
     st.sampled_from([DATA, DATA, DATA, ("v", "w", "o"), ("v", "o"), ("o",), ()]),
 )
 COPIES = st.lists(DELIVERIES, max_size=5)
-# Copies of any instant: (at, restate) beside what is delivered.
+# Copies of any instant: (at, restate, delivered).
 LATE_COPIES = st.lists(st.tuples(st.integers(0, 5), st.booleans(), DELIVERIES), min_size=3, max_size=6)
 WHOLE = 1
 
@@ -171,7 +171,7 @@ def with_mark(rows, copy, recorded, *, differs):
 def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, remembers, moved_before):
     """Versions end, begin and are renewed as in the rule, and lost statements are kept."""
     first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9)
-    if moved_before:  # its end was moved once already, and back
+    if moved_before:  # its end was already moved once, and back
         first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9, ended_at=-5, end_before=-6)
     rule = StoredVersions(DATA, (first,), -9, (-9, -8) if remembers else None, IGNORED, OVERWRITTEN)
     rows = stored(rule)

@@ -56,7 +56,8 @@ INSTANT = pa.timestamp("us", "UTC")
 TYPES = (pa.int32(), pa.string(), pa.string(), pa.float64())
 SIDE = pa.schema([(OP, pa.int32()), (TIME, INSTANT), (PLACE, pa.int64()), *zip(COLUMNS, TYPES, strict=True)])
 DELIVERIES = 3
-# Tasks and the driver plan by one function. Before a release all; at the gate those of each strategy that hold most.
+# Tasks and the driver use one function. Before a release all run; at the gate, the cases of each strategy
+# that cover most.
 OF_GATE = (
     "append",
     "ledger correct time",

@@ -92,7 +92,7 @@ def test_L10_settling_changes_neither_what_is_told_nor_what_comes_later(two, ins
     for number, each in enumerate(later[some:], 50):
         try:
             settled = take(settled, each, number)
-        except Refused:  # of a log, at or before a position that is settled
+        except Refused:  # a message of a log, at or before a settled position
             continue
         table = take(table, each, number)
         assert now(settled) == now(table)
@@ -105,7 +105,7 @@ def test_L14_nothing_moves_an_instant_that_is_settled(two, instant):
     table = settled_before(taken(first), instant)
     after = table
     for number, each in enumerate(later, 50):
-        with suppress(Refused):  # of a log, at or before a position that is settled
+        with suppress(Refused):  # a message of a log, at or before a settled position
             after = take(after, each, number)
     for at in range(instant + 1):
         assert [table.as_of(key, at) for key in KEYS] == [after.as_of(key, at) for key in KEYS]
@@ -151,7 +151,7 @@ def test_L8_check_holds_after_every_commit(two, window, all_keys, restated):
         feed = delivery if isinstance(delivery, Feed) else None
         try:
             table = apply(table, feed, number + 1).table if feed else take(table, delivery, number + 1)
-        except Refused:  # what was restated may contradict what comes again
+        except Refused:  # a repeated delivery may contradict the restated facts
             continue
         assert judged(table, number + 1) == {}
 

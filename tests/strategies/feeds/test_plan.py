@@ -19,7 +19,7 @@ from backstory.model.versions_layout import FactKind
 from backstory.strategies.feeds.arrival import FAULTS
 from backstory.strategies.feeds.terms import FormerLogs
 
-# The plan is of all records at once, or of parts of them by their keys.
+# The plan covers all records at once, or parts of them by key.
 PARTS = st.sampled_from([1, 3])
 
 

@@ -1,4 +1,4 @@
-"""The rule of live rows follows section 2.8 and those requirements of 64 to 79 that a rule can show."""
+"""The rule of live rows follows section 2.8 and the requirements among 64 to 79 that a rule can show."""
 
 from copy import deepcopy
 

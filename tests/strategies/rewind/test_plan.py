@@ -15,7 +15,7 @@ from backstory.upkeep.rewinding import rewind
 LIVES = 40
 
 
-# How much clear text the driver may hold.
+# The bytes of clear text that the driver may hold.
 WAYS = {"whole": 1 << 30, "in parts": 100_000, "in tasks": 0}
 
 

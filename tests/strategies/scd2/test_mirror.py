@@ -1,4 +1,4 @@
-"""3.7: A base mirrors its stage, and invalid rows are reported with keys. In memory, whole and in parts."""
+"""3.7: A base mirrors its stage, and invalid rows are reported with keys, in memory, whole and in parts."""
 
 from datetime import UTC, datetime
 
@@ -96,7 +96,7 @@ def test_a_base_is_its_stage_and_what_is_out_of_scope(now, before, flags, parts,
     texts = [" ".join(f"{k}:{value}" for k, value in rows.items()) for rows in (now, before)]
     stage, base = staged(texts[0]), stored(texts[1], lambda k: k not in spared)
     asked = terms(flag=Flag("gone", "X") if flags else None)
-    if flags:  # what has the flag already is out of scope
+    if flags:  # a row that already has the flag is out of scope
         dead = base.column_names.index(IN_SCOPE)
         known = [
             scope and live

@@ -53,7 +53,7 @@ TIMES = [pa.field(name, INSTANT) for name in (STARTED, ENDED)]
 LAST = [pa.field(STATE, pa.string()), pa.field(LOAD_RUN_ID, pa.string()), pa.field(LOADED_AT, INSTANT)]
 STORED = pa.schema([*TEXTS, *TIMES, *LAST])
 ROWS = pa.schema([("b_key", pa.string()), ("k", pa.string()), ("a", pa.string()), (ROW_HASH, pa.string())])
-# What is refused, in the order of the rule.
+# The refusals, in the order of the rule.
 CODES = {
     NO_KEY: "NULL_KEY",
     NO_HASH: "NULL_ROW_HASH",

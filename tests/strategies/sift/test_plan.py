@@ -33,7 +33,7 @@ def told(delivered, stored, *scope):
 
 
 def test_each_record_is_one_of_five():
-    """Places of delivered rows are before those of stored ones."""
+    """Places of delivered rows are before places of stored rows."""
     found = told(
         [("new", 1), ("other", 2), ("same", 3)],
         [("same", 3), ("gone", 4), ("other", 5), ("spared", 6), ("unknown", 7)],

@@ -1,4 +1,4 @@
-"""The rule of intervals follows section 5 and those requirements of 80 to 92 that a rule can show."""
+"""The rule of intervals follows section 5 and the requirements among 80 to 92 that a rule can show."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -367,7 +367,7 @@ def test_replace_rows_land_as_they_are():
 
 
 def test_a_replace_row_takes_the_place_of_an_equal_start():
-    """5.2 step 2, H25: This holds without an earliest row too. Of two rows, the last one is kept."""
+    """5.2 step 2, H25: This holds without an earliest row too. The last one of two rows is kept."""
     expected = """
         id  v    n  start  end   active  synced
         1   new  -  T1     TMAX  true    T8
@@ -705,7 +705,7 @@ def test_a_delete_without_an_earliest_file():
     assert gives(expected) == after(ONE, delete=" id end synced \n 1 T5 T9")
 
 
-# What is refused, and what a damaged table does.
+# Refused rows, and damaged tables.
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def _make(store: MemoryStore, change: Change, note: Note) -> Commit:
     if before is not None and not change.recreate:
         raise conflict(name)
     state = _reshaped(TableState(shape, {}, 0), shape, NOTHING)
-    if before is not None:  # a table in place of another one has its past and its properties
+    if before is not None:  # a table that replaces another one has its past and its properties
         state = replace(
             state,
             history=before.history,
@@ -162,7 +162,7 @@ def _written(
     if change.added is not None:
         come = change.added.select(state.schema.names).cast(state.schema)
     if change.expected not in {None, come.num_rows}:
-        raise conflict(state.shape.table)  # what they were made of is not what was counted
+        raise conflict(state.shape.table)  # their source differs from the counted rows
     counts = {**change.counts, change.count_as: come.num_rows} if change.count_as else change.counts
     rows = pa.concat_tables([kept, come]).rename_columns(
         [str(state.numbers[each]) for each in come.schema.names]

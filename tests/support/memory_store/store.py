@@ -21,7 +21,7 @@ from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
 from backstory.model.table import Shape, TableName
 from backstory.stores.port import DISORDER
 
-# Iceberg keeps these names for itself, and so does its simulator.
+# Iceberg reserves these names, and so does its simulator.
 RESERVED = frozenset(
     {FILE, POSITION, "_deleted", "_spec_id", "_partition", ROW_ID, "_last_updated_sequence_number"}
 )
@@ -145,7 +145,7 @@ class MemoryStore:
 
     @property
     def description(self) -> str:
-        """Nobody names it."""
+        """Empty, because it has neither a warehouse nor an origin."""
         return ""
 
     def reserves(self, name: str) -> bool:

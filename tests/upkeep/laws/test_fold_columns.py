@@ -58,7 +58,7 @@ def plain_life(chance, key, copies):
     for _ in range(chance.randint(1, 5)):
         at += chance.randint(1, 4)
         copied = at in copies
-        if copied and state is not None and chance.random() < 0.5:  # a copy lacks the record
+        if copied and state is not None and chance.random() < 0.5:  # the copy lacks the record
             rows[-1] |= {"valid_to": second(at), "is_current": False}
             state = None
             continue

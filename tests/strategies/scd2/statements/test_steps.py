@@ -95,7 +95,7 @@ def loaded(database, told, versions, archived, base, *, merges):
     at = f"'{text_of(10)}'"
     values = {"load_timestamp": f"TIMESTAMP {at}", "load_timestamp_text": at, "load_run_id": "'r1'"}
     counted = count_cases(told, lambda sql: database.execute(fill_placeholders(sql, values)).fetchall())
-    if merges:  # a MERGE of DuckDB reads rows of its source that it has written already
+    if merges:  # DuckDB's MERGE may read rows of its source that it has already written
         database.execute(
             f"CREATE OR REPLACE TEMPORARY TABLE kept AS {fill_placeholders(actions(told), values)}"
         )
