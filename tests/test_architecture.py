@@ -63,14 +63,14 @@ def named_by_participles(path: Path) -> list[str]:
     return [name for name in names if NO_NAMES & {(words := name.strip("_").split("_"))[0], words[-1]}]
 
 
-def test_functions_and_modules_are_called_by_what_they_are():
+def test_function_and_module_names_use_no_vague_words():
     """A name is a verb with its object, or the returned noun, never `told`, `found` or `asked_here`."""
     misnamed = {shown(path): names for path in MODULES if (names := named_by_participles(path))}
 
     assert misnamed == {}
 
 
-def test_no_function_is_a_bare_participle():
+def test_function_names_are_no_bare_participles():
     """`joined` and `_staged` are `join_sides` and `_stage_rows`."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = (node for path in MODULES for node in nodes_of(path))
@@ -97,7 +97,7 @@ def test_columns_of_layouts_are_named_in_one_place():
     assert list(named) == ["model/layout.py"], named
 
 
-def test_importing_the_package_is_light():
+def test_importing_the_package_loads_no_heavy_modules():
     """`import backstory` and `--help` import neither pyspark nor grpc nor pyarrow."""
     heavy = (
         "pyspark",
@@ -122,7 +122,7 @@ def test_importing_the_package_is_light():
     assert ("[]", "[]") == (lines[0], lines[-1])
 
 
-def test_without_spark_a_warehouse_is_refused_with_a_remedy(tmp_path):
+def test_a_warehouse_without_spark_is_refused_with_a_remedy(tmp_path):
     """A plain installation lacks Spark."""
     probe = (
         "import sys, backstory; sys.modules['pyspark'] = None\n"
@@ -152,7 +152,7 @@ def test_readers_of_files_import_no_spark():
     assert told.stdout.strip() == "False"
 
 
-def test_the_public_names_are_these():
+def test_public_objects_have_their_exported_names():
     """The package exports exactly the names in `__all__`, and each exists."""
     for name in backstory.__all__:
         assert getattr(backstory, name).__name__ == name
@@ -181,7 +181,7 @@ def test_the_specification_is_plain_python():
         assert not heavy & {str(name).split(".")[0] for name in names}, path
 
 
-def test_no_host_of_a_registry_is_named():
+def test_the_lock_file_contains_no_registry_address():
     """Locked packages have name, version and hash."""
     lock = SOURCE.parents[1] / "requirements.lock"
 

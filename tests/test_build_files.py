@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def test_build_sh_is_executable_and_only_ours_to_write():
+def test_build_sh_is_executable_but_not_world_writable():
     mode = (ROOT / "build.sh").stat().st_mode
     assert mode & stat.S_IXUSR
     assert not mode & stat.S_IWOTH
@@ -37,7 +37,7 @@ def test_main_py_is_the_server():
 
 
 @pytest.mark.process
-def test_build_sh_generates_the_stubs_that_are_here(tmp_path):
+def test_build_sh_regenerates_the_checked_in_stubs(tmp_path):
     """The script writes the protos, and the generated stubs equal the checked-in ones."""
     copy = tmp_path / "copy"
     for name in ("src/backstory/doors/fivetran/wire", "scripts"):

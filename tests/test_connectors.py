@@ -39,7 +39,7 @@ def ivy(tmp_path):
     return given
 
 
-def test_what_is_there_is_not_asked_for_again(ivy, tmp_path):
+def test_jars_already_present_are_not_fetched_again(ivy, tmp_path):
     named = session_properties(Settings(tmp_path, spark=ivy))
     assert named["spark.jars"].count("iceberg-spark-runtime") == named["spark.jars"].count("sqlite-jdbc") == 1
     assert "spark.jars.packages" not in named
@@ -61,7 +61,7 @@ def zero(jar):
 
 
 @pytest.mark.parametrize("spoil", [cut, empty, zero, os.unlink])
-def test_a_jar_that_is_not_whole_is_fetched_again(ivy, spoil):
+def test_a_damaged_jar_is_fetched_again(ivy, spoil):
     spoil(jars.kept_jars(packages_of(ivy), ivy)[0].path)
     assert must_fetch(ivy)
 
@@ -73,7 +73,7 @@ def test_a_copied_folder_needs_no_network(ivy):
     assert not must_fetch(ivy)
 
 
-def test_packages_of_ones_own_are_jars_beside_ours(ivy, tmp_path):
+def test_user_packages_are_added_to_the_default_jars(ivy, tmp_path):
     """Packages of the user are next to ours. A package with Python modules is on Python's path."""
     given = ivy | {"spark.jars.packages": OWN}
     assert must_fetch(given)
@@ -83,7 +83,7 @@ def test_packages_of_ones_own_are_jars_beside_ours(ivy, tmp_path):
     assert named["spark.submit.pyFiles"].endswith("org.example_one-1.jar")
 
 
-def test_jars_that_are_named_replace_ours_and_stand_beside_packages(tmp_path):
+def test_explicit_jars_replace_default_jars_but_not_user_packages(tmp_path):
     given = {"spark.jars": "a.jar", "spark.jars.ivy": str(tmp_path)}
     assert jar_properties(given) == {}
     assert not must_fetch(given)
@@ -94,18 +94,18 @@ def test_jars_that_are_named_replace_ours_and_stand_beside_packages(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["1.+", "1-SNAPSHOT", "latest.release", "[1]"])
-def test_an_open_version_is_asked_for_each_time(tmp_path, version):
+def test_a_package_with_an_open_version_is_fetched_every_time(tmp_path, version):
     given = {"spark.jars.ivy": str(tmp_path), "spark.jars.packages": f"org.example:one:{version}"}
     lay_down(tmp_path, given)
     assert must_fetch(given)
 
 
 @pytest.mark.parametrize("name", ["spark.jars.repositories", "spark.jars.ivySettings", "spark.jars.excludes"])
-def test_other_sources_have_jars_of_their_own(ivy, name):
+def test_another_source_setting_requires_a_new_fetch(ivy, name):
     assert must_fetch(ivy | {name: "other"})
 
 
-def test_jars_that_others_may_write_are_not_used(ivy, tmp_path, monkeypatch):
+def test_jars_in_world_writable_folders_are_not_used(ivy, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "backstory").mkdir(exist_ok=True)
     (tmp_path / "backstory" / "jars").mkdir()
@@ -113,7 +113,7 @@ def test_jars_that_others_may_write_are_not_used(ivy, tmp_path, monkeypatch):
     assert tmp_path / "backstory" / "jars" not in jars._folders({})
 
 
-def test_where_the_cache_cannot_be_written_to_a_temporary_folder_serves(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_replaced_by_a_temporary_folder(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     folder = jars._writable_folder({})
@@ -121,7 +121,7 @@ def test_where_the_cache_cannot_be_written_to_a_temporary_folder_serves(tmp_path
     assert folder in jars._folders({})
 
 
-def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
+def test_a_concurrent_fetch_waits_and_reuses_the_fetched_jars(tmp_path):
     given = {"spark.jars.ivy": str(tmp_path)}
     (tmp_path / "backstory").mkdir(mode=0o700)
     came = []
@@ -134,7 +134,7 @@ def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
     assert came == laid
 
 
-def test_how_much_is_there_is_known_while_it_comes(tmp_path):
+def test_fetched_bytes_are_counted_during_the_download(tmp_path):
     """Copies from earlier fetches are not counted."""
     given = {"spark.jars.ivy": str(tmp_path)}
     assert jars.fetched_bytes(given) == 0
@@ -149,7 +149,7 @@ def test_how_much_is_there_is_known_while_it_comes(tmp_path):
 
 
 @pytest.mark.process
-def test_a_package_that_nobody_has_is_named(tmp_path):
+def test_an_unresolvable_package_is_named_in_the_error(tmp_path):
     """The failed attempt leaves no file."""
     (tmp_path / "none").mkdir()
     settings = "<ivysettings><settings defaultResolver='here'/><resolvers><filesystem name='here'>"
@@ -189,5 +189,5 @@ def test_a_package_that_nobody_has_is_named(tmp_path):
         ("", "Java printed nothing"),
     ],
 )
-def test_the_line_that_matters_is_said(text, line):
+def test_the_failure_reason_is_the_decisive_line(text, line):
     assert failure_reason(text) == line

@@ -33,7 +33,7 @@ def test_links_lead_to_pages_and_headings():
     assert [(shown(page), each) for page in PAGES for each in links(page) if not leads(page, each)] == []
 
 
-def test_code_is_code_and_commands_exist():
+def test_code_blocks_parse_and_shown_commands_exist():
     """Python compiles, YAML, TOML and SQL are parsed, and each command accepts its shown options."""
     wrong = [
         f"{shown(page)}, line {block.line}: {fault}"
@@ -81,7 +81,7 @@ def test_the_usage_of_a_command_names_program_and_command_once():
         assert not {"backstory", name} & set(words[2:])
 
 
-def test_the_page_on_operation_says_of_every_command_what_it_starts():
+def test_the_operations_page_lists_every_command():
     """The table under *What each command starts* names every command, and no others."""
     page = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
     table = page.partition("## What each command starts")[2].partition("| holds in memory")[0]
@@ -106,7 +106,7 @@ def sources():
     return [ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").rglob("*.py"))]
 
 
-def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
+def test_every_documented_error_matches_an_error_in_the_source():
     """One call in the source can create each row of the reference."""
     made = [patterns_of(node) for tree in sources() for node in ast.walk(tree) if is_error(node)]
     made = [each for each in made if re.search("[a-z]{4}", "".join(each))]  # others raise an error again
@@ -120,7 +120,7 @@ def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
         ), texts
 
 
-def test_errors_show_no_names_of_variables_in_capitals():
+def test_documented_errors_show_no_variable_names_in_capitals():
     """Placeholders are in angle marks, and words in capitals are literally in the source."""
     literal = {
         word
@@ -184,7 +184,7 @@ def test_every_page_of_the_site_is_in_its_navigation():
     }
 
 
-def test_no_page_of_the_site_links_out_of_its_folder():
+def test_site_pages_link_only_within_the_docs_folder():
     """The site is built only from `docs/`, so a link to another folder would be broken."""
     site = ROOT / "docs"
     for page in PAGES:
@@ -227,7 +227,7 @@ def exists(place, name):
     return not is_path or bool(modules) or (ROOT / place).exists()
 
 
-def test_modules_that_a_page_for_developers_names_exist():
+def test_modules_named_on_developer_pages_exist():
     """A path in backticks is the path of a module or a folder, and `module.name` is in that module."""
     named = re.compile(r"`((?:\w+/)*\w+)(?:\.(\w+)|/)?`")
     assert [

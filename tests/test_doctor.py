@@ -16,7 +16,7 @@ def statuses(diagnosis):
     return {each.ability: each.status for each in diagnosis.abilities}
 
 
-def test_everything_works_in_the_session_of_the_tests_and_nothing_is_left(python):
+def test_all_abilities_work_in_the_test_session_and_leave_no_tables(python):
     found = python.doctor()
     assert {each.ability: each.error for each in found.abilities if each.status != WORKS} == {}
     assert (len(found.abilities), found.exit_code) == (ABILITIES, 0)
@@ -29,7 +29,7 @@ def test_everything_works_in_the_session_of_the_tests_and_nothing_is_left(python
     json.dumps(found.to_dict())
 
 
-def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
+def test_unsupported_catalog_operations_are_reported(spark, tmp_path):
     """A Hadoop catalog has no renames and no views. All other abilities are still tested."""
     spark.conf.set("spark.sql.catalog.folders", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.folders.type", "hadoop")
@@ -44,7 +44,7 @@ def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
     assert not [*tmp_path.rglob("*.parquet")]
 
 
-def test_what_needs_an_ability_that_fails_is_not_tried(spark, tmp_path):
+def test_dependents_of_a_failing_ability_are_not_tried(spark, tmp_path):
     """Without a table to write to, only the Python workers are tested."""
     (tmp_path / "file").write_text("no folder")
     spark.conf.set("spark.sql.catalog.nowhere", "org.apache.iceberg.spark.SparkCatalog")

@@ -55,14 +55,14 @@ def test_a_document_beyond_a_bound_is_refused_with_file_and_line(tmp_path, text,
 
 
 @pytest.mark.parametrize("name", ["none.yaml", "m\0.yaml", "\ud800.yaml"])
-def test_a_name_that_no_file_has_is_no_bug(tmp_path, name):
+def test_missing_and_impossible_files_are_usage_errors(tmp_path, name):
     for read in (read_document, read_documents):
         with pytest.raises(UsageError, match="cannot be read") as refused:
             read(tmp_path / name, SORT)
         assert refused.value.code == SORT.absent_code
 
 
-def test_a_file_beyond_all_measure_is_not_read(tmp_path):
+def test_a_file_over_16_mib_is_not_read(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_bytes(b"a: 1\n" + b"#" * LARGEST)
 
@@ -72,7 +72,7 @@ def test_a_file_beyond_all_measure_is_not_read(tmp_path):
     assert (refused.value.code, refused.value.exit_code) == ("wrong-model", 2)
 
 
-def test_what_people_write_is_within_the_bounds(tmp_path):
+def test_large_realistic_documents_are_within_the_bounds(tmp_path):
     path = tmp_path / "m.yaml"
     columns = "".join(f"  - {{name: c{n}, type: *t}}\n" for n in range(1000))
     path.write_text(f"type: &t {{kind: Option, inner: Int64}}\nid: '{'9' * 6000}'\ncolumns:\n{columns}")
@@ -84,7 +84,7 @@ def test_what_people_write_is_within_the_bounds(tmp_path):
     assert tree["columns"][999]["type"] == {"kind": "Option", "inner": "Int64"}
 
 
-def test_a_long_wrong_value_is_not_shown_whole(tmp_path):
+def test_a_long_wrong_value_is_shortened_in_the_error(tmp_path):
     class Part(BaseModel):
         a: bool | None = None
         b: int = 0
@@ -100,7 +100,7 @@ def test_a_long_wrong_value_is_not_shown_whole(tmp_path):
 
 @pytest.mark.parametrize("word", ["NO", "no", "off", "Y", "NA", "yes"])
 @pytest.mark.parametrize("name", ["null", "'null'"])
-def test_the_option_null_is_a_name_and_words_of_yaml_1_1_are_texts(tmp_path, name, word):
+def test_null_is_an_option_name_and_yaml_1_1_words_are_texts(tmp_path, name, word):
     """`null: NO` makes the text NO mean NULL, with or without quotes around the key."""
 
     class Written(BaseModel):

@@ -16,7 +16,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("given", GIVEN, ids=str)
-def test_a_time_is_an_instant_and_a_date_its_first(given):
+def test_a_date_is_read_as_its_first_instant(given):
     assert instant_of(given) == GIVEN[given]
 
 
@@ -32,7 +32,7 @@ NO_TIMES = [
 
 
 @pytest.mark.parametrize("given", NO_TIMES, ids=str)
-def test_what_is_no_instant_is_wrong_usage(given):
+def test_an_unreadable_or_naive_time_is_wrong_usage(given):
     with pytest.raises(UsageError) as refused:
         instant_of(given)
     assert refused.value.code in {"unreadable-time", "naive-time"}

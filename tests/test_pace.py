@@ -9,16 +9,16 @@ ROOT = Path(__file__).parents[1]
 SECONDS, REASONS = (table()[name] for name in ("seconds", "reasons"))
 
 
-def test_files_that_are_told_of_are_there():
+def test_listed_test_files_exist():
     assert [file for file in sorted(SECONDS | REASONS) if not (ROOT / file).is_file()] == []
 
 
-def test_a_file_that_takes_long_names_its_reason():
+def test_every_slow_test_file_has_a_reason():
     """A long file must be listed. `make test` prints the seconds of each file."""
     assert {file for file, seconds in SECONDS.items() if seconds > LIMIT} == set(REASONS)
 
 
-def test_long_tests_are_there():
+def test_listed_slow_tests_exist():
     for test in LISTED:
         file, *_, name = test.split("::")
         text = (ROOT / file).read_text("utf-8")

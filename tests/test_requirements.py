@@ -143,13 +143,13 @@ GOOD = "`tests/test_requirements.py::test_there_are_pages_of_requirements`"
         (f"| 112 | a | **not run:** {GOOD} |", False),
     ],
 )
-def test_a_row_is_right_or_wrong(row, right):
+def test_requirement_rows_are_accepted_or_refused(row, right):
     """A test of the law: accepted and refused rows."""
     [cells] = rows(f"| number | requirement | tests |\n|---|---|---|\n{row}\n")
     assert (fault("fivetran.md", cells) is None) is right
 
 
-def test_a_test_that_may_be_skipped_holds_nothing(tmp_path):
+def test_a_skippable_test_proves_no_requirement(tmp_path):
     """A skipped test does not count, but a test in a class does."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "a.py").write_text(
@@ -173,6 +173,6 @@ def test_a_test_that_may_be_skipped_holds_nothing(tmp_path):
         ("", 1, False),
     ],
 )
-def test_numbers_are_whole(numbers, promised, right):
+def test_requirement_numbers_are_complete_and_in_order(numbers, promised, right):
     """A test of the law: no number is missing, repeated or out of order."""
     assert (numbering(numbers.split(), promised) is None) is right

@@ -33,9 +33,7 @@ def home(tmp_path, monkeypatch):
         ("./s3:/wh", "{here}/s3:/wh"),
     ],
 )
-def test_a_warehouse_is_the_folder_that_a_path_or_an_address_of_a_file_names(
-    monkeypatch, tmp_path, home, named, folder
-):
+def test_a_path_or_file_address_names_the_warehouse_folder(monkeypatch, tmp_path, home, named, folder):
     folder = Path(folder.format(home=home, here=tmp_path))
     assert load(named).warehouse == folder
     monkeypatch.setenv(VARIABLE, str(named))
@@ -45,7 +43,7 @@ def test_a_warehouse_is_the_folder_that_a_path_or_an_address_of_a_file_names(
 @pytest.mark.parametrize(
     "named", ["s3://me:canary@lake/wh", "S3A://lake/wh", Path("s3://lake/wh"), "file://host/wh", "hdfs:///wh"]
 )
-def test_an_address_is_no_warehouse_and_the_remedy_names_the_catalog(monkeypatch, tmp_path, named):
+def test_a_remote_address_is_refused_as_a_warehouse(monkeypatch, tmp_path, named):
     """No folder is made for it, and the error shows no secret of the address."""
     for name_it in (lambda: load(named), load):
         with pytest.raises(UsageError, match="must be a folder") as refused:
@@ -56,7 +54,7 @@ def test_an_address_is_no_warehouse_and_the_remedy_names_the_catalog(monkeypatch
         monkeypatch.setenv(VARIABLE, str(named))
 
 
-def test_with_a_catalog_of_its_own_a_configuration_needs_no_folder(tmp_path):
+def test_a_configured_catalog_needs_no_warehouse_folder(tmp_path):
     (tmp_path / "backstory.toml").write_text(
         '[catalog]\ntype = "rest"\nuri = "https://catalog.example.com"\n'
     )

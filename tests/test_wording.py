@@ -123,7 +123,7 @@ def _written(tree, *, commands):
             yield node.lineno, node.value
 
 
-def test_texts_say_it_plainly():
+def test_texts_contain_no_forbidden_phrases():
     """A text of four words or more contains no phrase of `PHRASES`, which lists the alternatives."""
     assert [
         f"{module}, line {line}: {phrase[0]!r} in {text!r}"
@@ -132,7 +132,7 @@ def test_texts_say_it_plainly():
     ] == []
 
 
-def test_flags_are_written_by_the_command_line_alone():
+def test_only_the_command_line_writes_flags():
     """Outside of `cli/`, texts name options as Python arguments, which the command line translates."""
     assert [
         f"{module}, line {line}: {flag} in {text!r}"
@@ -142,7 +142,7 @@ def test_flags_are_written_by_the_command_line_alone():
     ] == []
 
 
-def test_options_in_texts_are_options_of_commands():
+def test_options_in_texts_exist_as_command_line_flags():
     """The command line has a flag for each `name=value` in backticks."""
     flags = set(FLAG.findall((ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")))
     named = {
@@ -159,7 +159,7 @@ def test_options_in_texts_are_options_of_commands():
     assert [] == sorted(named - python_alone - {each for each in named if each[1] in flags})
 
 
-def test_options_in_sentences_are_marked_as_options():
+def test_options_in_sentences_are_in_backticks():
     """Without backticks, the command line would print `max_delete_ratio`, which is not an option."""
     assert [
         f"{module}, line {line}: {bare} in {text!r}"
@@ -170,7 +170,7 @@ def test_options_in_sentences_are_marked_as_options():
     ] == []
 
 
-def test_schemas_say_it_plainly():
+def test_schema_descriptions_contain_no_forbidden_phrases():
     """Editors show the descriptions of a JSON Schema."""
     assert [
         f"{name}: {phrase[0]!r} in {part['description']!r}"
@@ -180,7 +180,7 @@ def test_schemas_say_it_plainly():
     ] == []
 
 
-def test_pages_say_it_plainly():
+def test_pages_contain_no_forbidden_phrases():
     """Code and output in fences and backticks are ignored."""
     assert [
         f"{page}: {phrase[0]!r} in {line!r}"

@@ -26,20 +26,20 @@ def case(*copies, **more):
 GONE_AND_BACK = case([("1", "oslo"), ("2", "rome")], [("2", "rome")], [("1", "oslo"), ("2", "rome")])
 
 
-def test_a_version_lasts_while_copies_hold_it():
+def test_a_version_ends_when_a_copy_lacks_its_record():
     assert expected(GONE_AND_BACK, GONE_AND_BACK.copies) == {
         ("1",): [(("1", "oslo"), "gone"), (("1", "oslo"), "open")],
         ("2",): [(("2", "rome"), "open")],
     }
 
 
-def test_copies_are_taken_in_the_order_of_their_instants():
+def test_copies_are_ordered_by_their_instants():
     late = Case("late", ["id"], [Copy(PLAIN, [("1", x)], at=at) for x, at in (("a", 0), ("c", 2), ("b", 1))])
 
     assert [values[1] for values, _ in expected(late, late.copies)["1",]] == ["a", "b", "c"]
 
 
-def test_a_copy_that_tells_two_things_is_a_contradiction():
+def test_a_copy_with_two_rows_for_a_key_is_a_contradiction():
     with pytest.raises(Contradiction):
         expected(GONE_AND_BACK, [Copy(PLAIN, [("1", "oslo"), ("1", "rome")])])
 
@@ -58,18 +58,18 @@ RIGHT_ROWS = [("1", "oslo", "d1", "d2"), ("1", "oslo", "d3", None), ("2", "rome"
         (LOUD, 1, RIGHT_ROWS),
     ],
 )
-def test_an_outcome(told, failed_at, rows):
+def test_outcomes_follow_from_the_failed_copy_and_the_rows(told, failed_at, rows):
     assert outcome(GONE_AND_BACK, failed_at, rows) == told
 
 
-def test_where_a_copy_must_be_refused_nothing_else_is_right():
+def test_only_a_refusal_is_right_for_a_refuse_only_case():
     torn = case([("1", "oslo")], [("1", "bern"), ("1", "rome")], refuse_only=True)
 
     assert outcome(torn, None, [("1", "oslo", "d1", "d2"), ("1", "rome", "d2", None)]) == WRONG
     assert outcome(torn, 1, [("1", "oslo", "d1", None)]) == REFUSED
 
 
-def test_the_book_is_data():
+def test_the_case_book_is_valid_data():
     """Names are unique, cells fit their columns, and the book can be stored as JSON."""
     assert len({each.name for each in BOOK}) == len(BOOK)
     for each in BOOK:

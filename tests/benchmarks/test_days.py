@@ -19,11 +19,11 @@ def lived(seed=3):
     return world, list(world.days(DAYS))
 
 
-def test_a_seed_gives_the_same_days_and_another_others():
+def test_a_seed_determines_the_generated_days():
     assert lived()[1] == lived()[1] != lived(4)[1]
 
 
-def test_actions_are_as_many_as_the_scale_factor_says():
+def test_the_scale_factor_determines_the_number_of_actions():
     """The first load has 5,000 actions per scale factor, and each day some 15.7, rounded at random."""
     world = World(1)
     first, *days = world.days(20)
@@ -55,7 +55,7 @@ def test_a_record_changes_several_times_on_a_day():
     assert len(set(keys)) < len(keys)
 
 
-def test_lives_follow_each_other_without_gap():
+def test_versions_follow_each_other_without_gaps():
     world, _ = lived()
     for table, key in KEYS.items():
         by_key = {}
@@ -66,7 +66,7 @@ def test_lives_follow_each_other_without_gap():
             assert all(before[1] == after[0] > before[0] for before, after in pairwise(life))
 
 
-def test_batch_files_end_a_row_where_the_next_of_its_key_begins(tmp_path):
+def test_batch_files_end_a_row_before_the_next_row_of_its_key(tmp_path):
     """As in Fivetran's batches, the row ends a millisecond before, and is no longer active."""
     from backstory.formats.delivered import read_files
     from backstory.model.types import ColumnType, Kind
@@ -123,7 +123,7 @@ def broken(spoil=None):
     return {(table, audit) for table, audit, count in found if count}
 
 
-def test_audits_hold_of_what_was_generated():
+def test_generated_data_passes_every_audit():
     assert not broken()
 
 
@@ -144,7 +144,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("audit", SPOILT)
-def test_an_audit_finds_what_breaks_it(audit):
+def test_every_audit_finds_damaged_data(audit):
     def spoil(table, rows):
         if table == "account":
             SPOILT[audit](rows)

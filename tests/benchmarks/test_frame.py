@@ -15,7 +15,7 @@ from benchmarks.peers.page import GOALS, STEPS, told
 from benchmarks.report import Report
 
 
-def test_what_is_asked_for_goes_on_to_a_workload(tmp_path):
+def test_options_are_passed_on_to_a_workload(tmp_path):
     given = Asked(scale=0.25, rounds=2, full=True, until=123.5, results=tmp_path)
 
     assert asked_of(parser("x").parse_args(given.words())) == given
@@ -27,7 +27,7 @@ def test_every_workload_is_a_program():
         assert place.with_suffix(".py").exists(), each
 
 
-def test_every_workload_that_the_guide_names_can_be_asked_for():
+def test_the_guide_names_exactly_the_existing_workloads():
     told = (ROOT / "benchmarks" / "README.md").read_text().split("| `ONLY=` |")[1].split("\n\n")[0]
     named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in told.splitlines()[2:])))
     assert named == {each.name for each in WORKLOADS}
@@ -42,7 +42,7 @@ def test_an_unknown_workload_is_wrong_usage():
     assert "There is no workload nothing; there are peers, sizes, history" in done.stderr
 
 
-def test_the_list_of_pages_says_what_was_not_finished(tmp_path):
+def test_the_list_of_pages_marks_unfinished_workloads(tmp_path):
     for name in ("peers", "cases", "README"):
         (tmp_path / f"{name}.md").write_text(f"# About {name}\n")
 
@@ -70,14 +70,14 @@ def page(tmp_path):
     return (tmp_path / "peers.md").read_text()
 
 
-def test_goals_hold_or_are_missed(page):
+def test_goals_are_marked_as_held_or_missed(page):
     assert "| Warm, first load | 3.0 ×: holds | – | 2 × |" in page
     assert "| Warm, 1 % changed | 5.0 ×: missed | – | 8 × |" in page
     assert "| Warm, nothing changed | 16.0 ×: holds | – | 15 × |" in page
     assert set(GOALS["Warm"]) == set(STEPS)
 
 
-def test_wrong_rows_and_failures_are_told(page):
+def test_the_page_reports_wrong_rows_and_failures(page):
     assert "| backstory snapshot | yes | 1,234 | 3 | 2 |" in page
     assert "| dbt snapshot (dbt-core 1) | no: 3, 2 open |" in page
     assert "* SQLMesh: 1 % changed: it fell over" in page

@@ -15,7 +15,7 @@ RUNS = [
 ]
 
 
-def test_a_model_finds_what_runs_are_made_of():
+def test_a_model_recovers_the_parts_of_runs():
     model = fitted(RUNS, "seconds")
 
     assert model.parts["one"] == pytest.approx(0.5)
@@ -24,7 +24,7 @@ def test_a_model_finds_what_runs_are_made_of():
     assert model.predicted({"records": 10**6, "versions": 0, "touched": 0}) == pytest.approx(10.5)
 
 
-def test_no_part_of_a_model_costs_less_than_nothing():
+def test_no_part_of_a_model_has_negative_cost():
     runs = [{**run, "seconds": 1 + run["touched"] * 1e-4 - run["records"] * 1e-6} for run in RUNS]
 
     assert min(fitted(runs, "seconds").parts.values()) >= 0
@@ -38,7 +38,7 @@ def test_pictures_are_xml_with_every_figure():
     assert len([each for each in ET.fromstring(curve).iter() if each.tag.endswith("circle")]) == 2
 
 
-def test_a_page_says_when_where_and_with_what(tmp_path):
+def test_a_page_contains_measurement_scale_and_tables(tmp_path):
     report = Report("name", "A title", Asked(results=tmp_path, scale=0.5))
     report.table("Times", ["", "a|b"], [["x", "1 s"]], "A note.")
     report.data["more"] = {"x": 1}
@@ -52,7 +52,7 @@ def test_a_page_says_when_where_and_with_what(tmp_path):
     assert '"more"' in (tmp_path / "name.json").read_text()
 
 
-def test_medians_and_ratios():
+def test_medians_and_ratios_are_computed():
     assert spread([]) == "–"
     assert spread([2.0]) == "2.00 s"
     assert spread([3.0, 1.0, 2.0]) == "2.00 s (1.00 to 3.00)"

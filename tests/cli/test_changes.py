@@ -40,7 +40,7 @@ def fed(store):
     return made
 
 
-def test_a_script_reads_acts_and_advances(fed, ask):
+def test_changes_prints_rows_and_moves_a_cursor(fed, ask):
     """V121: The document has table, since, until and changes. csv and table are only the rows."""
     told = json.loads(ask("changes feeds.shown --cursor crm --output json"))
     assert {name: told[name] for name in ("table", "since", "until")} == {
@@ -78,7 +78,7 @@ def test_a_script_reads_acts_and_advances(fed, ask):
         ("--cursor crm --since 1", "bad-option", 2),
     ],
 )
-def test_what_cannot_be_told_is_told_by_code(fed, ask, words, code, exit_code):
+def test_invalid_requests_for_changes_have_code_and_remedy(fed, ask, words, code, exit_code):
     told = json.loads(ask(f"changes feeds.shown {words} --output json", exit_code))
     assert told["error"]["code"] == code
     assert told["error"]["remedy"]

@@ -40,7 +40,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
     return run_it
 
 
-def test_a_spoilt_table_from_check_to_check(asked, spark):
+def test_a_damaged_table_is_checked_repaired_and_checked_again(asked, spark):
     """Exit code 4, the plan, the repair, and 0, as JSON and as text."""
     table = str(written(IcebergStore(spark), "cli", Layout.VERSIONS, LIFE))
 
@@ -74,7 +74,7 @@ def test_a_spoilt_table_from_check_to_check(asked, spark):
     assert (code, said) == (0, f"{table}: all 13 laws hold\n")
 
 
-def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, spark, monkeypatch):
+def test_small_tables_need_no_spark_for_check_and_changes(asked, spark, monkeypatch):
     """No warehouse is opened for them, and no query runs twice."""
     table = str(written(IcebergStore(spark), "small", Layout.VERSIONS, LIFE))
     monkeypatch.setattr(warehouse, "open", None)
@@ -88,7 +88,7 @@ def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, sp
     )
 
 
-def test_where_no_law_is_broken_a_dry_repair_needs_no_spark(asked, spark, monkeypatch):
+def test_a_dry_repair_of_a_healthy_table_needs_no_spark(asked, spark, monkeypatch):
     table = str(written(IcebergStore(spark), "healthy", Layout.VERSIONS, LIFE.replace("bad   b", "other b")))
     monkeypatch.setattr(warehouse, "open", None)
 
@@ -104,13 +104,13 @@ def test_where_no_law_is_broken_a_dry_repair_needs_no_spark(asked, spark, monkey
         (["adopt", "nobody.there", "--layout", "dbt", "--key", "a"], 2, "no-table"),
     ],
 )
-def test_what_is_not_there_is_told(asked, words, code, error):
+def test_missing_tables_are_reported(asked, words, code, error):
     found, said = asked(*words, "--output", "json")
 
     assert (found, json.loads(said)["error"]["code"]) == (code, error)
 
 
-def test_a_layout_of_no_tool_is_wrong_usage(asked):
+def test_an_unknown_layout_is_wrong_usage(asked):
     assert asked("adopt", "a.b", "--layout", "delta")[0] == 2
 
 
@@ -124,7 +124,7 @@ def _warehouse_of(store, folder, *names):
         replace_folders(catalog, {str(folder)})  # its tables are deliberately elsewhere
 
 
-def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, spark, tmp_path, monkeypatch):
+def test_an_unreadable_table_does_not_hide_other_tables(asked, spark, tmp_path, monkeypatch):
     """`check --all`, names and `tables` report the table's error in its place, and fail at the end."""
     store = IcebergStore(spark)
     lost, garbled, spoilt = (
@@ -163,7 +163,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, sp
         path.write_bytes(content)  # for other tests that list the catalog
 
 
-def test_a_table_that_pyiceberg_cannot_parse_keeps_no_other_from_being_listed(asked, spark, tmp_path):
+def test_a_table_that_pyiceberg_cannot_parse_does_not_hide_other_tables(asked, spark, tmp_path):
     """pyiceberg cannot parse a schema with a variant. Spark reads that table, and reports another's lost
     file."""
     store, odd = IcebergStore(spark), TableName("spoilt", "odd")

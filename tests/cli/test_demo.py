@@ -51,7 +51,7 @@ def arrived(spark, tmp_path_factory):
     return store
 
 
-def test_the_table_is_the_rules(spark, arrived):
+def test_the_table_matches_the_rule(spark, arrived):
     """26 real copies through gRPC, encryption, Spark and Iceberg give the rule's table."""
     rows = in_utc(spark.table(arrived.sql_name(TABLE)).toArrow().to_pylist())
 
@@ -67,7 +67,7 @@ def test_one_batch_is_one_commit(arrived):
     assert 20 == len({commit["token"] for commit in made})
 
 
-def test_the_world_of_2016_is_the_file_of_2016(arrived):
+def test_the_table_as_of_2016_equals_the_file_of_2016(arrived):
     """As of the date of a copy, the table equals that copy."""
     world = table_in_session(arrived, TABLE).rows_at(datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
@@ -85,7 +85,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
     assert [("2014-01", "2015-01"), ("2015-01", "2015-07"), ("2018-07", None)] == spans
 
 
-def test_a_life_is_drawn_with_what_changed(arrived):
+def test_a_drawn_history_names_its_changes(arrived):
     """The line of Kazakhstan names each change of its capital, and is open at the end."""
     versions = life(table_in_session(arrived, TABLE), {"code": "KAZ"}).versions
 
@@ -96,7 +96,7 @@ def test_a_life_is_drawn_with_what_changed(arrived):
     assert "▶" in lines[-1]
 
 
-def test_other_programs_read_the_table_by_the_lines_that_the_demo_prints(spark, arrived, warehouse):
+def test_other_programs_read_the_table_with_the_printed_lines(spark, arrived, warehouse):
     """pyiceberg, DuckDB's Iceberg extension and plain Spark SQL find the visible rows."""
     lines = reading_lines(arrived, f"sqlite:///{warehouse}/catalog.db")
     by_pyiceberg, by_duckdb, by_spark = lines.values()

@@ -21,7 +21,7 @@ TOLD = [
 ]
 
 
-def test_json_has_columns_of_what_changed_alone(capsys):
+def test_json_shows_only_changed_columns(capsys):
     show_differences(TOLD, Options(output="json"))
     assert json.loads(capsys.readouterr().out) == [
         {"key": {"id": 1}, "change": "changed", "columns": {"name": ["a", "b"], "city": [None, "Rome"]}},
@@ -41,7 +41,7 @@ def test_csv_has_a_row_for_each_changed_column(capsys):
     assert capsys.readouterr().out == "key,change,column,before,after\n"
 
 
-def test_one_kind_of_change_is_told_with_its_values(capsys):
+def test_removed_rows_are_shown_with_their_values(capsys):
     """Removed or added values are next to the key in JSON, otherwise a row per column."""
     gone = {
         "key": {"id": 1},

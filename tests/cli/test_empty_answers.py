@@ -31,7 +31,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
     return asked
 
 
-def test_an_answer_without_rows_says_so(asked):
+def test_an_empty_result_is_explained_on_standard_error(asked):
     """The note contains the key and the times. Other results have no note, and neither does --quiet."""
     assert asked("current", "--key", "gone").err == "No record with key k=gone.\n"
     assert asked("as-of", NEVER).err == f"No rows at {NEVER}.\n"

@@ -21,7 +21,7 @@ from backstory.errors import Refused, UsageError, option
         ("`backstory repair t`, `a = b`, x=1", "`backstory repair t`, `a = b`, x=1"),
     ],
 )
-def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
+def test_python_arguments_in_errors_become_flags(argument, flag):
     """An argument of Python is a flag of the command line, and other texts do not change."""
     assert in_flags(argument) == flag
 
@@ -38,12 +38,12 @@ def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
         (option("verbose", value=True), option("verbose", value=True)),
     ],
 )
-def test_an_argument_is_a_field_of_a_file_that_has_such(argument, field):
+def test_python_arguments_in_errors_become_fields_of_a_file(argument, field):
     """The text in backticks, as YAML in the file, is the argument."""
     assert in_fields(argument, {"max_delete_ratio", "allow_empty", "key", "retype", "separator"}) == field
 
 
-def test_the_error_of_a_record_names_flags():
+def test_errors_in_result_rows_name_flags():
     """Only errors are translated, not values of users."""
     error = Refused("c", "m", f"Pass {option('allow_empty', value=True)}.").to_dict()
     row = error_in_flags({"error": error, "note": "`dry_run=True`", "value": error})

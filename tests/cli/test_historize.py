@@ -32,7 +32,7 @@ def told(capsys):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_load_answers_with_one_object_a_dataset(folder, capsys):
+def test_a_load_prints_one_object_per_dataset(folder, capsys):
     """Interface 5: It contains only dataset, run id, timestamp, status, counts, schema changes and error."""
     assert historize(folder, "--run-id", "r1", "--load-timestamp", "2026-01-01") == 0
     (receipt,) = told(capsys)
@@ -47,7 +47,7 @@ def test_a_load_answers_with_one_object_a_dataset(folder, capsys):
     }
 
 
-def test_a_table_for_people(folder, capsys):
+def test_table_output_shows_status_and_counts(folder, capsys):
     """On a terminal, the result is a table."""
     assert historize(folder, "--run-id", "r1", "--output", "table") == 0
     said = capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_a_dry_run_names_keys_and_touches_nothing(folder, capsys):
     assert told(capsys)[0]["counts"] == receipt["counts"]
 
 
-def test_a_refusal_is_exit_code_3_and_names_its_keys(folder, capsys):
+def test_a_refusal_exits_with_code_3_and_names_its_keys(folder, capsys):
     """A refused load returns status, code, keys and remedy, and exit code 3."""
     (folder / "stage.csv").write_text("id,city\n1,Bern\n1,Rome\n")
     assert historize(folder) == 3
@@ -84,7 +84,7 @@ def test_a_refusal_is_exit_code_3_and_names_its_keys(folder, capsys):
     assert "rejected" in said.out
 
 
-def test_a_missing_file_ends_only_a_new_run_before_java_starts(folder):
+def test_a_missing_file_is_refused_early_only_without_a_run_id(folder):
     """R17: A run with an id may be a known run, which reads no file. A wrong id is refused at once."""
     (folder / "stage.csv").unlink()
     chosen = choose("model.yaml", None)
@@ -111,7 +111,7 @@ def test_an_unreadable_cell_names_file_and_line(folder, capsys):
         (("[{short_name: rawcore}]", "[{short_name: rawcore"), ["model.yaml, line"]),
     ],
 )
-def test_a_wrong_model_is_exit_code_2_with_path_and_line(folder, capsys, change, words):
+def test_a_wrong_model_exits_with_code_2_and_names_path_and_line(folder, capsys, change, words):
     """R1: The error of a model has path, line and the expected form."""
     (folder / "model.yaml").write_text(MODEL.replace(*change))
     assert historize(folder) == 2
@@ -138,7 +138,7 @@ def test_a_wrong_model_is_exit_code_2_with_path_and_line(folder, capsys, change,
         ([], "no-model"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(folder, capsys, arguments, code):
+def test_wrong_usage_exits_with_code_2(folder, capsys, arguments, code):
     """Nothing is started, and the error has a remedy."""
     assert run(["historize", *arguments]) == 2
     error = told(capsys)["error"]
@@ -146,7 +146,7 @@ def test_wrong_usage_is_exit_code_2(folder, capsys, arguments, code):
     assert error["remedy"]
 
 
-def test_without_a_pepper_nothing_is_loaded(folder, capsys, monkeypatch):
+def test_a_load_without_a_pepper_is_refused(folder, capsys, monkeypatch):
     """1.1: The error names the places where a pepper is looked up."""
     monkeypatch.delenv("BACKSTORY_PEPPER")
     assert historize(folder) == 2
@@ -188,7 +188,7 @@ def test_the_resolved_model_resolves_to_itself(folder, capsys):
     assert YAML().load(first)["target_datasets"][0]["target_columns"][0]["target_column_name"] == "rc_c_key"
 
 
-def test_the_schema_is_for_editors(folder, capsys):
+def test_the_printed_schema_describes_models(folder, capsys):
     """--schema prints the JSON Schema of models."""
     assert run(["historize", "--schema"]) == 0
     schema = told(capsys)

@@ -27,7 +27,7 @@ def command(spark, warehouse, monkeypatch, capsys):
     return given
 
 
-def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
+def test_rewind_and_forget_change_nothing_without_apply(command, store):
     name = kept(store, "kept", life([version(1, "a", 10)]))
     put(store, name, life([version(1, "a", 10)], [version(1, "b", 10), version(2, "y", 20)]), "true")
     stood = existing(store, name).metadata
@@ -59,7 +59,7 @@ def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
     assert (code, str(name) in told) == (0, True)
 
 
-def test_an_error_has_its_exit_code_and_its_remedy(command, store):
+def test_errors_of_upkeep_have_specific_exit_codes(command, store):
     """The code is 2 for wrong usage, and 3 for an action that would harm a reader."""
     name = kept(store, "refused", life([version(1, "a", 10)]))
     store.spark.sql(f"ALTER TABLE backstory.{name} CREATE TAG theirs")
@@ -77,7 +77,7 @@ def test_an_error_has_its_exit_code_and_its_remedy(command, store):
         assert (code, told["error"]["code"]) == (2, word), line
 
 
-def test_a_wrong_setting_of_one_table_keeps_no_other_from_being_maintained(command, store):
+def test_a_wrong_table_setting_does_not_stop_maintenance_of_other_tables(command, store):
     odd, even = (kept(store, name, life([version(1, "a", 10)])) for name in ("odd_age", "even_age"))
     store.spark.sql(
         f"ALTER TABLE backstory.{odd} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '30 days')"

@@ -57,5 +57,5 @@ def test_a_key_in_a_database_with_two_values_for_a_column_is_refused():
         (["a", "b"], ["a=1", "b=2"], "a=1 b=2"),
     ],
 )
-def test_a_key_is_told_with_the_names_of_its_columns(names, words, told):
+def test_a_key_is_described_with_its_column_names(names, words, told):
     assert describe_key(names, tuple(words)) == told

@@ -141,7 +141,7 @@ def test_a_manifest_is_added_once(shell):
     assert {"L8"} == {lint["code"] for lint in told["lints"]}
 
 
-def test_a_folder_is_added_without_what_is_wrong(shell):
+def test_a_folder_is_added_without_its_wrong_manifests(shell):
     """Manifests below a folder are added. Only a wrong one fails, with exit code 2."""
     shell.manifest("a", path="in/a.yaml")
     shell.manifest("b", path="in/deep/b.yml")
@@ -170,7 +170,7 @@ def test_a_folder_is_added_without_what_is_wrong(shell):
         (["verify"], "no-dataset"),
     ],
 )
-def test_wrong_usage_is_told_without_spark(bare, words, code):
+def test_wrong_usage_is_reported_without_spark(bare, words, code):
     """R92, O15: The error has exit code 2, a stable code and a remedy, without delay."""
     bare.write("wrong.yaml", manifest(polling()).replace("kind: setPollingSource", "kind: setPollingSauce"))
     error = bare.ask(*words, code=2)["error"]
@@ -180,7 +180,7 @@ def test_wrong_usage_is_told_without_spark(bare, words, code):
         assert "wrong.yaml, line 7" in error["message"]
 
 
-def test_help_reads_well(bare):
+def test_help_names_commands_and_options(bare):
     """The help describes each command and each option."""
     said, _ = bare.do("--help", namespace=False)
     assert "Open Data Fabric datasets" in said
@@ -200,7 +200,7 @@ def test_help_reads_well(bare):
         assert option in said
 
 
-def test_a_pull_is_one_object_a_dataset(cities):
+def test_a_pull_prints_one_object_per_dataset(cities):
     """R90, interface 4: It contains only dataset, status, counts, offsets, watermark, system time and error."""
     cities.write("cities.csv", SECOND)
     os.utime("cities.csv", (1.71e9, 1.71e9))
@@ -227,7 +227,7 @@ def test_a_pull_is_one_object_a_dataset(cities):
     assert again["system_time"] == LATER
 
 
-def test_looking_at_a_dataset(cities):
+def test_list_tail_log_and_sql_show_a_dataset(cities):
     """R89: list, tail, log, inspect, sql and verify work for people and for programs."""
     (listed,) = cities.ask("list")
     assert (listed["dataset"], listed["pulled"], listed["records"]) == ("cities", AT, 2)
@@ -251,7 +251,7 @@ def test_looking_at_a_dataset(cities):
     assert error["code"] == "wrong-query"
 
 
-def test_inspecting_a_dataset(cities):
+def test_inspect_shows_manifest_schema_lints_and_state(cities):
     """The output has manifest, schema, lints, head and source state. A resolved manifest can be added."""
     (told,) = cities.ask("inspect", "cities")
     assert told["table"] == f"{cities.namespace}.cities"
@@ -274,7 +274,7 @@ def test_inspecting_a_dataset(cities):
     assert cities.ask("inspect", "cities", "--resolved") == [YAML(typ="safe").load(said)]
 
 
-def test_small_datasets_are_looked_at_without_spark(cities, spark, monkeypatch):
+def test_small_datasets_are_read_without_spark(cities, spark, monkeypatch):
     """Output and exit codes equal Spark's, for healthy, damaged and unknown datasets."""
     cities.write("spark.toml", '[spark]\n"spark.sql.catalog.backstory.known" = "to Spark alone"\n')
     cities.manifest("empty")
@@ -313,7 +313,7 @@ def _asked_twice(shell, monkeypatch, looks):
             assert shell.do(*words, "--output", output, code=code) == told
 
 
-def test_a_query_of_preprocess_is_inspected_by_spark_where_its_output_matters(shell, monkeypatch):
+def test_a_preprocess_query_needs_no_spark_for_schema_and_manifest(shell, monkeypatch):
     """Only Spark parses the query. Columns and manifest are printed without it."""
     query = polling(
         SNAPSHOT,
@@ -329,7 +329,7 @@ def test_a_query_of_preprocess_is_inspected_by_spark_where_its_output_matters(sh
     assert shell.ask("inspect", "queried", "--resolved")
 
 
-def test_a_broken_dataset_is_exit_code_4(cities, spark):
+def test_verify_of_a_broken_dataset_exits_with_code_4(cities, spark):
     """R86: verify names the block that differs from its commit."""
     assert cities.people("verify", "cities")[0] == "1 dataset(s) are valid\n"
     (good,) = cities.ask("verify", "--all")
@@ -344,7 +344,7 @@ def test_a_broken_dataset_is_exit_code_4(cities, spark):
     assert cities.ask("verify", "nix", code=2)["error"]["code"] == "no-dataset"
 
 
-def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
+def test_an_unreadable_dataset_does_not_block_other_datasets(cities):
     """`verify --all`, `pull --all` and `list` report its error in its place, and fail at the end."""
     cities.manifest("lost")
     cities.ask("add", "lost.yaml")
@@ -366,7 +366,7 @@ def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
     file.rename(local_path(table.metadata))
 
 
-def test_a_batch_goes_on_after_failures(cities):
+def test_a_pull_of_several_datasets_continues_after_failures(cities):
     """O15, interface 4: Each error is listed with its dataset, and the most serious one sets the exit code."""
     refused = polling(SNAPSHOT, fetch="{kind: url, url: twice.csv}", read=READ)
     away = polling(SNAPSHOT, fetch="{kind: url, url: 'http://127.0.0.1:9/c.csv'}", read=READ)
@@ -400,7 +400,7 @@ def test_a_batch_goes_on_after_failures(cities):
     assert [row["error"] for row in rows] == ["not-found"]
 
 
-def test_the_watermark_is_set_forward_only(cities):
+def test_the_watermark_only_moves_forward(cities):
     """O20: --set-watermark contacts no source, and refuses an earlier time."""
     (told,) = cities.ask("pull", "cities", "--set-watermark", "2026-01-01")
     assert (told["status"], told["watermark"]) == ("updated", AT)
@@ -408,7 +408,7 @@ def test_the_watermark_is_set_forward_only(cities):
     assert told["error"]["code"] == "watermark-back"
 
 
-def test_an_uncacheable_source_is_asked_with_the_flag(shell):
+def test_an_uncacheable_source_is_fetched_only_with_the_flag(shell):
     """R74: Without the flag there is a hint."""
     with serving() as web:
         url = web.play("/c.csv", Play(FIRST.encode()))
@@ -450,7 +450,7 @@ def pulled(cities, spark):
         yield cities, web
 
 
-def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch):
+def test_a_pull_without_new_data_needs_no_spark(pulled, monkeypatch):
     """For any source and name, receipts, warnings, errors and exit codes are the same."""
     shell, _ = pulled
     shell.manifest("lost")
@@ -470,7 +470,7 @@ def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch):
     _asked_twice(shell, monkeypatch, looks)
 
 
-def test_a_source_with_something_new_is_asked_once(pulled):
+def test_a_source_with_new_data_is_requested_once(pulled):
     """Spark continues with the response that was received without it, and pulls later datasets."""
     shell, web = pulled
     web.play("/tagged.csv", Play(SECOND.encode(), etag='"2"'))
@@ -488,7 +488,7 @@ def test_a_source_with_something_new_is_asked_once(pulled):
     ]
 
 
-def test_what_a_pull_would_mend_or_refuse_is_left_to_spark(cities, spark):
+def test_a_pull_completes_the_log_and_refuses_foreign_writes(cities, spark):
     """A log without all commits is completed by Spark, and a table with foreign writes is refused."""
     log = f"backstory.{cities.namespace}.cities__log"
     spark.sql(f"DROP TABLE {log}")
@@ -500,7 +500,7 @@ def test_what_a_pull_would_mend_or_refuse_is_left_to_spark(cities, spark):
     assert cities.ask("pull", "cities", code=3)[0]["error"]["code"] == "log-behind"
 
 
-def test_a_query_that_no_pull_has_looked_at_is_looked_at_by_spark(shell, monkeypatch):
+def test_a_changed_manifest_with_a_query_is_pulled_with_spark(shell, monkeypatch):
     query = "{kind: sql, engine: spark, query: SELECT * FROM input}"
     shell.manifest(
         "asked", polling(SNAPSHOT, fetch="{kind: url, url: asked.csv}", read=READ, preprocess=query)
@@ -538,7 +538,7 @@ def test_files_are_pushed(shell, monkeypatch):
     assert error["code"] == "no-source"
 
 
-def test_python_takes_the_same_words(cities):
+def test_python_calls_accept_the_same_options(cities):
     """Interface 7: Receipts have attributes, and a naive time is wrong usage."""
     house = cities.warehouse
     cities.write("cities.csv", SECOND)
@@ -553,7 +553,7 @@ def test_python_takes_the_same_words(cities):
         house.ingest("cities", namespace=cities.namespace)
 
 
-def test_progress_is_drawn_on_a_terminal_only():
+def test_progress_is_drawn_only_on_a_terminal():
     """R91: A line shows the dataset, the stage and the bytes on a terminal, and nothing elsewhere."""
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, width=120, color_system=None)
@@ -575,7 +575,7 @@ def test_progress_is_drawn_on_a_terminal_only():
     nowhere.end()
 
 
-def test_progress_is_off_when_asked_so(cities, monkeypatch):
+def test_quiet_and_verbose_flags_turn_progress_off(cities, monkeypatch):
     """R91: With --quiet and with -v, there is no line."""
     monkeypatch.setattr(errors, "_force_terminal", True)
     monkeypatch.setattr(errors, "is_interactive", True)

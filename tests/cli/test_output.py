@@ -23,11 +23,11 @@ NAN, ENDLESS = float("nan"), float("inf")
         ([None, "é", b"\x00"], [None, "é", "00"]),
     ],
 )
-def test_json_has_no_words_that_json_has_not(value, told):
+def test_json_output_contains_no_invalid_constants(value, told):
     assert json.loads(as_json(value), parse_constant=pytest.fail) == told
 
 
-def test_a_cell_has_all_of_a_nested_value(capsys):
+def test_a_cell_contains_a_whole_nested_value(capsys):
     """No part of a record is missing, and booleans are written as in other programs."""
     row = {"s": {"x": 0, "y": None}, "l": ["a", datetime(2026, 1, 1, tzinfo=UTC)], "b": True, "e": None}
     show([row], "csv")
@@ -37,7 +37,7 @@ def test_a_cell_has_all_of_a_nested_value(capsys):
     ]
 
 
-def test_an_empty_text_is_no_null(capsys):
+def test_an_empty_text_differs_from_null(capsys):
     """A table of one column has no empty lines."""
     show([{"a": "", "b": None}, {"a": "x,\ny", "b": 'q"'}], "csv")
     assert capsys.readouterr().out == 'a,b\n"",\n"x,\ny","q"""\n'
@@ -45,7 +45,7 @@ def test_an_empty_text_is_no_null(capsys):
     assert capsys.readouterr().out == 'a\n""\n'
 
 
-def test_people_see_counts_that_are_not_nothing(capsys):
+def test_tables_show_only_nonzero_counts(capsys):
     show([{"counts": {"new": 2, "closed": 0}, "s": {"x": 0}}], "table")
     assert capsys.readouterr().out.split("\n")[1].split() == ["new", "2", '{"x":', "0}"]
 
@@ -58,7 +58,7 @@ LONG = {
 }
 
 
-def test_a_terminal_gets_errors_folded_at_words(monkeypatch):
+def test_errors_on_a_terminal_are_folded_at_words(monkeypatch):
     """No line is wider than the terminal, no word is broken, and continuation lines are indented."""
     told = StringIO()
     monkeypatch.setattr(
@@ -83,12 +83,12 @@ def test_a_terminal_gets_errors_folded_at_words(monkeypatch):
     )
 
 
-def test_another_program_gets_a_line_a_sentence(capsys):
+def test_errors_outside_a_terminal_have_one_line_per_sentence(capsys):
     print_error(LONG)
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
-def test_a_list_of_one_record_has_a_line_for_each_text(capsys):
+def test_a_list_in_a_single_record_has_a_line_per_text(capsys):
     show_one({"table": "a.b", "schema_changes": ["new column c (BIGINT)", "column d dropped"]}, "table")
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["table", "a.b"],
@@ -97,7 +97,7 @@ def test_a_list_of_one_record_has_a_line_for_each_text(capsys):
     ]
 
 
-def test_one_record_is_wide_where_it_shall_be(monkeypatch):
+def test_a_single_record_is_folded_unless_wide(monkeypatch):
     """On a terminal of 40 columns, a long value is folded, except with `wide`."""
     told = StringIO()
     terminal = Console(

@@ -52,7 +52,7 @@ def test_reading_a_copy_names_both_folders_and_the_command(words, copied, capsys
     assert "`backstory relocate`" in told["error"]["remedy"]
 
 
-def test_tables_tell_of_a_copy_and_list_what_lies_elsewhere(copied, capsys, tmp_path):
+def test_tables_reports_a_copied_warehouse_and_lists_outside_tables(copied, capsys, tmp_path):
     """Each table has a row, with its error if it is refused. If all are refused, there is only the error."""
     code, told, _ = tell(capsys, "tables", "--warehouse", copied)
     assert code == 2
@@ -69,7 +69,7 @@ def test_tables_tell_of_a_copy_and_list_what_lies_elsewhere(copied, capsys, tmp_
     assert (code, told["error"]["code"]) == (2, "warehouse-moved")
 
 
-def test_where_nothing_was_moved_nothing_is_done(copied, capsys, tmp_path):
+def test_relocate_without_a_move_does_nothing(copied, capsys, tmp_path):
     """A warehouse in its own folder is reported as such, and a missing one as missing. Java is not started."""
     code, told, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "old")
     assert (code, told["tables"], told["files"]) == (0, [], 0)

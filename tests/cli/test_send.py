@@ -74,7 +74,7 @@ def test_the_same_pair_sent_twice_is_one_commit(send, options):
     assert send(ONE, ONE, *options) == 4
 
 
-def test_a_batch_that_was_taken_before_is_said_to_be_recognised(send):
+def test_a_repeated_batch_is_reported_as_recognised(send):
     """It is sent anyway. Another batch in between makes it a new one."""
 
     def recognised(*copies):
@@ -89,13 +89,13 @@ def test_a_batch_that_was_taken_before_is_said_to_be_recognised(send):
     assert recognised(ONE, ONE) == (False, False)
 
 
-def test_the_same_pair_of_another_time_is_another_batch(send):
+def test_the_same_pair_with_another_time_is_another_batch(send):
     for time in ("2026-01-01", "2026-01-01", "2026-01-02"):
         commits = send("", ONE, "--at", time)
     assert commits == 2
 
 
-def test_one_that_is_refused_does_not_come_between(send):
+def test_a_refused_batch_does_not_make_a_repeated_batch_new(send):
     """A refused batch does not count as one in between."""
     assert send("", ONE) == 1
     assert send(ONE, "id,name,at\n1,ann,10:00\n2,bob,12:00\n", "--at", "99999-01-01", code=2)
@@ -103,13 +103,13 @@ def test_one_that_is_refused_does_not_come_between(send):
     assert send("", ONE) == 1
 
 
-def test_what_cannot_be_kept_is_sent_all_the_same(send, tmp_path):
+def test_batches_are_sent_without_a_cache(send, tmp_path):
     """Without the cache, each batch is new."""
     (tmp_path / ".cache").write_text("no folder")
     assert (send("", ONE), send("", ONE)) == (1, 2)
 
 
-def test_files_as_people_have_them_are_sent(send, destination, tmp_path):
+def test_files_are_sent_with_their_format_options(send, destination, tmp_path):
     """The destination's table has the values as the options describe the files."""
     words = (
         "--separator",
@@ -126,7 +126,7 @@ def test_files_as_people_have_them_are_sent(send, destination, tmp_path):
     older = "id;zip;sum;name\n1;01067;1,5;NA\n"
     newer = "id;zip;sum;name\n1;01067;2,25;Ann\n"
     assert (send("", older, *words), send(older, newer, *words)) == (1, 2)
-    table = load(destination[0], TableName("crm", "test_files_as_people_have_them_are_sent"))
+    table = load(destination[0], TableName("crm", "test_files_are_sent_with_their_format_options"))
     kinds = {column.name: column.type.kind for column in table.shape.user_columns}
     assert kinds == {"id": Kind.LONG, "zip": Kind.STRING, "sum": Kind.DOUBLE, "name": Kind.STRING}
     (row,) = rows_of(destination[0], table).to_pylist()
@@ -145,7 +145,7 @@ def test_nested_values_are_sent_as_json(send, destination):
     assert texts == {1: '{"k":[1,2.50]}', 2: '{"a":["é"]}'}
 
 
-def test_typed_values_of_parquet_are_sent_as_their_texts(tmp_path):
+def test_typed_parquet_values_are_converted_for_sending(tmp_path):
     """A map is an object, bytes are base64, a float has the digits of its text, and NaN equals NaN. A nested
     column is refused in a key."""
     columns = {
@@ -166,7 +166,7 @@ def test_typed_values_of_parquet_are_sent_as_their_texts(tmp_path):
     assert (refusal.value.code, refusal.value.keys) == ("bad-option", ["map"])
 
 
-def test_what_is_written_otherwise_is_refused_with_the_option_to_add(send):
+def test_wrong_format_options_are_refused(send):
     assert send("", "id;name\n1;ann\n", code=3) == "wrong-separator"
     assert send("", ONE, "--decimal", "x", code=2) == "bad-option"
     assert send("", ONE, "--type", "age=INT", code=2) == "bad-option"
@@ -187,7 +187,7 @@ def test_numbers_with_decimal_commas_are_named(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)[0]["notes"] == []
 
 
-def test_where_nothing_answers_it_ends(tmp_path, monkeypatch, capsys):
+def test_send_fails_if_the_destination_does_not_answer(tmp_path, monkeypatch, capsys):
     """The command ends, because another run may reach the destination."""
     monkeypatch.setattr(sender, "CONNECT_SECONDS", 0.5)
     for name in ("a.csv", "b.csv"):

@@ -15,7 +15,7 @@ class Terminal(StringIO):
 
 
 @pytest.mark.parametrize(("options", "told"), [(Options(), True), (Options(quiet=True), False)])
-def test_a_line_on_the_terminal_leaves_standard_output_alone(options, told, monkeypatch, capsys):
+def test_progress_on_a_terminal_does_not_change_standard_output(options, told, monkeypatch, capsys):
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -25,7 +25,7 @@ def test_a_line_on_the_terminal_leaves_standard_output_alone(options, told, monk
     assert ("Reading ..." in terminal.getvalue()) == told
 
 
-def test_without_a_terminal_nothing_is_told(capsys):
+def test_no_progress_is_shown_without_a_terminal(capsys):
     with show_activity(Options(), "Reading ..."):
         pass
     assert capsys.readouterr().err == ""

@@ -30,7 +30,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_wrong_usage_is_told_and_starts_nothing(words, capsys, tmp_path):
+def test_wrong_usage_is_reported_and_starts_nothing(words, capsys, tmp_path):
     given = words.replace("NONE", str(tmp_path / "none")).split()
     assert run([*given, "--output", "table"]) == 2
     said = capsys.readouterr()
@@ -39,7 +39,7 @@ def test_wrong_usage_is_told_and_starts_nothing(words, capsys, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
+def test_tables_of_a_missing_warehouse_are_an_empty_list(capsys, tmp_path):
     """An empty result names the searched place, but not for programs or with --quiet."""
     none = ["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]
     assert run(none) == 0
@@ -55,7 +55,7 @@ def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
 
 @pytest.mark.parametrize("command", ["current", "log", "maintain"])
 @pytest.mark.parametrize("origin", ["flag", "variable", "default"])
-def test_a_missing_table_says_where_it_was_looked_for(command, origin, capsys, tmp_path, monkeypatch):
+def test_a_missing_table_error_names_the_searched_warehouse(command, origin, capsys, tmp_path, monkeypatch):
     """The error contains the warehouse, and whether an option, a variable or the default named it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BACKSTORY_WAREHOUSE", raising=False)
@@ -73,7 +73,7 @@ def test_a_missing_table_says_where_it_was_looked_for(command, origin, capsys, t
     assert (error["code"], error["message"]) == ("no-table", message)
 
 
-def test_a_missing_table_of_a_configured_catalog_names_the_file(capsys, tmp_path, monkeypatch):
+def test_a_missing_table_error_names_the_configuration_file(capsys, tmp_path, monkeypatch):
     """The section [catalog] contains logins, which are not shown."""
     monkeypatch.chdir(tmp_path)
     place = f"{tmp_path}/catalog.db"
@@ -98,7 +98,7 @@ def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
     assert not told.out
 
 
-def test_a_reader_that_has_enough_is_no_failure(capsys, monkeypatch, tmp_path):
+def test_a_closed_output_pipe_is_no_failure(capsys, monkeypatch, tmp_path):
     """This is the case in `backstory tables | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -109,7 +109,7 @@ def test_a_reader_that_has_enough_is_no_failure(capsys, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("command", [each for each in app if not each.startswith("-")])
-def test_help_names_every_word_and_describes_every_option(command, capsys, monkeypatch):
+def test_help_names_arguments_and_describes_every_option(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert run([command, "--help"]) == 0
     told = capsys.readouterr().out
@@ -134,7 +134,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("words", PATHS)
-def test_names_and_paths_that_nothing_can_have_are_no_bugs(words, capsys, tmp_path, monkeypatch):
+def test_impossible_names_and_paths_are_no_bugs(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("id\n1\n")
     (tmp_path / "latin.toml").write_bytes(b'warehouse = "\xe9"')
@@ -143,7 +143,7 @@ def test_names_and_paths_that_nothing_can_have_are_no_bugs(words, capsys, tmp_pa
     assert (code, json.loads(capsys.readouterr().out)["error"]["code"]) == PATHS[words]
 
 
-def test_what_comes_from_outside_is_quoted_in_part():
+def test_long_input_is_shortened_in_errors_and_logs():
     """A long name does not make a long error or log line."""
     name = "x" * 10_000_000
     error = UsageError("no-table", f"There is no table {name}.", f"Make {name}.", [name])

@@ -18,12 +18,12 @@ def seen(names, rows, width=WIDTH):
     return [line.rstrip() for line in told.getvalue().splitlines()]
 
 
-def test_what_fits_is_a_table():
+def test_fitting_rows_are_shown_as_a_table():
     assert seen(["id", "name"], [["1", "Ada"], ["2", "[b]Grace"]]) == ["id  name", "1   Ada", "2   [b]Grace"]
     assert seen(["id", "name"], []) == ["id  name"]
 
 
-def test_a_long_cell_is_clipped_and_the_others_stay():
+def test_only_the_long_cell_of_a_row_is_clipped():
     lines = seen(["id", "text", "at"], [["1", "x" * 200, "2024-01-01T00:00:00Z"]])
     assert len(lines) == 2
     assert lines[1].startswith("1   xxxx")
@@ -39,7 +39,7 @@ def test_many_columns_are_shown_record_by_record():
     assert lines[1] == "column_0  value value value"
 
 
-def test_without_a_terminal_nothing_is_clipped():
+def test_cells_are_not_clipped_without_a_terminal():
     assert len(seen(["a", "b"], [["x" * 500, "y"]], None)[1]) == 503
 
 
@@ -57,18 +57,18 @@ def life(*versions):
     return Timeline(found, ["name", "capital", "people"])
 
 
-def test_a_life_tells_what_changes_not_the_whole_row():
+def test_a_drawn_history_shows_only_changing_columns():
     drawn = str(life(("Astana", 1), ("Nur-Sultan", 1), ("Astana", 1)))
     assert "capital: Astana\n" in drawn
     assert "Kazakhstan" not in drawn
     assert "people" not in drawn
 
 
-def test_a_life_of_one_version_tells_its_row():
+def test_a_single_version_is_drawn_with_its_row():
     assert "people: 1" in str(life(("Astana", 1)))
 
 
-def test_a_life_is_as_wide_as_the_terminal():
+def test_a_drawn_history_fits_the_terminal():
     lines = life(("Astana " * 9, 1), ("Nur-Sultan " * 9, 2)).draw(WIDTH).splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert " ".join("".join(line[35:] for line in lines[1:]).split()).count("Nur-Sultan") == 9
@@ -86,7 +86,7 @@ def test_times_and_numbers_are_never_cut():
     assert [line.split()[1] for line in by_itself[1:]] == [time] * 3
 
 
-def test_the_ends_of_an_axis_stand_apart():
+def test_the_labels_of_a_time_axis_are_separated():
     """Labels that are longer than the bars are neither joined nor broken."""
     seconds = [datetime(2026, 1, 1, 10, 0, second, tzinfo=UTC) for second in (0, 1, 2)]
     versions = [
@@ -96,14 +96,14 @@ def test_the_ends_of_an_axis_stand_apart():
     assert lines[0].strip() == "2026-01-01 10:00:00  2026-01-01 10:00:02"
 
 
-def test_no_word_of_a_life_is_broken():
+def test_long_words_of_a_drawn_history_are_not_broken():
     """A word that does not fit extends beyond the edge."""
     words = "Bundesverfassungsgerichtspräsidentinnenwahl" * 2
     drawn = life((words, 1), ("Astana", 2)).draw(WIDTH)
     assert words in drawn
 
 
-def test_a_text_goes_on_in_a_second_line():
+def test_a_text_continues_on_a_second_line():
     """A text that fits two lines is shown completely."""
     time = "2026-11-23T23:28:54.683690Z"
     counts = "new 1, changed 249, closed 1"

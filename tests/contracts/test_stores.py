@@ -136,12 +136,12 @@ CONNECT = os.environ.get("BACKSTORY_CONNECT")
 KINDS_OF_STORES = [f"connect {CONNECT}"] if CONNECT else ["memory", "iceberg", *OWN]
 # Laws that need Iceberg's Java. Over Spark Connect, each of them is refused with its code.
 BY_JAVA = {
-    "test_another_type_comes_with_its_rows",
-    "test_a_column_is_renamed_with_its_values",
+    "test_a_column_gets_another_type_together_with_new_rows",
+    "test_a_renamed_column_keeps_its_values",
     "test_a_table_gets_another_key_and_layout",
-    "test_snapshots_have_names_that_move_and_go",
-    "test_a_table_is_made_in_place_of_another",
-    "test_a_table_goes_back_to_a_snapshot",
+    "test_tags_are_set_moved_and_removed",
+    "test_a_table_can_be_recreated",
+    "test_a_table_is_restored_to_a_snapshot",
 }
 
 
@@ -206,7 +206,7 @@ class TestStore:
     """The laws of every store."""
 
     @pytest.mark.parametrize("columns", ["id:LONG* part:INT* v", f"{VERSIONS} n:DECIMAL(12,2)"])
-    def test_a_table_is_made_as_it_was_asked_for(self, store, columns):
+    def test_a_table_is_created_with_its_requested_shape(self, store, columns):
         kept = Kept(store, columns)
         assert kept.now.shape == shape(columns, kept.name.name)
         assert (kept.now.rows, kept.now.newest_token, list(snapshots_of(kept.now))) == (0, None, [])
@@ -214,14 +214,14 @@ class TestStore:
         assert kept.name in tables(store, SCHEMA)
         assert kept.name not in tables(store, "elsewhere")
 
-    def test_a_table_that_is_not_there_is_none(self, store):
+    def test_a_missing_table_is_not_found(self, store):
         nowhere = TableName("nowhere", "nothing")
         assert load(store, nowhere) is None
         with pytest.raises(UsageError) as caught:
             existing(store, nowhere)
         assert caught.value.code == "no-table"
 
-    def test_a_table_that_is_there_is_not_made_again(self, kept):
+    def test_an_existing_table_is_not_created_again(self, kept):
         """It was planned for a missing table, empty or with rows, but another writer created it first."""
         before, again = kept.state(), shape("id:LONG*", kept.name.name)
         for change in (Change(into=again), Change(into=again, added=arrow(again, "id \n 9"))):
@@ -234,7 +234,7 @@ class TestStore:
         ("names", "code"),
         [(["_file"], "reserved-column"), ([""], "reserved-column"), (["id"], "repeated-column")],
     )
-    def test_names_that_no_table_can_have_are_refused(self, kept, names, code):
+    def test_invalid_column_names_are_refused(self, kept, names, code):
         columns = (*kept.now.shape.columns, *(Column(each, ColumnType.parse("LONG")) for each in names))
         new = Shape(TableName(SCHEMA, fresh()), columns, ("id",), Layout.FIVETRAN_LIVE)
         before = kept.state()
@@ -245,20 +245,20 @@ class TestStore:
         assert load(kept.store, new.table) is None
         assert kept.state() == before
 
-    def test_the_names_that_are_reserved(self, store):
+    def test_metadata_columns_of_iceberg_are_reserved_names(self, store):
         """Both stores reserve exactly the same names."""
         reserved = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"]
         assert all(map(store.reserves, [*reserved, "_last_updated_sequence_number"]))
         assert not any(map(store.reserves, ["", "file", "pos", "_file_", "_FILE", "_change_type", "_op"]))
 
-    def test_the_sources_names_of_columns_are_remembered(self, store):
+    def test_column_names_of_the_source_are_stored(self, store):
         """F21: The store keeps the source's names of columns."""
         columns = (Column("id", ColumnType.parse("LONG")), Column("_pos_", ColumnType.parse("INT"), "_pos"))
         made = Shape(TableName(SCHEMA, fresh()), columns, ("id",), Layout.FIVETRAN_LIVE)
         commit(store, None, Change(into=made))
         assert existing(store, made.table).shape == made
 
-    def test_rows_come_go_and_change_in_one_commit(self, kept):
+    def test_rows_are_added_removed_and_changed_in_one_commit(self, kept):
         """A changed row is removed and added."""
         counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(snapshots_of(kept.now))
         done = kept.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
@@ -269,16 +269,16 @@ class TestStore:
         assert (newest.properties[DOOR], newest.properties[TOKEN]) == ("test", "it")
         assert json.loads(newest.properties[COUNTS]) == counts == done.counts
 
-    def test_all_rows_can_go(self, kept):
+    def test_all_rows_can_be_removed(self, kept):
         kept.change(gone="id \n 1 \n 2 \n 3")
         assert kept.rows() == []
 
-    def test_the_whole_table_is_written_anew(self, kept):
+    def test_all_rows_can_be_replaced(self, kept):
         done = kept.change(come="id v \n 7 x", whole=True, count_as="rewritten")
         assert kept.rows() == given("id v \n 7 x")
         assert done.counts == {"rewritten": 1}
 
-    def test_no_row_is_no_snapshot_unless_one_is_asked_for(self, store, quiet):
+    def test_a_change_without_rows_makes_a_snapshot_only_on_request(self, store, quiet):
         kept = Kept(store)
         assert (kept.change(come="id v", whole=True).snapshot_id is None) is quiet
         assert (kept.change(properties={"a": "b"}).snapshot_id is None) is quiet
@@ -286,26 +286,26 @@ class TestStore:
         tokens = [each.properties[TOKEN] for each in snapshots_of(kept.now) if TOKEN in each.properties]
         assert (tokens[-1], len(tokens)) == ("asked", 1 if quiet else 3)
 
-    def test_what_only_the_written_table_tells_is_told(self, kept):
+    def test_late_properties_are_computed_from_the_pending_table(self, kept):
         kept.change(
             come="id v \n 9 z", late_properties=lambda pending: {"names": " ".join(pending.shape.names)}
         )
         assert snapshots_of(kept.now)[-1].properties["names"] == "id v"
 
-    def test_columns_come_where_the_shape_has_them(self, kept):
+    def test_new_columns_have_the_position_of_the_shape(self, kept):
         """Earlier rows have NULL in the new column."""
         kept.change(into=shape("new:LONG id:LONG* v", kept.name.name))
         assert kept.now.shape.names == ["new", "id", "v"]
         kept.change(come="new id v \n 5 4 d")
         assert kept.rows() == given("new id v \n - 1 a \n - 2 b \n - 3 c \n 5 4 d")
 
-    def test_a_column_that_went_and_comes_again_is_another_one(self, kept):
+    def test_a_dropped_column_added_again_is_empty(self, kept):
         kept.change(into=shape("id:LONG*", kept.name.name))
         assert kept.rows() == given("id \n 1 \n 2 \n 3")
         kept.change(into=shape("id:LONG* v", kept.name.name))
         assert kept.rows() == given("id v \n 1 - \n 2 - \n 3 -")
 
-    def test_columns_come_with_rows_in_one_commit(self, kept):
+    def test_columns_and_rows_are_added_in_one_commit(self, kept):
         kept.change(into=shape("id:LONG* v n:LONG", kept.name.name), gone="id \n 1", come="id v n \n 1 A 1")
         assert kept.rows() == given("id v n \n 1 A 1 \n 2 b - \n 3 c -")
 
@@ -325,12 +325,12 @@ class TestStore:
         assert kept.now.shape.column("v").type == ColumnType.parse(new)
         assert kept.rows() == before
 
-    def test_another_type_comes_with_its_rows(self, kept):
+    def test_a_column_gets_another_type_together_with_new_rows(self, kept):
         kept.change(into=shape("id* v", kept.name.name), come=[{"id": "1", "v": "a"}], whole=True)
         assert kept.rows() == [{"id": "1", "v": "a"}]
         assert kept.now.shape == shape("id* v", kept.name.name)
 
-    def test_a_column_is_renamed_with_its_values(self, kept):
+    def test_a_renamed_column_keeps_its_values(self, kept):
         kept.change(into=shape("key:LONG* w", kept.name.name), renamed={"id": "key", "v": "w"})
         assert kept.rows() == given("key w \n 1 a \n 2 b \n 3 c")
         assert kept.now.shape.key == ("key",)
@@ -351,20 +351,20 @@ class TestStore:
         assert kept.now.shape.layout is Layout.FIVETRAN_LIVE
         assert kept.rows() == given(STORED)
 
-    def test_the_columns_have_a_number_that_changes_with_them(self, kept):
+    def test_the_schema_id_changes_only_with_the_columns(self, kept):
         before = kept.now.schema_id
         kept.change(come="id v \n 4 d", properties={"a": "b"})
         assert kept.now.schema_id == before
         kept.change(into=shape("id:LONG* v w", kept.name.name))
         assert kept.now.schema_id != before
 
-    def test_properties_are_set_and_taken_away(self, kept):
+    def test_properties_are_set_and_removed(self, kept):
         kept.change(properties={"mine": "1", "other": "2"}, come="id v \n 4 d")
         kept.change(properties={"mine": None, "other": "3"})
         assert "mine" not in kept.now.properties
         assert kept.now.properties["other"] == "3"
 
-    def test_snapshots_have_names_that_move_and_go(self, kept):
+    def test_tags_are_set_moved_and_removed(self, kept):
         """No snapshot is made, and properties may change too. A tag of an unknown snapshot is refused."""
         first = snapshots_of(kept.now)[-1].id
         kept.change(tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"})
@@ -378,14 +378,14 @@ class TestStore:
             kept.change(tags={"none": Tag(7, 1000)})
         assert kept.now.tags == {"read": second}
 
-    def test_a_table_is_made_in_place_of_another(self, kept):
+    def test_a_table_can_be_recreated(self, kept):
         other = Kept(kept.store, "other:LONG* w", "other w \n 1 x")
         into = shape("id:LONG* v", other.name.name)
         change = Change(into=into, added=arrow(into, STORED), recreate=True, count_as="inserted")
         assert commit(kept.store, None, change).counts == {"inserted": 3}
         assert (other.rows(), other.now.shape) == (kept.rows(), into)
 
-    def test_a_table_goes_with_its_rows(self, kept):
+    def test_a_table_is_dropped_with_its_rows(self, kept):
         kept.change(dropped=True)
         assert load(kept.store, kept.name) is None
         assert kept.name not in tables(kept.store)
@@ -406,7 +406,7 @@ class TestStore:
         assert other.rows() == before
         assert load(kept.store, kept.name) is None
 
-    def test_a_table_goes_back_to_a_snapshot(self, kept, quiet):
+    def test_a_table_is_restored_to_a_snapshot(self, kept, quiet):
         """The present columns and the token of that time apply. Later snapshots are kept."""
         first = snapshots_of(kept.now)[0]
         kept.change(gone="id \n 1", come="id v \n 4 d")
@@ -430,7 +430,7 @@ class TestStore:
         ],
         ids=lambda second: "-".join(second),
     )
-    def test_what_was_planned_on_an_older_table_is_not_committed(self, kept, second):
+    def test_a_plan_for_an_older_table_is_not_committed(self, kept, second):
         """The second writer must try again, whatever either of them changes."""
         if "into" in second:
             second = {"into": shape("id:LONG* v late", kept.name.name)}
@@ -442,7 +442,7 @@ class TestStore:
         assert caught.value.code == "conflict"
         assert kept.state() == before
 
-    def test_a_commit_that_failed_leaves_nothing(self, kept):
+    def test_a_failed_commit_changes_nothing(self, kept):
         """After unexpected rows or an error, none of the other changes is visible."""
 
         def fault(_pending):
@@ -454,7 +454,7 @@ class TestStore:
                 kept.change(into=into, come="id v \n 9 z", gone="id \n 1", properties={"p": "1"}, **failing)
             assert kept.state() == before
 
-    def test_null_and_the_extremes_of_every_type_come_back(self, store):
+    def test_null_and_extreme_values_of_every_type_are_read_back(self, store):
         extremes = {
             "BOOLEAN": [True, False],
             "SHORT": [-(2**15), 2**15 - 1],
@@ -491,7 +491,7 @@ class TestStore:
         kept.change(gone="id part \n 1 - \n - x")
         assert read_slice(store, kept.now, keys).num_rows == 0
 
-    def test_a_slice_leaves_out_what_had_ended(self, store):
+    def test_a_slice_omits_versions_that_ended_earlier(self, store):
         rows = """
             id v start end   active
             1  a T1    T2-1  false

@@ -78,7 +78,7 @@ def requests(table: str):
 
 
 @pytest.mark.parametrize("table", LAYOUTS)
-def test_fivetran_is_refused_a_table_of_another_door(ground, table):
+def test_fivetran_requests_for_a_table_of_another_door_are_refused(ground, table):
     store, place, *_ = ground
     assert existing(store, name_of(table)).shape.layout is LAYOUTS[table]
     stood = metadata(store, table)
@@ -100,7 +100,7 @@ GONE = [
 
 
 @pytest.mark.parametrize(("table", "column"), GONE)
-def test_a_table_whose_own_column_another_tool_took_is_refused_by_its_door(ground, spark, table, column):
+def test_a_table_without_a_column_of_its_layout_is_refused(ground, spark, table, column):
     """For every layout, the error names the column, nothing is written, and `check` reports it."""
     store, place, folder, histories = ground
     warehouse, copy = Warehouse(store, embedded=False), spark.createDataFrame([("a", 2)], "k string, v int")
@@ -142,7 +142,7 @@ def code_of(act):
     return error["code"] if isinstance(error, dict) else getattr(error, "code", None)
 
 
-def test_a_copy_takes_no_place_of_another_door(ground):
+def test_a_table_copy_does_not_replace_an_event_log(ground):
     """`copy_table` replaces its target, unless it is an event log."""
     store, place, *_ = ground
     stood = metadata(store, "datasets.whose")
@@ -153,7 +153,7 @@ def test_a_copy_takes_no_place_of_another_door(ground):
 
 
 @pytest.mark.parametrize("name", ["rc_taken", "rc_taken_hist"])
-def test_a_model_is_refused_a_table_of_fivetran(ground, name):
+def test_a_model_cannot_load_into_a_fivetran_table(ground, name):
     """Neither the base nor the history may be a Fivetran table, and neither is written."""
     store, place, folder, histories = ground
     create("rawcore", definition(name, "k* a synced")).done_by(place.sender.stub)
@@ -171,7 +171,7 @@ def test_a_model_is_refused_a_table_of_fivetran(ground, name):
     place.sender.stub.Migrate(migration("rawcore", name, "drop_table"))
 
 
-def test_a_dataset_takes_neither_a_table_nor_a_table_for_its_log(ground):
+def test_a_dataset_whose_table_or_log_name_is_taken_is_refused(ground):
     """Names are compared without case (O18). A log's name is not a dataset's."""
     store, place, folder, _ = ground
     taken = place.table.name
@@ -190,7 +190,7 @@ def test_current_of_a_base_has_the_columns_of_its_source(ground):
     assert table_in_session(store, name_of("rawcore.rc_c")).rows_at().columns == ["k", "a"]
 
 
-def test_a_table_that_tells_no_layout_shows_it_by_its_columns():
+def test_an_unrecorded_layout_is_derived_from_the_columns():
     """Bases and logs of earlier versions are named `fivetran-live`. Fivetran's own tables keep their layout."""
 
     def shown(told, *names):

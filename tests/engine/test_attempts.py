@@ -30,7 +30,7 @@ def failing(times, error):
     return act
 
 
-def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
+def test_a_conflict_is_retried_after_a_pause_and_logged(pauses):
     """Each retry waits, is logged and is counted, without a process-wide hook."""
     told, before = [], RETRIES._value.get()
     with structlog.testing.capture_logs() as lines:
@@ -41,7 +41,7 @@ def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
     assert min(pauses) >= deliver.FIRST
 
 
-def test_what_goes_on_failing_ends(pauses):
+def test_a_repeated_failure_ends_the_retries(pauses):
     """After a few attempts, the last error is raised unchanged."""
     error = TryAgain("store-away", "Busy.")
     with pytest.raises(TryAgain) as raised:
@@ -50,13 +50,13 @@ def test_what_goes_on_failing_ends(pauses):
     assert len(pauses) == ATTEMPTS - 1
 
 
-def test_a_writer_that_meets_another_one_each_time_gets_its_turn(pauses):
+def test_a_conflict_is_retried_more_often_than_other_errors(pauses):
     """A stream commits continuously, so a few attempts are not enough."""
     assert retry(failing(5 * ATTEMPTS, TryAgain("conflict", "Busy."))) == "done"
     assert max(pauses) <= deliver.LONGEST + deliver.SPREAD
 
 
-def test_not_even_a_conflict_is_tried_for_ever(monkeypatch):
+def test_retries_of_a_conflict_end_too(monkeypatch):
     """After some time, the last conflict is raised."""
     monkeypatch.setattr(deliver, "SECONDS", 0.3)
     monkeypatch.setattr(deliver, "SPREAD", 0.0)
@@ -64,7 +64,7 @@ def test_not_even_a_conflict_is_tried_for_ever(monkeypatch):
         retry(failing(99, TryAgain("conflict", "Busy.")))
 
 
-def test_a_refusal_is_not_tried_again(pauses):
+def test_a_refusal_is_not_retried(pauses):
     """Only errors that may disappear are retried."""
     with pytest.raises(Refused):
         retry(failing(1, Refused("no", "No.")))

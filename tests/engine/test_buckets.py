@@ -33,7 +33,7 @@ def many_buckets(monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
-def test_files_of_every_wrapping(spark, store, schema, tmp_path, encoding):
+def test_batch_files_of_every_encoding_are_planned_by_tasks(spark, store, schema, tmp_path, encoding):
     """50: Several files of a kind in order make one commit with the counts of all buckets."""
     stores = {"backstory": IcebergStore(spark, memory=Memory(0))}
     with serving(stores, batch_format=encoding.format) as address:
@@ -52,7 +52,7 @@ def test_files_of_every_wrapping(spark, store, schema, tmp_path, encoding):
     assert sorted(place.snapshots()[-1]["backstory.counts"]) == sorted(counts)
 
 
-def test_what_changes_nothing_makes_no_commit(sender, store, schema):
+def test_a_batch_without_changes_makes_no_commit(sender, store, schema):
     """74, 78: The same rows, and the same files, make no commit."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     metadata = place.metadata()
@@ -69,7 +69,7 @@ def test_what_changes_nothing_makes_no_commit(sender, store, schema):
         ("update", [{"id": n, "w": n} for n in range(3)], "no column w"),
     ],
 )
-def test_an_error_of_a_task_is_told_as_ever(sender, store, schema, kind, rows, where):
+def test_an_error_of_a_task_has_its_place_and_no_value(sender, store, schema, kind, rows, where):
     """63: The task has file and line but no value, and nothing is written."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     metadata = place.metadata()
@@ -79,7 +79,7 @@ def test_an_error_of_a_task_is_told_as_ever(sender, store, schema, kind, rows, w
     assert place.metadata() == metadata
 
 
-def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
+def test_versions_at_the_least_instant_are_read(sender, store, schema):
     """F10: 1970-01-01T00:00:00Z is an ordinary instant."""
     at = {"_fivetran_start": "1970-01-01T00:00:00Z", "_fivetran_end": "1970-01-01T00:00:00Z"}
     closed = {"id": 1, "v": "a", "_fivetran_synced": "2024-01-01T00:00:00Z", "_fivetran_active": False}
@@ -91,7 +91,7 @@ def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
     assert place.rows() == []
 
 
-def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
+def test_a_damaged_record_is_refused_by_tasks(sender, store, schema):
     """V119: The bucket with the damaged record reports it. Others are written."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     found = existing(store, place.name)
@@ -111,7 +111,7 @@ def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
     assert gives([row | ({"n": 9} if row["id"] == 3 else {}) for row in rows]) == place.rows()
 
 
-def test_a_slice_too_large_for_the_driver_is_spread(spark, store, schema, tmp_path):
+def test_a_slice_too_large_for_the_driver_is_planned_by_tasks(spark, store, schema, tmp_path):
     """One key has more versions than the driver may collect."""
     with serving({"backstory": store}) as address:
         place = Place.made(Sender.to(address, tmp_path), store, schema, HISTORY)

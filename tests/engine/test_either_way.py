@@ -33,7 +33,7 @@ class Ways:
         return "tasks"
 
 
-def test_what_the_driver_may_hold_is_planned_there():
+def test_small_plans_are_made_on_the_driver():
     ways = Ways()
     with capture_logs() as logs, plan_here_or_in_tasks(ways.store, TABLE, ways.here(100), ways.tasks) as plan:
         assert plan == "here"
@@ -46,7 +46,7 @@ def test_what_the_driver_may_hold_is_planned_there():
     ("most", "holds", "answer", "why"),
     [(100, 101, "here", TOO_LARGE), (100, 1, None, NOT_HERE), (0, 0, "here", NO_MEMORY)],
 )
-def test_all_else_is_left_to_tasks_with_a_reason(most, holds, answer, why):
+def test_other_plans_are_left_to_tasks_with_a_reason(most, holds, answer, why):
     """The driver's lease is released first."""
     ways = Ways(most)
     tried = ["here"] if most else []
@@ -62,7 +62,7 @@ def test_all_else_is_left_to_tasks_with_a_reason(most, holds, answer, why):
     ]
 
 
-def test_a_refusal_is_none_of_either_way():
+def test_refusals_and_later_errors_are_not_planned_again():
     ways = Ways()
 
     def refuse(_kept):

@@ -28,7 +28,7 @@ def parts(sides, most, **how):
 
 
 @given(SIDE, SIDE, st.booleans())
-def test_the_parts_are_the_rows_and_each_key_is_in_one_of_them(left, right, spread):
+def test_parts_contain_all_rows_and_each_key_is_in_one_part(left, right, spread):
     """This holds for both sides, and rows keep their order within a part."""
     sides = {"left": rows(left), "right": rows(right)}
     found = parts(sides, 1 << 20, spread=spread)
@@ -42,7 +42,7 @@ def test_the_parts_are_the_rows_and_each_key_is_in_one_of_them(left, right, spre
     assert sum(map(len, keys)) == len({k for k, _ in [*left, *right]})
 
 
-def test_what_the_memory_cannot_hold_is_spilled_and_a_part_that_it_cannot_hold_again():
+def test_rows_and_parts_larger_than_the_memory_are_spilled():
     """Bytes are counted as they are read. Without permission, nothing is spilled."""
     sides = {"left": rows([(f"key {number}", number) for number in range(2_000)])}
     assert len(parts(sides, 1 << 20)) == 1
@@ -54,7 +54,7 @@ def test_what_the_memory_cannot_hold_is_spilled_and_a_part_that_it_cannot_hold_a
         parts({"left": rows([("one key", number) for number in range(2_000)])}, 1 << 10)
 
 
-def test_spilled_rows_are_unreadable_on_disk_and_gone_afterwards(tmp_path, monkeypatch):
+def test_spilled_rows_are_unreadable_on_disk_and_deleted_afterwards(tmp_path, monkeypatch):
     """Only this process has their key."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     table = pa.table({"k": ["a secret word"] * 3})
@@ -70,7 +70,7 @@ def test_spilled_rows_are_unreadable_on_disk_and_gone_afterwards(tmp_path, monke
     assert not any(tmp_path.rglob("*"))
 
 
-def test_rows_that_are_dropped_leave_the_others():
+def test_dropping_spilled_rows_keeps_the_others():
     """A file that is opened after a drop has its own name."""
     one, two = pa.table({"k": [1]}), pa.table({"k": [2]})
     with ExitStack() as kept:
@@ -83,7 +83,7 @@ def test_rows_that_are_dropped_leave_the_others():
         assert [list(spill.rows(name)) for name in "cba"] == [[two], [one], []]
 
 
-def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
+def test_rows_to_write_are_one_table_or_pieces_of_spilled_rows():
     """Rows are the same in both ways, and empty if there are none."""
     table = pa.table({"v": list(range(1_000))})
     with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
@@ -98,7 +98,7 @@ def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
         assert pa.concat_tables(pieces.tables())["v"].to_pylist() == list(range(1_000)) * 3
 
 
-def test_rows_that_gather_leave_room_for_those_to_be_read():
+def test_buffered_rows_are_spilled_to_leave_memory_for_reading():
     """Rows that could be spilled take no memory from others."""
     table = pa.table({"k": [f"key {number}" for number in range(1_000)]})
     with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10 * table.nbytes).lease() as lease:

@@ -23,7 +23,7 @@ def remarks(table: Table):
     return [(each["note"], each["author"]) for each in table.log()]
 
 
-def test_every_deed_has_its_remark_and_none_is_repeated(python):
+def test_every_action_has_its_own_note_and_author(python):
     """This includes actions that copy the newest commit's properties: settling, compaction and erasure."""
     into = "remarks.deeds"
     python.snapshot(rows(a=1, b=2), into=into, key="k", at=FIRST, remember=True, note="load", author="ada")
@@ -42,7 +42,7 @@ def test_every_deed_has_its_remark_and_none_is_repeated(python):
     assert remarks(table)[:2] == [(None, None), ("last", None)]
 
 
-def test_a_feed_and_a_repair_have_remarks(python):
+def test_a_feed_and_a_repair_have_notes_and_authors(python):
     into = "remarks.feed"
     changes = pa.table({"k": ["a"], "v": [1], "at": ["2024-01-01T00:00:00Z"]})
     python.apply(changes, into=into, key="k", sequence_by="at", note="fed", author="ada")
@@ -54,7 +54,7 @@ def test_a_feed_and_a_repair_have_remarks(python):
     assert remarks(table)[0] == ("mended", None)
 
 
-def test_a_run_remarks_what_it_delivers_and_a_declaration_has_its_own(python, tmp_path):
+def test_a_run_has_a_note_unless_its_declaration_sets_one(python, tmp_path):
     """This applies to tables and datasets. A model's load stores no note."""
     (tmp_path / "a.csv").write_text("id,name\n1,Ann\n")
     (tmp_path / "manifest.yaml").write_text(
@@ -77,7 +77,7 @@ def test_a_run_remarks_what_it_delivers_and_a_declaration_has_its_own(python, tm
     assert remarks(python.table("remarks.cities"))[0] == ("nightly", "cron")
 
 
-def test_blame_has_the_remark_of_the_commit(python, warehouse):
+def test_blame_shows_the_note_and_author_of_the_commit(python, warehouse):
     python.snapshot(rows(a=1), into="remarks.blamed", key="k", at=FIRST, note="first", author="ada")
     table = python.table("remarks.blamed")
     catalog = EmbeddedCatalog(warehouse)
@@ -86,14 +86,14 @@ def test_blame_has_the_remark_of_the_commit(python, warehouse):
     assert (commit["note"], commit["author"]) == ("first", "ada")
 
 
-def test_an_inner_remark_takes_the_place_of_an_outer_one_part_by_part():
+def test_inner_notes_and_authors_override_outer_ones_separately():
     with with_remark("outer", "ada"), with_remark(None, "bo"):
         assert remark_properties() == {"backstory.note": "outer", "backstory.author": "bo"}
     assert remark_properties() == {}
 
 
 @pytest.mark.parametrize("given", [{"note": "x" * (LONGEST + 1)}, {"author": 7}])
-def test_what_metadata_should_not_repeat_is_refused_before_anything_is_read(python, given):
+def test_invalid_notes_and_authors_are_refused(python, given):
     with pytest.raises(UsageError) as refused:
         python.snapshot(rows(a=1), into="remarks.refused", key="k", **given)
     assert refused.value.code == "bad-option"

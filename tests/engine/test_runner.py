@@ -94,7 +94,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_gives_the_same_plan(store, monkeypatch, way):
+def test_every_way_of_planning_gives_the_same_plan(store, monkeypatch, way):
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 10)
     monkeypatch.setattr(tasks, "LONG", 0)
     if way == "in tasks":
@@ -117,14 +117,14 @@ def test_every_way_gives_the_same_plan(store, monkeypatch, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_refusal_of_a_plan_is_the_same_in_every_way(store, way):
+def test_a_plan_is_refused_in_every_way_of_planning(store, way):
     terms = terms_of(with_memory(store, WAYS[way][0]), side([*range(50), 666]), side(range(50)))
     with pytest.raises(Refused) as refused, translate_faults(TABLE), run_plan(terms):
         pass
     assert refused.value.code == "bad"
 
 
-def test_parts_have_all_columns_where_a_side_would_add_them_to_each_part(store):
+def test_parts_already_have_the_columns_that_a_side_would_add(store):
     """To add them to each part would read the table once for each part."""
     came, stored = side(range(0, 60, 2)), side(range(60))
 
@@ -151,7 +151,7 @@ def test_parts_have_all_columns_where_a_side_would_add_them_to_each_part(store):
 
 
 @pytest.mark.parametrize("meets", [CAME, None])
-def test_rows_that_only_spark_reads_are_collected_where_memory_holds_them(store, meets):
+def test_rows_read_only_by_spark_are_collected_if_memory_permits(store, meets):
     """The driver's own attempt to read them releases its memory."""
     came, stored = side(range(30)), side(range(20, 60))
 
@@ -172,7 +172,7 @@ def test_rows_that_only_spark_reads_are_collected_where_memory_holds_them(store,
     assert lines() == []
 
 
-def test_a_frame_that_is_too_large_is_for_tasks(store):
+def test_a_too_large_frame_is_planned_by_tasks(store):
     came, stored = side(range(30)), side(range(20, 60))
     theirs = Side(SCHEMA, lambda: frame_of(store, stored), size=1 << 40, count=len(stored))
     terms = terms_of(with_memory(store, 1 << 20), came, stored, theirs)
@@ -182,7 +182,7 @@ def test_a_frame_that_is_too_large_is_for_tasks(store):
     assert NOT_HERE not in lines()
 
 
-def test_columns_of_one_type_are_shared_between_kinds():
+def test_kinds_of_rows_share_columns_of_the_same_type():
     wire = Wire(KINDS)
     assert wire.columns(PAIRS) == ["0 1", "0 2"]
     assert len(wire.schema) == 2 + 4  # besides the head: two whole numbers, a text and a list
@@ -202,7 +202,7 @@ def test_columns_of_one_type_are_shared_between_kinds():
     ],
     ids=["numbers", "texts", "days", "instants", "with NULL", "floats"],
 )
-def test_rows_are_read_between_the_bounds_of_the_keys_in_whatever_year(store, type_, keys, kept):
+def test_only_rows_within_the_bounds_of_the_keys_are_read(store, type_, keys, kept):
     """This includes years before 1582, where Java's old calendar differs. NaN is outside all bounds."""
     values = {
         "DATE": "date_add(DATE'1086-01-01', int(id))",

@@ -102,7 +102,7 @@ def plan(part, _whole):
 
 
 @given(ROWS, ROWS, ROWS)
-def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
+def test_a_sift_keeps_every_record_that_differs(came, stored, other):
     """It omits equal records unless another record shares their bucket."""
     tables = {CAME: table(came), STORED: table(stored), OTHER: table(other)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
@@ -131,7 +131,7 @@ def _twice_on_both(sides):
 
 
 @pytest.mark.parametrize("count", [4, 6])
-def test_a_side_that_has_other_rows_when_it_is_read_again_is_an_error(count):
+def test_a_side_that_changes_between_two_reads_is_an_error(count):
     """It can have fewer rows or more rows."""
     rows = table([(key, "a", 1, True) for key in range(6)])
     came = replace(local(rows.slice(0, 5)), rows=local(rows.slice(0, count)).rows)
@@ -144,7 +144,7 @@ def test_a_side_that_has_other_rows_when_it_is_read_again_is_an_error(count):
     assert stop.value.code == "source-changed"
 
 
-def test_what_is_the_same_is_not_read_again():
+def test_unchanged_rows_are_not_read_again():
     rows = table([(key, "a", 1, True) for key in range(5)])
     reads = []
 
@@ -166,7 +166,7 @@ def test_what_is_the_same_is_not_read_again():
 
 
 @pytest.mark.parametrize(("share", "memory"), [(0.5, 1 << 20), (1e-6, 1 << 20), (0.5, 0)])
-def test_spark_sifts_the_same(store, monkeypatch, share, memory):
+def test_a_sift_by_spark_keeps_every_record_that_differs(store, monkeypatch, share, memory):
     """If many buckets differ, all rows remain. Without memory on the driver, tasks add up the fingerprints."""
     store = replace(store, memory=Memory(CLEAR_TEXT_SHARE * memory))
     monkeypatch.setattr("backstory.engine.sift.MOST_DIFFERING", share)
@@ -197,7 +197,7 @@ def test_spark_sifts_the_same(store, monkeypatch, share, memory):
     assert totals[STORED].values == {"w": 43}
 
 
-def test_counts_of_rows_that_are_planned_are_no_counts_of_settled_ones():
+def test_planned_rows_are_not_counted_as_unchanged():
     terms = terms_of()
     rows = table([(1, "a", 1, True), (2, "a", None, True)])
     planned = with_counts(plan, terms)({CAME: rows, STORED: rows, OTHER: rows.slice(0, 1)}, as_they_are)
@@ -205,7 +205,7 @@ def test_counts_of_rows_that_are_planned_are_no_counts_of_settled_ones():
     assert sift.counts_of_unchanged(terms, totals, planned.counts) == {CAME: 3, STORED: 4, OTHER: 6}
 
 
-def test_plans_of_one_part_keep_counts_below_zero():
+def test_sums_of_plans_keep_negative_counts():
     """A digest of rows is a count too, and may be negative."""
     both = PartPlan(counts={"content": -2, "rows": 1}) + PartPlan(counts={"content": 1, "rows": 1})
     assert both.counts == {"content": -1, "rows": 2}

@@ -20,7 +20,7 @@ def order(rows):
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), min_size=1, max_size=8))
 @pytest.mark.parametrize("most", [1 << 20, 1], ids=["held", "spilled"])
-def test_rows_come_in_their_order_however_many_there_are(most, tables):
+def test_any_number_of_rows_is_sorted(most, tables):
     keys = [key for table in tables for key in table]
     pairs = sorted(enumerate(keys), key=lambda pair: pair[1])
     with (
@@ -40,7 +40,7 @@ def test_rows_come_in_their_order_however_many_there_are(most, tables):
             assert pa.concat_tables(pieces).to_pylist() == [{"k": key, "n": number} for number, key in pairs]
 
 
-def test_ranges_are_of_about_one_size():
+def test_sorted_ranges_have_similar_sizes():
     """Spilled rows are never sorted as a whole."""
     with (
         ExitStack() as kept,

@@ -52,7 +52,7 @@ def scattered(store, monkeypatch, request):
     return name
 
 
-def test_a_compaction_moves_the_rows_of_now(store, scattered):
+def test_a_compaction_is_planned_again_after_another_commit(store, scattered):
     """A plan for an older table is not committed. Planned again, it contains the other writer's rows.
 
     No file of the first plan is left, including manifests.
@@ -76,7 +76,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
     assert [each for each in left.own.all | left.others if not is_metadata(each)] == []
 
 
-def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
+def test_rows_written_during_an_erasure_are_kept(store, scattered):
     """Between plan and commit, another writer adds and changes a row. Both are kept, and the record is gone."""
     other = Other(store, scattered, f"{APPEND};{UPDATE}")
     of_record = column("id") == 2
@@ -92,7 +92,7 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
     assert len(snapshots_of(existing(store, scattered))) == 1
 
 
-def test_what_expires_is_chosen_anew(store, scattered):
+def test_expiry_is_planned_again_after_another_commit(store, scattered):
     """Another writer's commit stays the newest."""
     other = Other(store, scattered, APPEND)
     expire(store, scattered, lambda _: other.writes((LATEST, [], {})))

@@ -59,7 +59,7 @@ def _every_page(asked, path):
     return rows
 
 
-def test_the_tables_are_those_that_tables_lists(asked, command, monkeypatch):
+def test_the_explorer_lists_the_tables_of_the_tables_command(asked, command, monkeypatch):
     monkeypatch.setattr("backstory.explorer.views.TABLES_OF_A_PAGE", 3)
     assert _every_page(asked, "/tables.json") == command("tables")
     for name in LAYOUTS:
@@ -69,7 +69,7 @@ def test_the_tables_are_those_that_tables_lists(asked, command, monkeypatch):
 
 
 @pytest.mark.parametrize("table", LAYOUTS)
-def test_every_twin_is_the_command_s_json(asked, command, table):
+def test_every_json_page_equals_the_commands_json(asked, command, table):
     key, first, second = LAYOUTS[table]
     assert asked.get("/table.json", table=table).document == command("current", table)
     assert asked.get("/table.json", table=table, at=second).document == command("as-of", table, second)
@@ -81,7 +81,7 @@ def test_every_twin_is_the_command_s_json(asked, command, table):
 
 
 @pytest.mark.parametrize("table", LAYOUTS)
-def test_every_page_shows_it_and_leads_to_its_twin(asked, table):
+def test_every_page_links_to_its_json(asked, table):
     key, first, second = LAYOUTS[table]
     views = {
         "/table": {"at": second},
@@ -97,12 +97,12 @@ def test_every_page_shows_it_and_leads_to_its_twin(asked, table):
         assert asked.get(unescape(twin)).status == 200
 
 
-def test_an_accept_header_asks_for_the_twin(asked):
+def test_an_accept_header_selects_json(asked):
     told = asked.get("/record", headers={"accept": "application/json"}, table="explored.customer", key="2")
     assert told.document == asked.get("/record.json", table="explored.customer", key="2").document
 
 
-def test_known_times_and_both_axes(asked, command):
+def test_known_times_and_both_axes_match_the_commands(asked, command):
     """The late copy of February shows Bob as C at that time. Before it was known, he was A until March."""
     before = command("log", "explored.customer")[1]["recorded_at"]
     told = asked.get("/table.json", table="explored.customer", at="2026-02-15", known_at=before).document
@@ -115,7 +115,7 @@ def test_known_times_and_both_axes(asked, command):
     assert "known 20" in asked.get("/record", table="explored.customer", key="2", axis="both").text
 
 
-def test_the_copied_commands_give_the_same(asked, command):
+def test_copied_commands_print_the_json_of_the_page(asked, command):
     """A page's command line has the same answer as the page."""
     for view, words in (
         ("/table", {"at": "2026-03-15"}),
@@ -131,7 +131,7 @@ def test_the_copied_commands_give_the_same(asked, command):
         assert command(*rest) == asked.get(f"{view}.json", table="explored.customer", **words).document
 
 
-def test_the_copied_sql_gives_the_same_rows(asked, spark):
+def test_copied_sql_returns_the_same_number_of_rows(asked, spark):
     for table in ("explored.customer", "rawcore.rc_c_hist"):
         for view, words in (("/table", {"at": "2026-02-15"}), ("/table", {}), ("/record", {"key": "1"})):
             page = asked.get(view, table=table, **words).text
@@ -152,7 +152,7 @@ def test_the_copied_sql_gives_the_same_rows(asked, spark):
         (Kind.STRING, "it's", r"'it\'s'"),
     ],
 )
-def test_a_copied_query_has_the_value_of_the_page(kind, key, literal):
+def test_copied_queries_use_typed_literals(kind, key, literal):
     """A literal has the type of its column, so it names the same value in any time zone."""
     columns = (Column("id", ColumnType(kind)),)
     table = TableMetadata(Shape(TableName("s", "t"), columns, ("id",), Layout.VERSIONS), {}, "")
@@ -163,20 +163,20 @@ def test_a_copied_query_has_the_value_of_the_page(kind, key, literal):
         assert f"`id` = {literal} " in f"{snippets[-1].text} "
 
 
-def test_pages_follow_each_other_and_have_every_row_once(asked):
+def test_consecutive_pages_contain_every_row_once(asked):
     rows = _every_page(asked, "/table.json?table=explored.customer&at=2026-02-15&limit=1")
     assert rows == asked.get("/table.json", table="explored.customer", at="2026-02-15").document
     assert len(rows) == 4
 
 
-def test_rows_with_a_value_are_shown_alone(asked):
+def test_a_filter_shows_only_matching_rows(asked):
     told = asked.get("/table.json", table="explored.customer", at="2026-03-15", where=f"name={HOSTILE[0]}")
     assert [row["id"] for row in told.document] == [5]
     wrong = asked.get("/table.json", table="explored.customer", where="nome=Ada")
     assert (wrong.status, wrong.document["error"]["code"]) == (400, "unknown-column")
 
 
-def test_steps_lead_to_the_change_before_and_after(asked):
+def test_steps_lead_to_the_previous_and_next_change(asked):
     def stepped(step, **words):
         answer = asked.get("/table.json", table="explored.customer", step=step, **words)
         assert answer.status == 303
@@ -188,14 +188,14 @@ def test_steps_lead_to_the_change_before_and_after(asked):
     assert stepped("next", at="2026-04-01") == ""
 
 
-def test_what_changed_last_is_marked(asked):
+def test_the_last_changes_are_marked(asked):
     page = asked.get("/table", table="explored.customer", at="2026-03-15").text
     assert len(re.findall(r'<td class="changed">', page)) == 2  # tiers of 1 and 2
     assert len(re.findall(r'<tr class="new">', page)) == 1
     assert "(changed)" in page  # for screen readers
 
 
-def test_a_value_tells_since_when_by_which_commit_and_what_was_before(asked, command):
+def test_a_value_page_shows_start_commit_and_previous_value(asked, command):
     told = asked.get(
         "/value.json", table="explored.customer", key="1", column="tier", at="2026-03-15"
     ).document
@@ -209,7 +209,7 @@ def test_a_value_tells_since_when_by_which_commit_and_what_was_before(asked, com
     assert first.document["gone_before"] is True
 
 
-def test_a_value_of_a_history_that_does_not_record_is_found_in_the_commits(asked, command):
+def test_a_value_without_recorded_times_is_traced_to_its_commit(asked, command):
     """The last of three commits wrote the row, and the first one wrote the closed version before it."""
     last, _, first = command("log", "explored.orders")
     for at, commit in (("2026-02-15", last), ("2026-01-15", first)):
@@ -218,7 +218,7 @@ def test_a_value_of_a_history_that_does_not_record_is_found_in_the_commits(asked
     assert (told["value"], told["valid_to"]) == ("new", "2026-02-01T00:00:00Z")
 
 
-def test_a_table_without_a_history_is_seen_as_of_its_commits(asked, command):
+def test_a_table_without_a_history_is_shown_at_its_commits(asked, command):
     last, first = command("log", "explored.live")
     then = first["committed_at"]
     told = asked.get("/table.json", table="explored.live", known_at=then).document
@@ -235,13 +235,13 @@ def test_a_table_without_a_history_is_seen_as_of_its_commits(asked, command):
     assert story["commit"]["snapshot_id"] == last["snapshot_id"]
 
 
-def test_alike_changes_are_told_together(asked):
+def test_equal_changes_are_grouped(asked):
     page = asked.get("/diff", **{"table": "explored.customer", "from": "2026-01-15", "to": "2026-03-15"}).text
     told = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     assert "2 rows: tier A → B" in told
 
 
-def test_a_life_is_kept_as_one_file_without_scripts(asked):
+def test_a_saved_history_is_a_single_file_without_scripts(asked):
     kept = asked.get("/record.html", table="explored.customer", key="5")
     assert kept.headers["content-disposition"] == 'attachment; filename="record.html"'
     assert "<svg" in kept.text
@@ -265,7 +265,7 @@ def test_a_life_is_kept_as_one_file_without_scripts(asked):
         ("/nowhere.json", {}, 404, "no-page"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_code_and_a_remedy(asked, path, words, status, code):
+def test_errors_are_shown_with_code_and_remedy(asked, path, words, status, code):
     answer = asked.get(path, **words)
     error = answer.document["error"]
     assert (answer.status, error["code"]) == (status, code)
@@ -273,7 +273,7 @@ def test_what_is_wrong_is_told_with_its_code_and_a_remedy(asked, path, words, st
     assert error["remedy"]
 
 
-def test_a_table_draws_itself_in_a_notebook(spark, asked):
+def test_a_notebook_shows_a_table_summary(spark, asked):
     import backstory
 
     drawn = backstory.open(spark=spark, catalog="backstory").table("explored.customer")._repr_html_()
@@ -287,7 +287,7 @@ def test_a_table_draws_itself_in_a_notebook(spark, asked):
         assert text in drawn
 
 
-def test_the_python_face_shows_the_same(spark, asked):
+def test_the_explorer_from_python_shows_the_same_rows(spark, asked):
     import backstory
 
     running = backstory.open(spark=spark, catalog="backstory").explore(port=0)
@@ -323,7 +323,7 @@ ODD = {
 
 @pytest.mark.parametrize("table", LAYOUTS)
 @pytest.mark.parametrize("word", ODD)
-def test_what_no_link_asks_is_no_fault_of_the_server(asked, table, word):
+def test_unusual_requests_are_no_server_errors(asked, table, word):
     """Extreme times, unknown commits and pages after the last one are errors of the request."""
     key, first, second = LAYOUTS[table]
     views = {

@@ -58,7 +58,7 @@ def opened(chromium, asked):
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_from_the_tables_to_a_record_and_the_story_of_a_value(opened, table):
+def test_links_lead_from_tables_to_a_record_and_its_values(opened, table):
     page = opened("/")
     page.get_by_role("link", name=table, exact=True).click()
     page.locator("table.rows tbody tr").first.get_by_role("link").click()
@@ -67,7 +67,7 @@ def test_from_the_tables_to_a_record_and_the_story_of_a_value(opened, table):
     page.wait_for_selector("dl.story:has-text('Rows in this commit'), dl.story:has-text('expired')")
 
 
-def test_the_slider_moves_through_time_and_keeps_what_is_seen_in_the_address(opened):
+def test_the_slider_keeps_its_time_in_the_address(opened):
     page = opened("/table?table=explored.customer")
     slider = page.get_by_role("slider")
     slider.focus()
@@ -85,7 +85,7 @@ def test_the_slider_moves_through_time_and_keeps_what_is_seen_in_the_address(ope
     assert page.locator("tr.new").count() == 1
 
 
-def test_arrow_keys_lead_to_the_change_before_and_after(opened):
+def test_arrow_keys_lead_to_the_previous_and_next_change(opened):
     page = opened("/table?table=explored.customer")
     page.keyboard.press("ArrowLeft")
     page.wait_for_url(re.compile("at=2026-04-01T"))
@@ -97,7 +97,7 @@ def test_arrow_keys_lead_to_the_change_before_and_after(opened):
     page.wait_for_url(re.compile("at=2026-03-01T"))
 
 
-def test_the_keyboard_alone_is_enough(opened):
+def test_a_table_can_be_opened_with_only_the_keyboard(opened):
     page = opened("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
@@ -120,7 +120,7 @@ def test_the_keyboard_alone_is_enough(opened):
         "/diff?table=explored.customer",
     ],
 )
-def test_everything_has_a_name_for_those_who_hear_the_page(opened, path):
+def test_page_controls_have_names_for_screen_readers(opened, path):
     page = opened(path)
     assert page.locator("html[lang]").count() == 1
     assert page.get_by_role("main").count() == 1
@@ -165,7 +165,7 @@ def test_hostile_values_are_shown_and_do_nothing(opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_on_what_is_behind_it(opened, scheme):
+def test_text_has_enough_contrast_with_its_background(opened, scheme):
     """Contrast is AA, 4.5 to 1, for every visible text."""
     for path in (
         "/table?table=explored.customer&at=2026-03-15",
@@ -195,7 +195,7 @@ CONTRASTS = """() => {
 }"""
 
 
-def test_a_life_that_was_kept_opens_alone(opened, asked, chromium, tmp_path):
+def test_a_saved_history_opens_offline_without_scripts(opened, asked, chromium, tmp_path):
     page = opened("/record?table=explored.customer&key=5")
     with page.expect_download() as download:
         page.get_by_role("link", name="Save this record as one file").click()

@@ -43,7 +43,7 @@ def behind_token(folder):
         yield found
 
 
-def test_values_are_text_wherever_they_come_from(asked):
+def test_values_from_any_source_are_shown_as_text(asked):
     """Table names, columns, keys and cells are never markup."""
     for path, words in (
         ("/", {}),
@@ -65,7 +65,7 @@ def unquoted(page):
     return re.sub(r'="[^"]*"', "", page.replace('<script src="/static/explore.js" defer></script>', ""))
 
 
-def test_the_policy_lets_no_page_run_or_load_what_is_not_its_own(asked):
+def test_the_policy_blocks_foreign_scripts_and_resources(asked):
     for path in ("/", "/table.json", "/static/explore.js", "/nowhere"):
         headers = asked.get(path).headers
         assert headers["content-security-policy"] == POLICY
@@ -79,13 +79,13 @@ def test_the_policy_lets_no_page_run_or_load_what_is_not_its_own(asked):
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
 )
-def test_another_host_is_refused_lest_its_name_was_bound_anew(asked, host):
+def test_requests_with_a_foreign_host_header_are_refused(asked, host):
     answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
     assert answer.split(" ")[1] == "421"
     assert "crm" not in answer
 
 
-def test_this_machine_s_own_names_are_answered(asked):
+def test_requests_with_local_host_names_are_answered(asked):
     port = asked.base.rpartition(":")[2]
     for host in ("localhost", "127.0.0.1", f"LOCALHOST:{port}", f"[::1]:{port}"):
         answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
@@ -104,7 +104,7 @@ def test_the_link_of_every_host_opens(folder, host):
         running.stop()
 
 
-def test_unfinished_requests_lock_nobody_out(folder):
+def test_unfinished_requests_do_not_block_other_clients(folder):
     """If there are too many connections, the oldest idle one is closed."""
     with exploring(folder) as asked:
         port = int(asked.base.rpartition(":")[2])
@@ -117,7 +117,7 @@ def test_unfinished_requests_lock_nobody_out(folder):
             each.close()
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(folder, monkeypatch):
+def test_a_connection_with_an_unfinished_head_is_closed(folder, monkeypatch):
     monkeypatch.setattr(BoundedConnection, "head_seconds", 0.1)
     with exploring(folder) as asked:
         port = int(asked.base.rpartition(":")[2])
@@ -127,23 +127,23 @@ def test_a_head_that_does_not_come_is_not_waited_for(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_nothing_but_reading_is_answered(asked, method):
+def test_only_read_methods_are_answered(asked, method):
     assert asked.get("/tables.json", method=method).status == 405
 
 
-def test_without_the_token_nothing_is_answered(behind_token):
+def test_requests_without_the_token_are_refused(behind_token):
     for path in ("/", "/tables.json", "/static/style.css", "/?token=wrong"):
         answer = behind_token.get(path)
         assert answer.status == 401
         assert "crm" not in answer.text
 
 
-def test_a_token_is_no_leave_for_another_host_on_this_machine(behind_token):
+def test_a_token_does_not_permit_a_foreign_host_header(behind_token):
     text = "GET /tables.json HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer 0123456789abcdef-only\r\n\r\n"
     assert raw(behind_token, text).split(" ")[1] == "421"
 
 
-def test_the_link_has_the_token_and_the_browser_keeps_it(behind_token):
+def test_the_token_of_the_link_is_kept_in_a_cookie(behind_token):
     opened = behind_token.get("/table?token=0123456789abcdef-only&table=a.b")
     assert (opened.status, opened.headers["location"]) == (303, "/table?table=a.b")
     kept = opened.headers["set-cookie"]
@@ -166,7 +166,7 @@ def test_a_token_may_be_any_text(folder):
         assert asked.get("/tables.json", headers={"cookie": "backstory=x"}).status == 401
 
 
-def test_a_redirection_stays_here(behind_token):
+def test_a_redirect_never_leaves_the_explorer(behind_token):
     answer = behind_token.get("//evil.example/?token=0123456789abcdef-only")
     assert answer.headers["location"] == "/evil.example/"
 
@@ -174,12 +174,12 @@ def test_a_redirection_stays_here(behind_token):
 @pytest.mark.parametrize(
     "path", ["/static/../guard.py", "/static/%2e%2e%2fguard.py", "/static/", "/static/x.js"]
 )
-def test_no_other_file_is_served(asked, path):
+def test_unknown_and_outside_files_are_not_served(asked, path):
     answer = raw(asked, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.split(" ")[1] == "404"
 
 
-def test_beyond_this_machine_a_token_is_needed(folder):
+def test_a_public_explorer_requires_a_token(folder):
     source = table_reader(Settings(folder))
     with pytest.raises(UsageError, match="could read every table") as refused:
         open_explorer(source, "0.0.0.0", 0)
@@ -192,7 +192,7 @@ def test_beyond_this_machine_a_token_is_needed(folder):
     ]  # fmt: skip
 
 
-def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
+def test_pages_and_errors_show_no_local_folders(asked, folder, tmp_path):
     missing = foreign_warehouse(tmp_path / "lost", ROWS, "crm.t", **KEPT)
     for each in (missing / "crm").rglob("*.parquet") or missing.rglob("*.parquet"):
         each.unlink()
@@ -210,7 +210,7 @@ def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
     assert without_paths("See /home/me/a/b.csv, or file:///x/y/z.db: gone") == "See b.csv, or z.db: gone"
 
 
-def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp_path, monkeypatch):
+def test_a_table_that_needs_spark_is_refused_without_starting_spark(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("backstory.upkeep.laws.checks.MOST_IN_ARROW", 2)
     monkeypatch.setattr("backstory.reading.pages.FEW", 0)
@@ -220,7 +220,7 @@ def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp
     assert "backstory check" in told.document["error"]["remedy"]
 
 
-def test_half_written_and_empty_warehouses_say_what_is_so(tmp_path):
+def test_empty_tables_and_warehouses_are_reported_as_empty(tmp_path):
     empty = foreign_warehouse(tmp_path / "empty", ROWS.slice(0, 0), "crm.t", **KEPT)
     with exploring(empty) as here:
         assert "no commits yet" in here.get("/").text
@@ -230,7 +230,7 @@ def test_half_written_and_empty_warehouses_say_what_is_so(tmp_path):
         assert "has no tables yet" in here.get("/").text
 
 
-def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
+def test_too_many_concurrent_requests_are_refused_as_busy(asked, monkeypatch):
     """Running requests occupy the places. If the queue is full, the client is asked to try again."""
     begun, go = threading.Semaphore(0), threading.Event()
 
@@ -258,7 +258,7 @@ def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
         each.join(SECONDS)
 
 
-def test_what_takes_too_long_is_given_up(asked, monkeypatch):
+def test_a_slow_request_is_given_up(asked, monkeypatch):
     go = threading.Event()
     monkeypatch.setitem(server.OF_WAREHOUSE, "tables", lambda *_: go.wait(SECONDS))
     monkeypatch.setattr(server, "SECONDS", 0.2)
@@ -267,7 +267,7 @@ def test_what_takes_too_long_is_given_up(asked, monkeypatch):
     assert (told.status, told.document["error"]["code"]) == (503, "too-long")
 
 
-def test_a_bug_is_told_by_its_kind_alone(asked, monkeypatch):
+def test_a_bug_is_reported_without_its_message(asked, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("secret")
 

@@ -185,7 +185,7 @@ def test_parquet_reads_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, enc
         assert pa.concat_tables(part.values for part in parts).to_pydict() == rows.to_pydict()
 
 
-def test_pages_are_as_large_as_a_writer_says(tmp_path):
+def test_page_sizes_agree_with_the_footer(tmp_path):
     """The headers in the file and a correct footer have the same size, whatever is in the pages."""
     path = tmp_path / NAME
     rows = pa.table({"a": [f"text {i}" for i in range(40_000)]})
@@ -206,7 +206,7 @@ def test_a_million_columns_are_refused():
     assert refusal(f"{header}\n", {"a": "STRING"})
 
 
-def test_what_a_lease_cannot_hold_is_too_large(tmp_path):
+def test_a_file_larger_than_the_lease_is_refused(tmp_path):
     """The lease is released completely, so the next delivery fits."""
     path = tmp_path / NAME
     path.write_bytes(b"a,b\n" + b"text,1\n" * 10_000)
@@ -221,7 +221,7 @@ def test_what_a_lease_cannot_hold_is_too_large(tmp_path):
 
 
 @pytest.mark.parametrize("cells", ["text,1\n", "(same),1\n", 'text,"seven"\n'])
-def test_a_streamed_file_reads_as_a_whole_one(tmp_path, monkeypatch, cells):
+def test_a_streamed_file_has_the_rows_of_a_whole_read(tmp_path, monkeypatch, cells):
     """This holds for any cells, and errors have the same line."""
     path = tmp_path / NAME
     path.write_bytes(

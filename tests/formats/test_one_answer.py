@@ -148,7 +148,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("content", "answer"), FILES, ids=[ascii(content)[2:] for content, _ in FILES])
-def test_a_file(tmp_path, content, answer):
+def test_every_door_reads_or_refuses_the_same_files(tmp_path, content, answer):
     """P3, O26: Every door reads full RFC 4180, and refuses anything else with its line."""
     (tmp_path / "s.csv").write_bytes(content)
     expected = list(answer[1:]) if isinstance(answer, tuple) else [answer] * 3
@@ -239,7 +239,7 @@ def cell_of(tmp_path, type_, text):
 
 
 @pytest.mark.parametrize("type_", CELLS)
-def test_a_cell(tmp_path, type_):
+def test_every_door_reads_or_refuses_the_same_cells(tmp_path, type_):
     """P3: A value of a type is the same value at every door."""
     good, bad = CELLS[type_]
     told = {text: Decimal(value) if type_ == "decimal" else value for text, value in good.items()}
@@ -248,7 +248,7 @@ def test_a_cell(tmp_path, type_):
 
 
 @pytest.mark.parametrize(("type_", "text", "option", "delivery", "source", "stage"), DECIDED)
-def test_a_cell_of_which_an_option_decides(tmp_path, type_, text, option, delivery, source, stage):
+def test_cells_read_differently_have_an_option(tmp_path, type_, text, option, delivery, source, stage):
     """F6, F11, F18, O27: The difference has an option."""
     assert option in __doc__
     assert cell_of(tmp_path, type_, text) == [delivery, source, stage]
@@ -334,7 +334,7 @@ def stored_as(tmp_path, value, stored, type_):
 
 
 @pytest.mark.parametrize(("value", "stored", "type_", "answer"), STORED, ids=str)
-def test_a_stored_value(tmp_path, value, stored, type_, answer):
+def test_every_door_reads_or_refuses_the_same_stored_values(tmp_path, value, stored, type_, answer):
     """P3: A number is the same number or refused, and no type is guessed."""
     assert shown(stored_as(tmp_path, value, stored, type_)) == shown([answer] * 3)
 
@@ -342,7 +342,7 @@ def test_a_stored_value(tmp_path, value, stored, type_, answer):
 @pytest.mark.parametrize(
     ("value", "stored", "type_", "option", "delivery", "source", "stage"), DECIDED_STORED, ids=str
 )
-def test_a_stored_value_of_which_an_option_decides(
+def test_stored_values_read_differently_have_an_option(
     tmp_path, value, stored, type_, option, delivery, source, stage
 ):
     """F6, F18, B25: The difference has an option."""

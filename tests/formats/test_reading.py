@@ -13,7 +13,7 @@ BYTES, BYTE_LIST = "Binary", {"kind": "List", "itemType": optional("Binary")}
 @pytest.mark.parametrize(
     "options", [CsvOptions(), JsonOptions(), JsonOptions(lines=True), ShapefileOptions()]
 )
-def test_a_type_that_text_has_no_form_for(options):
+def test_types_without_a_text_form_are_refused(options):
     """This holds for any format. JSON formats also have lists of text types."""
     for type_, name in ((BYTES, "`a`"), (BYTE_LIST, "`a")):
         with pytest.raises(UsageError) as refused:
@@ -25,5 +25,5 @@ def test_a_type_that_text_has_no_form_for(options):
         refuse_unwritable(options, declared(a={"kind": "Struct", "fields": [{"name": "b", "type": pairs}]}))
 
 
-def test_parquet_has_a_form_for_all_types():
+def test_parquet_supports_all_types():
     refuse_unwritable(ParquetOptions(), declared(a=BYTE_LIST))

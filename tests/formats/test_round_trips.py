@@ -58,7 +58,7 @@ def by_jackson(names: list[str], rows: list[dict[str, object]], quoted: list[boo
 
 
 @given(tables(), st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
-def test_any_text_that_fivetran_writes_is_read(table, quoted, order):
+def test_any_text_written_by_fivetran_is_read(table, quoted, order):
     """54, 55: This holds for any text, quoted or not, with columns in any order."""
     names, rows = table
     order.shuffle(names)
@@ -67,7 +67,7 @@ def test_any_text_that_fivetran_writes_is_read(table, quoted, order):
 
 @given(tables(), st.sampled_from(ENCODINGS))
 @example((["v"], [{"v": "a\rb"}]), AS_FIVETRAN)
-def test_any_text_that_the_sender_writes_is_read(table, encoding):
+def test_any_text_written_by_the_sender_is_read(table, encoding):
     """54: The sender of tests and demos writes exact files."""
     names, rows = table
     with TemporaryDirectory() as folder:

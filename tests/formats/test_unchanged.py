@@ -62,7 +62,7 @@ CHANGES = [grown, rewritten, replaced, removed]
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("format_", FORMATS)
-def test_rows_of_a_file_that_changes_are_refused(tmp_path, format_, change):
+def test_rows_of_a_changing_file_are_refused(tmp_path, format_, change):
     """In any format, the error is raised at the last row. An unchanged file is read."""
     (write, options), path = FORMATS[format_], tmp_path / f"a.{format_}"
     write(path, "x")
@@ -76,7 +76,7 @@ def test_rows_of_a_file_that_changes_are_refused(tmp_path, format_, change):
 
 @pytest.mark.parametrize("change", CHANGES[:3])
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "csv.zip"])
-def test_what_was_delivered_is_what_was_listed(tmp_path, ending, change):
+def test_a_file_changed_after_unpacking_is_refused(tmp_path, ending, change):
     """The source's file counts, not its unpacked content."""
     path = tmp_path / f"a.{ending}"
 

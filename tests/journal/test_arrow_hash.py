@@ -44,7 +44,7 @@ ROW = some.tuples(some.integers(0, 2**40), *(some.none() | some_ for _, some_ in
 )
 @given(rows=some.lists(ROW, min_size=1, max_size=6))
 @settings(max_examples=EXAMPLES[DEPTH], deadline=None)
-def test_it_is_the_rule_in_plain_python(times, piece, largest, rows):
+def test_the_driver_hash_equals_the_rule(times, piece, largest, rows):
     """This covers every type, NULL, NaN and extremes. Repeated values are hashed once."""
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows * times], SCHEMA)
     struct = from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True).jsonValue()
@@ -72,7 +72,7 @@ ROWS_WITH_PARTS = [
 
 
 @pytest.mark.parametrize("first", range(len(ROWS_WITH_PARTS)))
-def test_parts_of_values_are_told_as_the_rule_tells_them(first):
+def test_nested_values_are_hashed_like_the_rule(first):
     """Structs are hashed by field names, lists in order, maps in a fixed order, at any memory offset."""
     struct = from_arrow_schema(PARTS, prefer_timestamp_ntz=True).jsonValue()
     in_arrow = [(*row[:3], row[3] and [*row[3].items()]) for row in ROWS_WITH_PARTS]
@@ -88,7 +88,7 @@ def fields(struct):
     return struct and tuple(struct.values())
 
 
-def test_no_rows_have_no_hash():
+def test_an_empty_table_has_no_hash():
     assert hash_of_table(SCHEMA.empty_table(), "offset") is None
 
 

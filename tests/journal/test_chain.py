@@ -50,7 +50,7 @@ def chained(count):
     return found
 
 
-def test_a_hash_is_that_of_the_canonical_text():
+def test_a_block_hash_is_the_hash_of_its_canonical_text():
     """The text has sorted keys, no spaces, UTF-8 and microseconds."""
     block = Block(0, None, NOON, "AddData", {"b": "é", "a": 1})
     text = (
@@ -71,7 +71,7 @@ def test_a_hash_is_that_of_the_canonical_text():
         {"event": EVENT | {"run_id": None}},
     ],
 )
-def test_whatever_changes_changes_the_hash(change):
+def test_any_change_to_a_block_changes_its_hash(change):
     assert replace(BLOCK, **change).hash != BLOCK.hash
 
 
@@ -93,7 +93,7 @@ def test_properties_can_be_read():
     }
 
 
-def test_what_is_not_there_is_an_empty_property():
+def test_missing_values_are_empty_properties():
     told = Block(0, None, NOON, "AddData", {"start": None, "end": None}).properties()
 
     assert [] == [name for name, value in told.items() if not isinstance(value, str)]
@@ -127,7 +127,7 @@ def test_instants_in_events_are_text():
     assert '{"at":"2026-01-31T12:00:00.000005Z"}' == canonical({"at": NOON})
 
 
-def test_snapshots_of_others_are_no_blocks():
+def test_foreign_snapshots_are_no_blocks():
     assert from_properties({"spark.app.id": "local-1"}) is None
 
 
@@ -141,7 +141,7 @@ def test_snapshots_of_others_are_no_blocks():
         {"backstory.odf.event": json.dumps(EVENT | {"start": "3"})},
     ],
 )
-def test_broken_properties_are_told(broken):
+def test_unreadable_properties_are_reported(broken):
     with pytest.raises(Violated, match="cannot be read"):
         from_properties(BLOCK.properties() | broken)
 

@@ -54,7 +54,7 @@ def hashed(frame):
     return logical_hash(frame, "offset")
 
 
-def test_it_is_the_rule_in_plain_python(frame, hashed):
+def test_the_spark_hash_equals_the_rule(frame, hashed):
     """This covers every type, names with dots, backticks and spaces, NULL, NaN and extremes."""
     rows = [
         (*row[:5], row[5] and float.fromhex("0x1.99999ap-4") if row is FULL else row[5], *row[6:])
@@ -64,13 +64,13 @@ def test_it_is_the_rule_in_plain_python(frame, hashed):
     assert in_python(rows, frame.schema.jsonValue()) == hashed
 
 
-def test_what_the_driver_holds_has_the_hash_of_what_spark_reads(frame):
+def test_driver_and_spark_hashes_are_equal(frame):
     """This covers rows without nested values."""
     flat = frame.select(*(f"`{name.replace('`', '``')}`" for name in frame.columns[:12]))
     assert hash_of_table(flat.toArrow(), "offset") == logical_hash(flat, "offset")
 
 
-def test_rows_are_hashed_on_their_way(frame, hashed):
+def test_rows_are_hashed_during_the_write(frame, hashed):
     """The written rows are unchanged, and the hash equals a reader's."""
     seen = Observation()
 
@@ -81,7 +81,7 @@ def test_rows_are_hashed_on_their_way(frame, hashed):
     assert hashed == hash_of(seen.get)
 
 
-def test_nothing_of_the_session_matters(spark, frame, hashed):
+def test_the_hash_is_independent_of_session_and_order(spark, frame, hashed):
     """Partitions, the order of rows and columns, time zone and ANSI mode do not matter."""
     settings = {"spark.sql.session.timeZone": "Asia/Kathmandu", "spark.sql.ansi.enabled": "false"}
     before = {name: spark.conf.get(name) for name in settings}
@@ -95,7 +95,7 @@ def test_nothing_of_the_session_matters(spark, frame, hashed):
             spark.conf.set(name, value)
 
 
-def test_a_column_that_is_null_adds_nothing(frame, hashed):
+def test_null_columns_are_omitted_from_the_hash(frame, hashed):
     """A later column, or field of a struct, does not change the hash."""
     wider = frame.selectExpr("CAST(NULL AS STRING) AS `new`", "*")
     wider = wider.withColumn("point", wider["point"].withField("new", wider["new"]))
@@ -103,7 +103,7 @@ def test_a_column_that_is_null_adds_nothing(frame, hashed):
     assert logical_hash(wider, "offset") == hashed
 
 
-def test_wider_numbers_have_the_hash_of_narrow_ones(frame, hashed):
+def test_wider_number_types_keep_the_hash(frame, hashed):
     """Iceberg widens columns without changing rows."""
     wider = {"whole": "bigint", "small": "double"}
 
@@ -112,7 +112,7 @@ def test_wider_numbers_have_the_hash_of_narrow_ones(frame, hashed):
     )
 
 
-def test_no_rows_have_no_hash(frame):
+def test_an_empty_frame_has_no_hash(frame):
     assert logical_hash(frame.where("FALSE"), "offset") is None
 
 
@@ -132,7 +132,7 @@ def test_slices_have_the_hashes_of_their_rows(spark):
     assert found[None][2:] == (29_999, 30_001)
 
 
-def test_rows_differ_where_a_value_a_name_or_an_offset_does(spark):
+def test_row_hashes_differ_by_value_type_and_name(spark):
     """This includes rows whose texts are equal without lengths and kinds. -0.0 equals 0.0, and NaN equals
     NaN."""
     different = [

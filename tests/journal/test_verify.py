@@ -178,7 +178,7 @@ def first(rows, told):
     return found.sequence, found.what
 
 
-def test_a_chain_is_whole_by_log_or_by_snapshots():
+def test_a_chain_is_complete_from_log_and_snapshots():
     """This holds for any division and overlap of blocks."""
     for logged_, expired in [(4, 0), (4, 4), (4, 2), (3, 0), (2, 2), (0, 0)]:
         assert (CHAIN, []) == read_history(ROWS[:logged_], TOLD[: 4 - expired])
@@ -187,7 +187,7 @@ def test_a_chain_is_whole_by_log_or_by_snapshots():
 @pytest.mark.parametrize("column", ROWS[0])
 @pytest.mark.parametrize("expired", [0, 2, 4])
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_r86_any_cell_of_the_log_is_found(column, expired, number):
+def test_r86_a_change_in_any_log_cell_is_found(column, expired, number):
     """R86: This holds with existing and with expired commits."""
     other = {TIME: NOON + timedelta(microseconds=1), NUMBER: 9}.get(column, f"{ROWS[number][column]} ")
     if column == EVENT_JSON:
@@ -212,14 +212,14 @@ def test_r86_any_cell_of_the_log_is_found(column, expired, number):
         {HASH: None},
     ],
 )
-def test_rows_of_the_log_that_are_no_blocks_are_found(told):
+def test_invalid_log_rows_are_found(told):
     for expired in (0, 4):
         assert "log" in {
             each.what for each in read_history([*ROWS[:3], ROWS[3] | told], TOLD[: 4 - expired])[1]
         }
 
 
-def test_rows_of_the_log_that_are_lost_or_twice_are_found():
+def test_lost_and_repeated_log_rows_are_found():
     """The newest rows may be missing, because they are logged later."""
     lost = [ROWS[0], ROWS[2]]
 
@@ -259,25 +259,25 @@ def test_changed_properties_are_found(name):
         ({"watermark": "noon"}, "chain"),
     ],
 )
-def test_a_chain_that_lies_is_found(told, what):
+def test_contradictory_blocks_are_found(told, what):
     """Correct hashes do not make a wrong block valid."""
     found = chained({}, {"watermark": "2026-01-30"}, {"watermark": "2026-01-31"} | told)
 
     assert (2, what) == first([row_of(block) for block in found], [])
 
 
-def test_system_time_does_not_go_back():
+def test_a_decreasing_system_time_is_found():
     late = replace(CHAIN[1], system_time=NOON - timedelta(1))
 
     assert (1, "chain") == first([], [each.properties() for each in (late, CHAIN[0])])
 
 
-def test_another_chain_is_found():
+def test_a_block_of_another_chain_is_found():
     """A valid block that follows another one is found."""
     assert (1, "chain") == first([], [replace(CHAIN[1], previous="0").properties(), TOLD[3]])
 
 
-def test_r85_a_dataset_stays_what_it_was(place):
+def test_r85_maintenance_and_new_columns_keep_a_dataset_valid(place):
     """R85: The dataset verifies after a rewrite, expired snapshots and a new column, and new commits work."""
     assert Verdict(place.name, 3, 5) == place.verdict()
 
@@ -294,7 +294,7 @@ def test_r85_a_dataset_stays_what_it_was(place):
     assert Verdict(place.name, 4, 6) == place.verdict()
 
 
-def test_r83_the_log_is_made_anew_of_the_commits(kept):
+def test_r83_the_log_can_be_rebuilt_from_the_commits(kept):
     """R83: The rebuilt log equals the former."""
     before = log_rows(kept.store, kept.name)
 
@@ -379,7 +379,7 @@ def test_two_processes_log_a_block_once(place, monkeypatch):
     assert [0, 1, 2, 3] == [row["sequence_number"] for row in log_rows(place.store, place.name)]
 
 
-def test_a_dataset_that_was_rolled_back_is_told(place):
+def test_a_rolled_back_dataset_is_reported(place):
     """The log keeps the former commits, and the later ones are added."""
     oldest = next(iter(place.table.iceberg.snapshots())).snapshotId()
     place.procedure("rollback_to_snapshot", f", snapshot_id => {oldest}")
@@ -409,7 +409,7 @@ def test_system_columns_may_be_renamed(store, tmp_path):
     assert [(0, (0, 0), "rows")] == [ends(each) for each in verified_twice(store, name).problems]
 
 
-def test_values_with_parts_are_hashed_by_spark_alone(store):
+def test_nested_values_are_hashed_only_by_spark(store):
     place = filled(store, NESTED)
 
     assert Verdict(place.name, 3, 5) == verify(store, place.name, renamings)
@@ -417,7 +417,7 @@ def test_values_with_parts_are_hashed_by_spark_alone(store):
         place.verdict()
 
 
-def test_a_table_that_was_made_anew_lacks_the_rows_that_its_log_tells(place):
+def test_a_recreated_table_lacks_the_logged_rows(place):
     """The new table has no commits and no rows."""
     drop(place.store, place.name)
     place.make()
@@ -425,7 +425,7 @@ def test_a_table_that_was_made_anew_lacks_the_rows_that_its_log_tells(place):
     assert [(0, (0, 2), "rows"), (2, (3, 4), "rows")] == [ends(each) for each in place.verdict().problems]
 
 
-def test_other_columns_are_found(store):
+def test_a_different_schema_is_found(store):
     place = Place(store)
     place.pull("a", schema_hash=schema_hash([("offset", "bigint"), ("v", "string")]))
 

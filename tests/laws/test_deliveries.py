@@ -113,7 +113,7 @@ def drawn(request):
 
 @ANY
 @given(st.data())
-def test_a_table_holds_what_the_rule_says(drawn, tmp_path, data):
+def test_a_table_has_the_rows_of_the_rule(drawn, tmp_path, data):
     """This holds for any delivery, and the same files make no second commit."""
     keeps_history, histories = drawn
     history = data.draw(histories)
@@ -129,7 +129,7 @@ def test_a_table_holds_what_the_rule_says(drawn, tmp_path, data):
 
 @ANY
 @given(st.data())
-def test_files_may_be_parted_anyhow(drawn, tmp_path, data):
+def test_the_division_into_files_does_not_matter(drawn, tmp_path, data):
     """One file per row gives the same result as one file."""
     keeps_history, histories = drawn
     history = data.draw(histories)
@@ -142,7 +142,7 @@ def test_files_may_be_parted_anyhow(drawn, tmp_path, data):
 
 @ANY
 @given(st.data())
-def test_keys_that_are_not_named_keep_their_rows(drawn, tmp_path, data):
+def test_keys_absent_from_the_delivery_keep_their_rows(drawn, tmp_path, data):
     """This includes the column that the definition does not name."""
     keeps_history, histories = drawn
     history = data.draw(histories)
@@ -159,7 +159,7 @@ def _key(row):
 
 @ANY
 @given(batches())
-def test_the_last_delivery_of_a_source_again_changes_nothing(tmp_path, history):
+def test_a_repeated_last_delivery_changes_nothing(tmp_path, history):
     """This includes new files. The table is the source's own history after each delivery."""
     table = Table(tmp_path, history.stored, keeps_history=True)
     for batch, expected in zip(history.batches, history.tables, strict=True):

@@ -11,15 +11,15 @@ LONG, TEXT = ColumnType(Kind.LONG), ColumnType(Kind.STRING)
 SHAPE = Shape(TableName("crm", "a"), (Column("id", LONG), Column("b", TEXT)), ("id",), Layout.FIVETRAN_LIVE)
 
 
-def test_rows_are_told_by_outcome():
+def test_changed_rows_are_listed_by_outcome():
     assert ["2 rows inserted"] == Change({"inserted": 2, "deleted": 0}).lines(SHAPE)
 
 
-def test_a_new_table_is_told():
+def test_a_new_table_is_listed():
     assert ["table created"] == Change(into=SHAPE).lines(None)
 
 
-def test_a_new_shape_is_told_column_by_column():
+def test_a_new_shape_is_listed_column_by_column():
     into = replace(
         SHAPE, columns=(Column("key", LONG), Column("b", ColumnType(Kind.JSON)), Column("c", LONG))
     )
@@ -29,13 +29,13 @@ def test_a_new_shape_is_told_column_by_column():
     assert ["new column c (BIGINT)", "column b: type is now JSON", "column id renamed to key"] == told
 
 
-def test_columns_and_layouts_that_go_are_told():
+def test_dropped_columns_and_new_layouts_are_listed():
     into = replace(SHAPE, columns=SHAPE.columns[:1], layout=Layout.FIVETRAN_HISTORY)
 
     assert ["column b dropped", "layout is now fivetran-history"] == Change(into=into).lines(SHAPE)
 
 
-def test_what_becomes_of_names_tags_and_rows_is_told():
+def test_changes_of_names_tags_and_rows_are_listed():
     """Each part of a change has its own line, in the words of a log."""
     into = replace(SHAPE, table=TableName("crm", "b"))
     tags = {"x": None, "y": Tag(1, 1)}
@@ -46,7 +46,7 @@ def test_what_becomes_of_names_tags_and_rows_is_told():
     assert ["tag x removed", "tag y moved"] == Change(tags=tags).lines(SHAPE)
 
 
-def test_a_note_tells_door_token_counts_and_the_door_s_own():
+def test_a_note_has_door_token_counts_and_the_doors_properties():
     told = Note("odf", "t", {"backstory.odf.block": "x"}).properties({"appended": 1})
 
     assert "odf" == told["backstory.door"]

@@ -21,7 +21,7 @@ OURS = (7, "overwrite", "native")
         ([OURS, (6, "append", None)], []),
     ],
 )
-def test_commits_since_the_last_delivery_that_no_door_made_are_named(commits, words):
+def test_foreign_commits_since_the_last_delivery_are_reported(commits, words):
     """Moves of rows between files do not count. Writes before the last delivery were reported then."""
     told = foreign_writes(Layout.VERSIONS, commits, COLUMNS, COLUMNS)
     assert len(told) == len(words)
@@ -38,16 +38,16 @@ def test_commits_since_the_last_delivery_that_no_door_made_are_named(commits, wo
         ({1: "id", 3: "name"}, "name was dropped, name was added"),
     ],
 )
-def test_columns_that_were_altered_are_named_by_their_ids(now, words):
+def test_altered_columns_are_recognised_by_their_ids(now, words):
     told = foreign_writes(Layout.HIST, [OURS], COLUMNS, now)
     assert [each.partition(": ")[2] for each in told] == ([words] if words else [])
 
 
-def test_a_table_of_an_earlier_version_says_nothing_of_its_columns():
+def test_changes_of_unrecorded_columns_are_not_reported():
     """The door did not record its columns."""
     assert foreign_writes(Layout.VERSIONS, [OURS], None, COLUMNS) == []
 
 
 @pytest.mark.parametrize("layout", [Layout.BASE, Layout.FOREIGN, Layout.DBT])
-def test_a_table_that_others_may_write_is_left_alone(layout):
+def test_writes_to_a_table_open_to_others_are_not_reported(layout):
     assert foreign_writes(layout, [(8, "append", None)], COLUMNS, COLUMNS) == []

@@ -31,33 +31,33 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("kept", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_users_columns_are_those_that_the_source_sent(kept):
+def test_user_columns_are_the_columns_of_the_source(kept):
     """Key and attributes are the same, whatever other columns a layout has."""
     assert ["k", "a"] == [each.name for each in kept.user_columns]
     assert ["a"] == [each.name for each in kept.attributes]
 
 
-def test_a_column_of_a_dataset_may_be_called_as_fivetran_calls_its_own():
+def test_a_dataset_column_may_have_a_fivetran_prefix():
     """Only the table's own record of its columns counts."""
     kept = history(Layout.ODF, "c", "offset k _fivetran_x", "k", own=frozenset({"offset"}))
 
     assert ["k", "_fivetran_x"] == [each.name for each in kept.user_columns]
 
 
-def test_keys_go_by_the_names_of_the_tables():
+def test_keys_are_named_after_their_tables():
     """A model's history has a key of versions and a key of records, named after history and base."""
     kept = LAYOUTS["a model's"]
 
     assert ("c_hist_key", "c_key") == (kept.version_key, kept.record_key)
 
 
-def test_an_archive_has_its_name_before_it_is_there():
+def test_an_archive_has_a_name_before_it_exists():
     """It keeps its former name until it is renamed."""
     assert LAYOUTS["a model's"].archive_name == "c_hist_archive"
     assert history(Layout.HIST, "c", "k", "k", archive=Archive("b_archive")).archive_name == "b_archive"
 
 
-def test_what_may_be_pruned_is_not_told():
+def test_pruned_times_are_refused():
     """A time before the watermark is refused. The watermark and later times are accepted."""
     kept = history(Layout.HIST, "c_hist", "k", "k", whole_since=NOON)
 

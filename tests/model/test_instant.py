@@ -16,7 +16,7 @@ def test_a_length_of_time_is_a_number_and_a_unit(text, milliseconds):
 @pytest.mark.parametrize(
     "text", ["365001 days", "9" * 18 + " hours", "9" * 5000 + " days", "soon", "-1 days"]
 )
-def test_what_is_no_length_or_longer_than_all_time_is_refused(text):
+def test_invalid_and_too_long_durations_are_refused(text):
     with pytest.raises(UsageError) as refused:
         milliseconds_of(text)
     assert refused.value.code == "unreadable-time"

@@ -34,7 +34,7 @@ class Cook:
         return name, plate, spices
 
 
-def test_a_method_shows_the_options_that_are_declared():
+def test_a_method_shows_its_declared_options():
     """The signature has the defaults, as in `help` and notebooks, and so does the docstring."""
     assert str(signature(Cook.dish)) == (
         "(self, name: str, *, plate: str = 'deep', hot: bool = False, "
@@ -45,7 +45,7 @@ def test_a_method_shows_the_options_that_are_declared():
     )
 
 
-def test_an_option_that_is_not_declared_is_a_type_error():
+def test_an_undeclared_option_is_a_type_error():
     """Declared options are passed unchanged, as in any other function."""
     assert Cook().dish("soup", plate="flat", herb="mint") == ("soup", "flat", {"herb": "mint"})
     with pytest.raises(TypeError, match=r"dish\(\) got an unexpected keyword argument 'sweet'"):

@@ -17,7 +17,7 @@ WELL = HistoryReceipt("rc_c", "r1", None, "success")
 REFUSED = refusal("rc_c", "r1", AT, Refused("NULL_KEY", "No key.", "Mend it.", ["a"]))
 
 
-def test_an_error_is_one_in_every_receipt():
+def test_every_receipt_has_the_same_error_fields():
     """It has the fields of its JSON. The exit code is the error's, or 0."""
     told = {"code": "NULL_KEY", "message": "No key.", "keys": ["a"], "remedy": "Mend it."}
     others = (Added(None, None, "failed", error=REFUSED.error), Maintained("a.b", "", error=REFUSED.error))
@@ -29,7 +29,7 @@ def test_an_error_is_one_in_every_receipt():
     assert ended == ["failed", "rejected", "rejected"]
 
 
-def test_the_exit_code_of_a_batch():
+def test_a_batch_has_the_exit_code_of_its_most_serious_failure():
     """The most serious failure counts: wrong usage, then 3, then 75, then 1."""
     failed, later, wrong = (
         DatasetReceipt("d", "failed", error=error("x", "y")) for error in (Failed, TryAgain, UsageError)

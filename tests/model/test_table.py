@@ -23,11 +23,11 @@ FIVETRAN, LOG, CITIES = (
         ("world.seas", {FIVETRAN}, None),
     ],
 )
-def test_a_name_means_the_table_of_that_name_before_a_dataset(text, there, meant):
+def test_a_name_refers_to_a_table_before_a_dataset(text, there, meant):
     assert resolve_name(text, there.__contains__) == meant
 
 
 @pytest.mark.parametrize("text", ["", "cities", ".cities", "world."])
-def test_what_can_name_no_table_is_wrong_usage(text):
+def test_an_invalid_table_name_is_wrong_usage(text):
     with pytest.raises(UsageError, match="does not name a table"):
         resolve_name(text, set().__contains__)

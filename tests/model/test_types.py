@@ -38,7 +38,7 @@ STRUCT = ColumnType(Kind.STRUCT, parts=(("a", ColumnType(Kind.INT)), ("b", LIST_
         (ColumnType(Kind.STRING, foreign="uuid"), "uuid", "uuid"),
     ],
 )
-def test_people_read_the_names_of_sql_and_tables_store_the_names_of_kinds(type_, spelling, stored):
+def test_types_are_shown_with_sql_names_and_stored_with_kind_names(type_, spelling, stored):
     assert (str(type_), type_.stored_name) == (spelling, stored)
 
 
@@ -48,7 +48,7 @@ DECIMALS = [ColumnType(Kind.DECIMAL, p, s) for p in range(1, MAX_PRECISION + 1) 
 WITHOUT_COLUMNS = {Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}
 
 
-def test_every_type_that_people_read_they_may_write_back():
+def test_every_displayed_type_name_can_be_parsed():
     for type_ in (*FLAT, *DECIMALS):
         if type_.kind in WITHOUT_COLUMNS:
             with pytest.raises(ValueError, match=str(type_)):
@@ -63,7 +63,7 @@ def test_every_stored_type_is_read_back():
     assert all(type_ == ColumnType.parse(type_.stored_name) for type_ in (*FLAT, *DECIMALS))
 
 
-def test_every_type_of_arrow_has_the_name_of_its_column():
+def test_every_arrow_type_maps_to_its_column_type():
     for type_ in (*FLAT, *DECIMALS, LIST_OF_LONGS, MAP_OF_DAYS, STRUCT):
         arrow = arrow_type(type_)
         assert arrow == arrow_type(type_of_arrow(arrow))
@@ -72,7 +72,7 @@ def test_every_type_of_arrow_has_the_name_of_its_column():
     assert str(type_of_arrow(pa.duration("us"))) == "duration[us]"
 
 
-def test_no_row_of_a_source_carries_what_is_nested_or_foreign():
+def test_nested_and_foreign_types_are_not_flat():
     assert ColumnType(Kind.JSON).flat
     assert not STRUCT.flat
     assert not ColumnType(Kind.STRING, foreign="uuid").flat
@@ -85,7 +85,7 @@ WIDER = """
 """
 
 
-def test_values_of_a_narrower_type_stand_in_a_wider_one():
+def test_values_of_a_narrower_type_fit_a_wider_column():
     for line in WIDER.split("\n"):
         types = [ColumnType.parse(word) for word in line.split()]
         for place, old in enumerate(types):
@@ -93,12 +93,12 @@ def test_values_of_a_narrower_type_stand_in_a_wider_one():
             assert not any(widens(old, new) for new in types[:place])
 
 
-def test_a_float_is_no_double_as_it_is_stored():
+def test_a_float_column_cannot_be_widened_to_double_in_place():
     """A FLOAT displays other digits than its 64 bits, so a DOUBLE must be written again."""
     assert not widens(ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE))
 
 
-def test_text_stands_for_anything_and_numbers_for_numbers():
+def test_text_is_related_to_any_type_and_numbers_only_to_numbers():
     assert are_related(ColumnType(Kind.LONG), ColumnType(Kind.XML))
     assert are_related(ColumnType(Kind.LONG), ColumnType.decimal(3, 1))
     assert not are_related(ColumnType(Kind.LONG), ColumnType(Kind.NAIVE_DATE))
@@ -116,5 +116,5 @@ def test_text_stands_for_anything_and_numbers_for_numbers():
         ("LONG", "INT", False),
     ],
 )
-def test_a_value_fits_where_neither_whole_digits_nor_fraction_get_fewer(old, new, answer):
+def test_a_type_fits_if_it_keeps_all_whole_and_decimal_digits(old, new, answer):
     assert fits(ColumnType.parse(old), ColumnType.parse(new)) is answer

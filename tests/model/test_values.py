@@ -20,7 +20,7 @@ NAN = float("nan")
         ({"a": None}, {}, False),
     ],
 )
-def test_values_are_one_or_not(one, other, same):
+def test_values_are_compared_by_meaning(one, other, same):
     """NaN equals NaN, both zeros are equal, maps have no order, and NULL equals only NULL."""
     assert (comparison_key(one) == comparison_key(other)) is same
 

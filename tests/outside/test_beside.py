@@ -59,7 +59,7 @@ def rows(value, count):
 
 
 @pytest.mark.process
-def test_a_copy_that_was_overtaken_and_a_process_that_forked_off(spark, tmp_path):
+def test_an_overtaken_copy_and_a_forked_process_are_refused(spark, tmp_path):
     """The older copy gets no new time. The child is refused, and its end does not affect its parent."""
     warehouse = Warehouse(IcebergStore(spark), embedded=False)
     warehouse.snapshot(rows("first", 2), into=NAME, key="k")

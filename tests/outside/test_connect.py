@@ -64,7 +64,7 @@ def test_the_contract_of_a_store_holds(act):
     act("contract")
 
 
-def test_a_series_of_copies_gives_the_rules_rows_and_keeps_row_ids(act):
+def test_a_series_of_copies_matches_the_rule_and_keeps_row_ids(act):
     """This includes late and restated copies. A repeated copy makes no commit."""
     for seed in range(deep(4, 1)):
         act("series", str(seed), str(3 - seed % 2))
@@ -75,13 +75,13 @@ def test_all_readers_give_the_rows_of_snapshots_and_feeds(act):
     act("reads")
 
 
-def test_the_feed_of_changes_is_the_rules(act):
+def test_the_change_feed_matches_the_rule(act):
     """The feed equals the rule's across a compaction, other columns and expired commits, with and without row
     ids."""
     act("changes")
 
 
-def test_a_preview_is_published_as_it_was_delivered(act):
+def test_a_published_preview_equals_its_deliveries(act):
     """It is refused if the table has newer commits. A concurrent delivery to it stays on it."""
     act("previews")
 
@@ -91,7 +91,7 @@ def test_a_project_runs_with_its_log_and_views_and_exports(act):
     act("runs")
 
 
-def test_a_models_loads_and_their_log_are_complete(act):
+def test_model_loads_and_their_log_are_complete(act):
     """Base and history are two commits under one lease."""
     act("models")
 
@@ -124,7 +124,7 @@ def test_values_of_each_type_stay_exact(act):
         act(deed)
 
 
-def test_whatever_needs_java_is_refused_by_name(act):
+def test_operations_that_need_java_are_refused_by_name(act):
     """The refusal precedes every write."""
     act("refusals")
 
@@ -142,6 +142,6 @@ def test_two_writers_lose_nothing(act):
     act("writers")
 
 
-def test_a_commit_of_others_is_planned_upon(act):
+def test_a_delivery_is_planned_again_after_a_foreign_commit(act):
     """The commit occurs between plan and branch, branch and rows, or rows and publication."""
     act("conflicts")

@@ -56,7 +56,7 @@ WAYS = {
 
 @pytest.mark.laws("a Debezium starts for each way")
 @pytest.mark.parametrize("way", WAYS)
-def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
+def test_events_produce_the_rows_of_the_database(postgresql_url, tmp_path, way):
     """This covers a snapshot and all kinds of changes, in each format of Debezium."""
     properties, apart = WAYS[way]
     with empty_database(postgresql_url) as url:
@@ -73,7 +73,7 @@ WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT gra
 
 @pytest.mark.laws("a Debezium starts for each way")
 @pytest.mark.parametrize("way", ["as it is", "without schemas"])
-def test_overlapping_transactions_have_the_order_of_a_triggers_history(postgresql_url, tmp_path, way):
+def test_overlapping_transactions_keep_the_order_of_a_trigger(postgresql_url, tmp_path, way):
     """This includes transactions that are open during the snapshot, with the trigger's order and values."""
     with empty_database(postgresql_url) as url, ExitStack() as kept:
         first, second, late, own = (kept.enter_context(psycopg.connect(url)) for _ in range(4))

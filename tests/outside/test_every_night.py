@@ -51,7 +51,7 @@ def do(folder, *words, first=Path(BACKSTORY).parent):
     )
 
 
-def test_the_commands_do_what_the_page_says(folder, one_process):
+def test_the_commands_of_the_page_have_the_described_results(folder, one_process):
     """They share one process. Before a release, each is a separate one."""
     commands = [words for each in blocks(PAGE) if each.language == "console" for words in each.commands]
     ended = [do(folder, *words, "--output", "json", first=one_process) for words in commands]
@@ -67,7 +67,7 @@ def test_the_commands_do_what_the_page_says(folder, one_process):
     assert [row["late"] for row in json.loads(ended[6].stdout)] == [False, False]
 
 
-def test_a_source_that_returns_under_another_shape_is_reported_as_the_page_shows(tmp_path, one_process):
+def test_a_source_with_a_changed_shape_is_reported_as_on_the_page(tmp_path, one_process):
     configure(tmp_path)
     (tmp_path / "histories.yaml").write_text(RESTART.replace("customer_no", "customer_id"))
     (tmp_path / "customer.csv").write_text("customer_id,name\n1,Ann\n")

@@ -49,7 +49,7 @@ print("done", flush=True)
 
 @pytest.mark.laws("an older Iceberg changes only with its release, and each case starts a session of its own")
 @pytest.mark.parametrize("spark", [version("pyspark"), "3.5.9"], ids=lambda each: each[:3])
-def test_the_store_does_the_same_on_the_older_iceberg(tmp_path, spark):
+def test_the_store_behaves_identically_on_the_older_iceberg(tmp_path, spark):
     """The package in the settings replaces ours, and fulfils the contract of the store.
 
     This includes a session that caches, where this Iceberg compares tables only by name.

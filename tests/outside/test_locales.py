@@ -49,7 +49,7 @@ def configured(folder):
     (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
 
 
-def test_a_warehouse_a_file_and_a_table_are_one_in_every_locale(tmp_path):
+def test_non_ascii_names_are_the_same_in_every_locale(tmp_path):
     """Names written in the locale C are correct on disk, and are read in UTF-8 and in C."""
     configured(tmp_path)
     (tmp_path / "öffnung.csv").write_text("größe,n\nä,1\n", "utf-8")
@@ -67,7 +67,7 @@ def test_a_warehouse_a_file_and_a_table_are_one_in_every_locale(tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"backstory.toml", "données", "öffnung.csv"}
 
 
-def test_a_folder_that_java_cannot_spell_is_refused(tmp_path):
+def test_a_folder_name_unsupported_by_java_is_refused(tmp_path):
     """Nothing is written next to it."""
     configured(tmp_path)
     (tmp_path / "a.csv").write_text("id,n\n1,1\n")

@@ -24,7 +24,7 @@ print(fill() / first)
 
 
 @pytest.mark.parametrize(("told", "keeps"), [({}, True), ({"MIMALLOC_PURGE_DELAY": "0"}, False)])
-def test_memory_stays_with_the_process_unless_the_user_says_otherwise(told, keeps):
+def test_memory_stays_with_the_process_unless_configured_otherwise(told, keeps):
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("MIMALLOC", "ARROW"))
     } | told

@@ -84,7 +84,7 @@ def commands():
         yield folder
 
 
-def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path, commands):
+def test_a_backup_during_writes_is_restored_as_an_independent_copy(tmp_path, commands):
     """The backup is one complete copy, and maintenance and erasure there do not affect the original."""
     platform = Platform(tmp_path, commands)
     (tmp_path / "backup").mkdir()

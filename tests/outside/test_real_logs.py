@@ -49,7 +49,7 @@ FOLLOWS = "SELECT 1 FROM information_schema.processlist WHERE command = 'Binlog 
 
 @pytest.mark.laws("a Debezium starts for each way")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_mariadb_with_clocks_set_back_has_the_order_of_a_triggers_history(tmp_path, way):
+def test_mariadb_events_with_clocks_set_back_keep_the_order_of_a_trigger(tmp_path, way):
     """Statements claim to be from long ago or tomorrow, in overlapping transactions."""
     options = ("--log-bin=binlog", "--server-id=1", "--binlog-format=ROW", "--binlog-row-image=FULL")
     with mariadb_server(*options) as server, ExitStack() as kept:
@@ -111,9 +111,7 @@ WAITS_FOR_GATE = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT gra
 
 @pytest.mark.laws("a Debezium starts for each way")
 @pytest.mark.parametrize("way", WAYS)
-def test_writes_beside_a_postgresqls_snapshot_have_the_order_of_a_triggers_history(
-    postgresql_url, tmp_path, way
-):
+def test_postgresql_writes_during_a_snapshot_keep_the_order_of_a_trigger(postgresql_url, tmp_path, way):
     """Reads have later times than changes that they do not show."""
     with empty_database(postgresql_url) as url, ExitStack() as kept:
         own, first, second = (kept.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3))

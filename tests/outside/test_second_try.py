@@ -69,7 +69,7 @@ def tried(folder, text, **more):
 
 
 @pytest.mark.process
-def test_tests_that_pass_alone_are_named_and_do_not_fail_the_run(tmp_path):
+def test_flaky_tests_are_named_and_do_not_fail_the_run(tmp_path):
     """This includes a failed clean-up and a crashed process. Files that passed do not run again."""
     code, flaky, said = tried(tmp_path, TESTS + CRASHES)
     assert (code, flaky) == (0, {"test_fails_once", "test_leaves_once", "test_crashes_once"}), said

@@ -95,14 +95,14 @@ def job(tmp_path_factory):
     return run_page(tmp_path_factory.mktemp("job"), jar_properties({}), *kinds), kinds
 
 
-def test_the_page_does_what_it_shows(job):
+def test_the_program_of_the_page_has_the_shown_result(job):
     """Two copies of a frame become versions, in a session that only its author configured."""
     printed, _ = job
     assert "{'new': 1, 'changed': 1, 'closed': 1, 'reopened': 0, 'unchanged': 0}" in printed
     assert "Bonn → Köln" in printed
 
 
-def test_catalogs_of_each_type_do_the_same_in_it(job):
+def test_catalogs_of_every_type_behave_identically_in_the_session(job):
     """The session has no extensions, no ANSI mode, New York's zone, and names that ignore case."""
     printed, kinds = job
     assert "extensions none" in printed
@@ -111,14 +111,14 @@ def test_catalogs_of_each_type_do_the_same_in_it(job):
     ]
 
 
-def test_views_name_the_setting_that_they_need(job):
+def test_a_refused_view_names_its_required_setting(job):
     """Only views need Iceberg's extensions."""
     printed, _ = job
     assert 'no-extensions Start the session with .config("spark.sql.extensions", ' in printed
 
 
 @pytest.mark.laws("it starts a session of its own with the jars of another project")
-def test_deltas_extension_may_be_set_as_well(tmp_path):
+def test_the_page_also_works_with_deltas_extension(tmp_path):
     """Its catalog is the session's own. It has Delta's tables, and the page's table works as always.
 
     All other ways of reading and writing follow before a release.

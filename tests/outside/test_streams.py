@@ -72,9 +72,7 @@ def at_once(lake, rows, into):
 
 
 @pytest.mark.process
-def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_does(
-    lake, broker, warehouse, tmp_path
-):
+def test_a_killed_stream_has_the_result_of_an_undisturbed_stream(lake, broker, warehouse, tmp_path):
     """It has its checkpoint of that moment, and no batch is committed twice."""
     topic, into, whole = "killed", "kafka.killed", "kafka.whole"
     rows = changes(COUNT, 17, SEED)
@@ -123,7 +121,7 @@ def kill(stream, moment, chance, folder, into):
     return moment
 
 
-def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker, tmp_path):
+def test_no_batch_is_committed_twice_with_any_checkpoint(lake, broker, tmp_path):
     """This holds with an older checkpoint, without one, and with two concurrent queries over more messages."""
     topic, into = "replayed", "kafka.replayed"
     rows = changes(6 * MOST, 9, SEED + 1)
@@ -170,7 +168,7 @@ def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp
         assert (versions(lake, into), batches(lake, into)) == before
 
 
-def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, tmp_path):
+def test_a_file_applied_during_a_stream_is_kept(lake, broker, tmp_path):
     """One of the two plans again, and nothing is lost."""
     topic, into = "beside", "kafka.beside"
     rows = changes(6 * MOST, 9, SEED + 2)
@@ -190,7 +188,7 @@ def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, tm
     assert versions(lake, into) == at_once(lake, [*rows, *others], "kafka.beside_at_once")
 
 
-def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path, monkeypatch):
+def test_the_programs_of_the_debezium_and_kafka_page_run(lake, broker, tmp_path, monkeypatch):
     """Its two Python blocks run on recorded messages of a real Debezium in a topic."""
     keys, values = messages_of(RECORDED, "plain")
     rows = [tuple(each) for each in zip(keys.to_pylist(), values.to_pylist(), strict=True)]

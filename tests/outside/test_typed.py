@@ -54,14 +54,14 @@ TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 CHANGING = re.compile(rf"\b\d{{15,19}}\b|{TIME.pattern}")
 
 
-def test_each_page_with_commands_is_typed_or_says_why_not():
+def test_every_how_to_page_is_typed_or_listed_as_an_exception():
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").glob("*.md")}
     typed = {*LATER, *(page for pages in TOGETHER.values() for page in pages)}
     assert pages - typed == FOLLOWED.keys() | NOT_TYPED.keys()
     assert all((ROOT / test).exists() for test in FOLLOWED.values())
 
 
-def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, commands_of_one_process):
+def test_commands_of_the_first_pages_print_the_shown_output(tmp_path, commands_of_one_process):
     """All pages with the tutorial's table share a folder. Before a release, each command is a process."""
     begin(tmp_path)
     type_pages((*FIRST, *LATER, NOTEBOOK), tmp_path, commands_of_one_process)
@@ -69,7 +69,7 @@ def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, comman
 
 
 @pytest.mark.parametrize("pages", TOGETHER.values(), ids=TOGETHER.keys())
-def test_what_how_to_pages_show_is_what_their_commands_print(tmp_path, pages, commands_of_one_process):
+def test_commands_of_how_to_pages_print_the_shown_output(tmp_path, pages, commands_of_one_process):
     """Pages begin in an empty folder, and all their commands and programs share one process."""
     begin(tmp_path)
     type_pages(pages, tmp_path, commands_of_one_process)

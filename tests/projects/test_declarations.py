@@ -39,7 +39,7 @@ def by_name(project):
     return {each.name: each for each in project.declarations}
 
 
-def test_a_table_has_the_options_of_its_defaults_its_group_and_its_own_in_this_order(project):
+def test_table_options_override_group_options_and_defaults(project):
     read = by_name(
         project(
             """
@@ -59,7 +59,7 @@ tables:
     assert (order.options["max_delete_ratio"], order.expect) == (0.1, None)
 
 
-def test_what_orders_changes_makes_a_table_a_feed_and_defaults_that_it_lacks_do_not_hold(project):
+def test_a_sequence_or_envelope_declares_a_feed_without_snapshot_defaults(project):
     read = by_name(
         project(
             """
@@ -114,7 +114,7 @@ tables:
         ("models: [m.yaml]", "line 2, column 10, models[0]: The model", "existing YAML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place_and_a_remedy(project, text, place, remedy):
+def test_errors_in_a_project_file_have_place_and_remedy(project, text, place, remedy):
     with pytest.raises(UsageError) as wrong:
         project(text)
     assert place in wrong.value.message
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told_with_its_place_and_a_remedy(project, text, place,
         "models: [{file: m.yaml, url: 'postgresql://me:canary@db/crm'}]",
     ],
 )
-def test_a_secret_is_not_written_into_the_file(project, text):
+def test_a_literal_secret_in_the_file_is_refused(project, text):
     with pytest.raises(UsageError) as wrong:
         project(text)
     assert wrong.value.code == "literal-secret"
@@ -146,7 +146,7 @@ def test_variables_are_filled_in_late_and_their_values_never_shown(project, monk
         fill_in(read.source, read.place)
 
 
-def test_what_reads_a_table_waits_for_what_writes_it(project, tmp_path):
+def test_readers_of_a_table_wait_for_its_writers(project, tmp_path):
     (tmp_path / "m.yaml").write_text(MODEL)
     read = project(
         """
@@ -178,7 +178,7 @@ tables:
         names("crm.customers")
 
 
-def test_a_ring_and_a_table_of_two_writers_are_refused(project, tmp_path):
+def test_circular_dependencies_and_double_writers_are_refused(project, tmp_path):
     ring = "tables: {a.b: {source: 'table:a.c', key: id}, a.c: {source: 'table:a.b', key: id}}"
     with pytest.raises(UsageError, match=r"wait for each other: a\.[bc] -> a\.[bc] -> a\.[bc]"):
         upstream_of(project(ring))
@@ -188,7 +188,7 @@ def test_a_ring_and_a_table_of_two_writers_are_refused(project, tmp_path):
         project(doubled)
 
 
-def test_the_schema_for_editors_knows_every_key_and_its_meaning():
+def test_the_editor_schema_describes_every_key():
     schema = json_schema()
     assert schema["required"] == ["format"]
     properties = schema["$defs"]["TableEntry"]["properties"]

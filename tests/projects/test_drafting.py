@@ -40,7 +40,7 @@ def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch)
         draft_project(str(tmp_path / "_x" / "nowhere"))
 
 
-def test_a_name_of_any_letters_is_declared_as_it_is(tmp_path):
+def test_unusual_file_names_are_declared_unchanged(tmp_path):
     """Names are strings of YAML, and the name of a column ends no comment."""
     names = ["o'brien-2024-01-01.csv", "[x].csv", '- "q": #.csv', "null.csv", "\x7f.csv", "𠮷\u3000a.csv"]
     for name in names:
@@ -51,7 +51,7 @@ def test_a_name_of_any_letters_is_declared_as_it_is(tmp_path):
     }
 
 
-def test_files_and_tables_with_one_plain_name_are_tables_of_their_own(tmp_path):
+def test_sources_with_the_same_plain_name_become_separate_tables(tmp_path):
     """Two entries of one name would be one key of the file, which `run` refuses."""
     folder = tmp_path / "crm"
     folder.mkdir()
@@ -105,7 +105,7 @@ models: []
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypatch, capsys, end):
+def test_a_repeated_init_adds_only_new_tables(tmp_path, monkeypatch, capsys, end):
     monkeypatch.chdir(tmp_path)
     for name in ("customer", "bills-2024-01-01", "bills-2024-01-02", "payment-2024-01-01"):
         (tmp_path / f"{name}.csv").write_text("id,name\n1,Ann\n")
@@ -138,7 +138,7 @@ def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypa
         ("format: histories/1\ntables: {a.b: {source: x.csv, key: id}}\n", None),
     ],
 )
-def test_entries_are_added_below_tables_or_refused(tmp_path, before, after):
+def test_new_entries_are_added_below_the_tables_key_or_refused(tmp_path, before, after):
     (tmp_path / "c.csv").write_text("id\n1\n")
     file = tmp_path / "histories.yaml"
     file.write_text(before)
@@ -154,7 +154,7 @@ def test_entries_are_added_below_tables_or_refused(tmp_path, before, after):
     assert text == (before.replace("format", f"{entry}format") if after == "{}" else after + entry)
 
 
-def test_init_again_knows_the_tables_of_a_database_by_their_address(tmp_path, monkeypatch):
+def test_a_repeated_init_recognises_database_tables_by_address(tmp_path, monkeypatch):
     monkeypatch.delenv("NAME", raising=False)
     with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
         for name in ("a", "b", "c", "d"):
@@ -187,7 +187,7 @@ def read(tmp_path, text):
 
 
 @pytest.mark.database
-def test_keys_that_postgresql_declares_are_written_and_the_password_is_not(tmp_path, postgres_url):
+def test_init_writes_declared_postgresql_keys_but_no_password(tmp_path, postgres_url):
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
             'CREATE SCHEMA crm; CREATE TABLE crm."Order Item" (a int, b int, note text, PRIMARY KEY (b, a))'
@@ -206,7 +206,7 @@ def test_keys_that_postgresql_declares_are_written_and_the_password_is_not(tmp_p
     }
 
 
-def test_keys_that_files_of_databases_declare(tmp_path):
+def test_init_reads_declared_keys_from_database_files(tmp_path):
     with closing(sqlite3.connect(tmp_path / "o'brien.db")) as connection:
         connection.executescript(
             "CREATE TABLE a (x, id INTEGER PRIMARY KEY); CREATE TABLE b (y); CREATE VIEW c AS SELECT 1;"

@@ -27,7 +27,7 @@ def taken(folder, source, at=""):
 
 
 @pytest.mark.parametrize("seconds", [3 * 10**11, 10**17])
-def test_a_modification_in_no_year_of_the_calendar_is_refused(tmp_path, monkeypatch, seconds):
+def test_a_modification_time_outside_the_calendar_is_refused(tmp_path, monkeypatch, seconds):
     """File systems store more years than dates have."""
     touch(tmp_path, "a.csv")
     status = os.stat_result((*(tmp_path / "a.csv").stat()[:8], seconds, 0))
@@ -36,7 +36,7 @@ def test_a_modification_in_no_year_of_the_calendar_is_refused(tmp_path, monkeypa
         taken(tmp_path, "a.csv", "file")
 
 
-def test_a_pattern_tells_the_time_of_each_file_and_passes_over_other_names(tmp_path):
+def test_a_pattern_extracts_file_times_and_skips_other_names(tmp_path):
     touch(
         tmp_path,
         "e/order-2024-02-01.csv",
@@ -72,19 +72,19 @@ def test_a_pattern_tells_the_time_of_each_file_and_passes_over_other_names(tmp_p
         ("\udcfc\n-2024 Jan.csv", "*-{at:%Y %b}.csv", "2024-01-01T00:00"),
     ],
 )
-def test_times_are_read_as_they_are_written_in_utc_unless_they_say_otherwise(tmp_path, name, pattern, at):
+def test_times_in_names_are_utc_unless_they_have_a_zone(tmp_path, name, pattern, at):
     """A file that matches the pattern of the source has its time, in any folder and with any name."""
     touch(tmp_path, name)
     assert taken(tmp_path, pattern) == [(name, at)]
 
 
-def test_a_name_with_the_form_of_a_time_that_is_none_is_refused(tmp_path):
+def test_a_file_name_with_an_invalid_time_is_refused(tmp_path):
     touch(tmp_path, "c-2024-02-30.csv")
     with pytest.raises(Refused, match=r"c-2024-02-30\.csv has the form .* is not a time"):
         taken(tmp_path, "c-{at:%Y-%m-%d}.csv")
 
 
-def test_a_file_tells_its_time_and_a_newer_one_is_another_file(tmp_path):
+def test_a_file_with_a_new_modification_time_is_a_new_copy(tmp_path):
     touch(tmp_path, "c.csv")
     os.utime(tmp_path / "c.csv", (1_700_000_000, 1_700_000_000))
     times = times_of_copies("c.csv", "file", "snapshot")
@@ -95,7 +95,7 @@ def test_a_file_tells_its_time_and_a_newer_one_is_another_file(tmp_path):
     assert new_copies(copies("c.csv", times, tmp_path), {first.mark}) != []
 
 
-def test_changes_come_in_the_order_of_names_and_have_no_time(tmp_path):
+def test_change_files_are_sorted_by_name_and_have_no_time(tmp_path):
     touch(tmp_path, "f/b.csv", "f/a.csv")
     times = times_of_copies("f/*.csv", "", "apply")
     assert [(each.path.name, each.at) for each in copies("f/*.csv", times, tmp_path)] == [
@@ -104,7 +104,7 @@ def test_changes_come_in_the_order_of_names_and_have_no_time(tmp_path):
     ]
 
 
-def test_no_file_is_no_error_here_for_they_may_have_been_moved_away(tmp_path):
+def test_a_pattern_without_matching_files_is_no_error(tmp_path):
     assert taken(tmp_path, "c-{at:%Y}.csv") == []
     assert copies("f/*.csv", replace(times_of_copies("f", "file", "snapshot")), tmp_path) == []
 
@@ -118,7 +118,7 @@ def test_copies_in_the_users_home_are_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("source", ["f", "f/*.csv", "f/{at:%Y}.csv"])
-def test_a_link_without_its_target_is_no_file_that_was_moved_away(tmp_path, source):
+def test_a_broken_link_is_refused(tmp_path, source):
     touch(tmp_path, "f/2023.csv")
     (tmp_path / "f/2024.csv").symlink_to("nowhere")
     times = times_of_copies(source, "", "snapshot" if "{" in source else "apply")
@@ -131,7 +131,7 @@ ODD = ("[eu]", "a*b", "q?", "%41", "sp ace", "#x", "back\\slash", "{at:%Y}")
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_name_of_a_projects_own_folder_is_no_pattern(tmp_path, name):
+def test_pattern_characters_in_a_project_folder_name_are_literal(tmp_path, name):
     """B53: This holds for any name, and for folders of a source that exist as written."""
     folder = tmp_path / name
     touch(tmp_path, "e/f/c-2024.csv", "u/f/c-2024.csv", "aXb/f/c-2024.csv", "qq/f/c-2024.csv")
@@ -150,7 +150,7 @@ def test_the_name_of_a_projects_own_folder_is_no_pattern(tmp_path, name):
         ] * 2
 
 
-def test_a_file_is_known_by_its_content_where_its_project_was_moved(tmp_path):
+def test_a_file_of_a_moved_project_is_recognised_by_its_content(tmp_path):
     """A moved file keeps its identity. Another project's file with the same name, size and time is another
     file."""
     times, taken_ = times_of_copies("f/*.csv", "", "apply"), set[str]()
@@ -179,7 +179,7 @@ def test_links_in_a_circle_deliver_a_file_once(tmp_path):
     assert taken(tmp_path, "**/c-{at:%Y}.csv") == [("a/b/c-2024.csv", "2024-01-01T00:00")]
 
 
-def test_many_stars_end(tmp_path):
+def test_patterns_with_many_stars_terminate(tmp_path):
     """In times, names and folders, the work is at most letters times stars."""
     name = "a" * 200
     touch(tmp_path, f"d/d/d/d/d/d/{name}-2024.csv")

@@ -79,7 +79,7 @@ def test_a_table_has_its_own_declaration_or_the_first_pattern_that_fits(team, er
     }
 
 
-def test_a_table_without_a_key_fails_alone_or_takes_the_whole_row(team, erp):
+def test_only_a_keyless_table_fails_unless_its_key_is_the_whole_row(team, erp):
     erp("CREATE TABLE log (at TEXT, name TEXT); INSERT INTO log VALUES ('2026', 'in'), ('2026', 'in')")
     declare(team, "except: tmp_*")
     receipts = team.run()
@@ -94,7 +94,7 @@ def test_a_table_without_a_key_fails_alone_or_takes_the_whole_row(team, erp):
     assert team.status() == dict.fromkeys(("customer", "line", "log"), "unchanged")
 
 
-def test_a_table_that_the_database_no_longer_has_fails_until_it_is_excepted(team, erp):
+def test_a_dropped_database_table_fails_until_it_is_excepted(team, erp):
     declare(team, "except: tmp_*")
     team.run()
     erp("DROP TABLE line")
@@ -106,7 +106,7 @@ def test_a_table_that_the_database_no_longer_has_fails_until_it_is_excepted(team
     assert team.status() == {"customer": "unchanged"}
 
 
-def test_a_database_that_cannot_be_listed_fails_with_its_tables_and_runs_again(team, erp):
+def test_tables_of_an_unreachable_database_fail_and_are_run_again(team, erp):
     declare(team, "except: tmp_*", "  s.copy: {source: table:s.line, key: name}")
     (team.folder / "erp.db").rename(team.folder / "away.db")
     assert team.status() == {"copy": "refused", "*": "refused"}
@@ -116,13 +116,13 @@ def test_a_database_that_cannot_be_listed_fails_with_its_tables_and_runs_again(t
     assert team.status() == {"copy": "blocked", "customer": "refused", "line": "refused", "*": "refused"}
 
 
-def test_a_database_without_tables_that_fit_is_refused(team, erp):
+def test_a_database_without_matching_tables_is_refused(team, erp):
     declare(team, "except: '*'")
     receipts = team.run()
     assert {name: each.error.code for name, each in receipts.items()} == {"*": "nothing-there"}
 
 
-def test_others_wait_for_all_tables_of_a_pattern(team, erp):
+def test_a_dependent_table_waits_for_all_tables_of_a_pattern(team, erp):
     team.write("a.csv", "id,name\n1,Ann\n")
     declare(team, "except: tmp_*", "  s.a: {source: a.csv, key: id, after: s.*}")
     assert team.status() == {"a": "changed", "customer": "changed", "line": "changed"}
@@ -133,7 +133,7 @@ def test_others_wait_for_all_tables_of_a_pattern(team, erp):
         team.run()
 
 
-def test_freshness_is_of_the_tables_of_former_runs(team, erp):
+def test_freshness_covers_the_tables_of_former_runs(team, erp):
     declare(team, "except: tmp_*, expect: every 2h")
 
     def late(hours):

@@ -48,7 +48,7 @@ def declare_each(team, keys, more=()):
     team.declare(f"tables: {{{', '.join(told)}}}")
 
 
-def test_another_shape_begins_a_new_history_and_archives_the_former_one(team):
+def test_a_changed_shape_archives_the_history_and_begins_a_new_history(team):
     shapes = dict(zip("abcde", SHAPES.values(), strict=True))
     for name, (first, *_) in shapes.items():
         team.write(f"{name}.csv", first)
@@ -106,7 +106,7 @@ GUARDS = (
 )
 
 
-def test_no_guard_leads_to_a_restart(team):
+def test_a_copy_refused_by_a_guard_does_not_restart(team):
     listed, keys = "abcde", ["id"] * len(GUARDS)
     for name in listed:
         team.write(f"{name}.csv", rows("Ann", "Bob", "Cid"))
@@ -121,7 +121,7 @@ def test_no_guard_leads_to_a_restart(team):
     assert not [each for each in refused.values() if "restart" in each.error.remedy]
 
 
-def test_a_copy_that_no_first_load_accepts_archives_nothing(team):
+def test_a_copy_without_the_key_column_archives_nothing(team):
     team.write("a.csv", rows("Ann"))
     declare(team)
     team.run()
@@ -143,7 +143,7 @@ def test_a_late_file_of_a_former_shape_does_not_restart(team):
     assert (refused.error.code, refused.archives, names(team)) == ("key-changed", [], ["a", "a_until_T"])
 
 
-def test_files_of_the_former_history_are_not_taken_again(team):
+def test_files_of_an_archived_history_are_not_delivered_again(team):
     """Each change of shape among several files restarts, in one run or file by file."""
     for number, text in enumerate(("id,name\n1,1\n", rows("Ann"), "id,name,b\n1,Ann,x\n", "id,b\n1,2\n"), 1):
         team.write(f"a-2024-01-0{number}.csv", text)
@@ -167,7 +167,7 @@ KILLS += [({ONE: DATED, DATED: ONE}[source], moment) for source, moment in KILLS
 
 
 @pytest.mark.parametrize(("source", "moment"), KILLS)
-def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch, source, moment):
+def test_a_killed_restart_is_completed_by_the_next_run(team, monkeypatch, source, moment):
     """At each of its commits, nothing is lost, and nothing is archived or delivered twice."""
     first, second = (ONE, ONE) if source == ONE else ("a-2024-01-01.csv", "a-2024-01-02.csv")
     team.write(first, "id,name\n1,1\n2,2\n")
@@ -216,7 +216,7 @@ def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch
     assert (last.status, list(last.files), last.archives) == ("unchanged", [], [])
 
 
-def test_a_schema_is_listed_once_and_only_where_a_restart_may_be_broken_off(team, monkeypatch):
+def test_a_run_lists_the_schema_only_if_a_restart_may_be_incomplete(team, monkeypatch):
     listings = []
 
     def listing(store, schema):

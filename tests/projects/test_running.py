@@ -53,7 +53,7 @@ content:
 """
 
 
-def test_each_table_has_its_own_commit_and_none_where_nothing_changed(team):
+def test_a_run_commits_each_changed_table_separately(team):
     team.write("a.csv", rows("Ann", "Bob"))
     team.write("b.csv", rows("Cid"))
     team.declare("tables: {s.b: {source: b.csv, key: id}, s.a: {source: a.csv, key: id}}")
@@ -67,7 +67,7 @@ def test_each_table_has_its_own_commit_and_none_where_nothing_changed(team):
     assert (team.commits("a"), team.commits("b")) == (1, 2)
 
 
-def test_files_are_taken_in_the_order_of_their_times_and_none_twice(team):
+def test_files_are_delivered_once_in_the_order_of_their_times(team):
     team.write("a-2024-01-02.csv", rows("Anna"))
     team.write("a-2024-01-01.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
@@ -79,7 +79,7 @@ def test_files_are_taken_in_the_order_of_their_times_and_none_twice(team):
     assert (team.run()["a"].files, team.commits("a")) == ([], 3)
 
 
-def test_files_that_a_run_took_before_it_was_killed_are_known_by_the_commits(team):
+def test_delivered_files_are_recognised_from_commits_without_the_log(team):
     team.write("a-2024-01-01.csv", rows("Ann"))
     team.write("a-2024-01-02.csv", rows("Ann"))
     team.write("a-2024-01-03.csv", rows("Anna"))
@@ -92,7 +92,7 @@ def test_files_that_a_run_took_before_it_was_killed_are_known_by_the_commits(tea
     assert team.run()["a"].files == []
 
 
-def test_a_table_that_is_dropped_gets_all_files_again_though_the_log_knows_them(team):
+def test_a_dropped_table_receives_all_logged_files_again(team):
     for day in (1, 2):
         team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
@@ -104,7 +104,7 @@ def test_a_table_that_is_dropped_gets_all_files_again_though_the_log_knows_them(
     assert (team.run()["a"].files, team.names_at("a", "2024-01-01")) == ([], ["Ann1"])
 
 
-def test_a_late_file_is_refused_with_its_name_and_those_before_it_stay(team):
+def test_a_late_file_is_refused_by_name_unless_backfill_is_declared(team):
     team.write("a-2024-01-05.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
     team.run()
@@ -118,7 +118,7 @@ def test_a_late_file_is_refused_with_its_name_and_those_before_it_stay(team):
     assert team.names_at("a", "2024-01-04") == ["Anna"]
 
 
-def test_a_late_file_without_a_place_holds_no_newer_one_back(team):
+def test_a_late_file_in_a_settled_interval_blocks_no_newer_file(team):
     """Copies without a memory settle the time in between. Only the late file is refused."""
     for day_, name in (("05", "Ann"), ("07", "Anne")):
         team.write(f"a-2024-01-{day_}.csv", rows(name))
@@ -136,7 +136,7 @@ def test_a_late_file_without_a_place_holds_no_newer_one_back(team):
     assert team.names_at("a", "2024-01-09") == ["Anja"]
 
 
-def test_files_with_one_time_are_refused_before_the_first_of_them(team):
+def test_different_files_with_the_same_time_are_refused(team):
     """None is a full copy of its time. Earlier times are delivered, and so are files with equal content."""
     for name, text in (("1/all", rows("Ann", "Bob")), ("2/north", rows("Ann")), ("2/south", rows("Bob"))):
         team.write(f"2024-01-0{name}.csv", text)
@@ -153,7 +153,7 @@ def test_files_with_one_time_are_refused_before_the_first_of_them(team):
     assert (team.run()["a"].status, team.names_at("a")) == ("changed", ["Anna"])
 
 
-def test_changes_in_files_are_applied_once_in_whatever_order_they_come(team):
+def test_change_files_are_applied_once_in_any_order(team):
     team.write("f/2.jsonl", '{"id": 1, "ts": "2024-01-02T00:00:00Z", "name": "Anna"}\n')
     team.declare("tables: {s.f: {source: 'f/*.jsonl', key: id, sequence_by: ts}}")
     assert team.run()["f"].counts["began"] == 1
@@ -163,7 +163,7 @@ def test_changes_in_files_are_applied_once_in_whatever_order_they_come(team):
     assert team.run()["f"].status == "unchanged"
 
 
-def test_a_refusal_holds_back_only_what_depends_on_it_and_is_run_again_alone(team):
+def test_only_a_refused_table_and_its_dependents_are_run_again(team):
     team.write("a.csv", "id,name\n1,Ann\n1,Bob\n")
     team.write("b.csv", rows("Cid"))
     team.declare(
@@ -190,7 +190,7 @@ tables:
     assert team.run(failed=True) == {}
 
 
-def test_a_source_that_is_not_there_yet_and_a_wrong_one_fail_alone(team, tmp_path):
+def test_a_missing_source_fails_only_its_own_table(team, tmp_path):
     team.write("b.csv", rows("Cid"))
     team.declare("tables: {s.a: {source: a.csv, key: id}, s.b: {source: b.csv, key: id}}")
     receipts = team.run()
@@ -199,14 +199,14 @@ def test_a_source_that_is_not_there_yet_and_a_wrong_one_fail_alone(team, tmp_pat
 
 
 @pytest.mark.parametrize("source", ["s3://bucket/k3y/a.csv", "s3://bucket/k3y/{at:%Y}.csv"])
-def test_an_address_of_files_is_refused_instead_of_awaited(team, source):
+def test_a_remote_file_address_is_refused_at_once(team, source):
     """It is not a path below the project, so its files would never exist."""
     team.declare(f'tables: {{s.a: {{source: "{source}", key: id}}}}')
     error = team.run()["a"].error
     assert (error.code, "k3y" in str(error)) == ("unsupported-source", False)
 
 
-def test_what_another_run_holds_is_tried_again(team):
+def test_a_table_held_by_another_run_is_tried_again(team):
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
     attempts = []
@@ -229,7 +229,7 @@ def test_what_another_run_holds_is_tried_again(team):
         pass
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(team):
+def test_a_dry_run_reports_counts_without_writing(team):
     team.write("a.csv", rows("Ann"))
     team.write("b-2024-01-01.csv", rows("Bob"))
     team.write("b-2024-01-02.csv", rows("Bobby"))
@@ -241,7 +241,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(team):
     assert team.file.as_posix() not in {row["project"] for row in rows_of_log(team.warehouse.store)}
 
 
-def test_a_run_that_is_ended_begins_nothing_more(team):
+def test_a_stopped_run_begins_no_more_tables(team):
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
     stop = Event()
@@ -251,7 +251,7 @@ def test_a_run_that_is_ended_begins_nothing_more(team):
     assert team.status(failed=True) == {"a": "changed"}
 
 
-def test_models_and_datasets_run_beside_tables(team, monkeypatch):
+def test_a_project_runs_models_and_datasets_with_its_tables(team, monkeypatch):
     """The name of a model or dataset need not have the form of a table's name."""
     monkeypatch.setenv("BACKSTORY_PEPPER", "pepper")
     team.write("a.csv", rows("Ann"))
@@ -273,7 +273,7 @@ def test_models_and_datasets_run_beside_tables(team, monkeypatch):
     assert set(team.status().values()) == {"unchanged"}
 
 
-def test_former_runs_and_what_is_late_are_told(team):
+def test_former_runs_and_late_tables_are_listed(team):
     team.write("a.csv", rows("Ann"))
     team.declare(
         "tables: {s.a: {source: a.csv, key: id, expect: every 2h}, s.b: {source: b.csv, key: id, expect: every 1d}}"
@@ -324,7 +324,7 @@ def break_off(team, after):
         run_watched(team, on_end=ended)
 
 
-def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
+def test_undelivered_tables_of_an_interrupted_run_count_as_failed(team):
     """The run records its beginning first, and its commits record the deliveries."""
     for name in "abc":
         team.write(f"{name}.csv", rows(name))
@@ -342,7 +342,7 @@ def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
     assert team.status(failed=True) == dict.fromkeys("abc", "unchanged")
 
 
-def test_of_several_files_one_commit_is_not_the_last(team):
+def test_a_table_with_several_files_is_rerun_after_an_interruption(team):
     for day in (1, 2):
         team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
@@ -351,7 +351,7 @@ def test_of_several_files_one_commit_is_not_the_last(team):
     assert team.run(failed=True) == {}
 
 
-def test_a_run_that_goes_on_has_not_failed(team):
+def test_a_run_in_progress_has_not_failed(team):
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
     seen = []
@@ -367,7 +367,7 @@ def test_a_run_that_goes_on_has_not_failed(team):
 
 
 @pytest.mark.parametrize("taken", [1, 2])
-def test_tables_of_the_logs_names_hold_no_delivery_up(team, taken):
+def test_tables_with_the_logs_names_do_not_block_deliveries(team, taken):
     """The log has a second name. If that is also used, the run delivers with a warning."""
     store, sql = team.warehouse.store, team.warehouse.spark.sql
     for place in PLACES:
@@ -405,7 +405,7 @@ def no_log(team):
     drop()
 
 
-def test_a_view_of_the_logs_name_holds_no_delivery_up(team, no_log):
+def test_a_view_with_the_logs_name_does_not_block_deliveries(team, no_log):
     """The log uses its second name. A table with a view's name is refused without a retry."""
     ensure_schema(no_log, LOG.schema)
     create_view(no_log, LOG, [Column("id", ColumnType(Kind.INT))], "SELECT 1 AS id", {"of": "others"})
@@ -428,7 +428,7 @@ def test_a_table_of_the_project_may_have_the_logs_name(team, no_log):
     assert team.run(failed=True) == {}
 
 
-def test_an_error_of_one_of_several_files_counts_those_before_it(team):
+def test_an_error_in_a_file_reports_the_number_of_earlier_files(team):
     """Earlier files are still counted."""
     for day in (1, 2):
         team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
@@ -471,7 +471,7 @@ def test_a_run_reports_every_change_of_columns(team, delivery, file, options, me
         assert changes == [each.format(delivery=delivery, becomes=becomes) for each in lines]
 
 
-def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
+def test_the_project_file_can_refuse_column_changes(team):
     """`defaults` apply unless the table accepts changes itself. The remedy uses the terms of the file."""
     declared = "defaults: {on_schema_change: refuse, key: id}\ntables:\n  s.a: {source: a.csv}\n"
     feed = "  s.f: {source: f.csv, sequence_by: ts}\n  s.b: {source: a.csv, on-schema-change: accept}\n"
@@ -494,7 +494,7 @@ def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
     assert team.run(**once)["f"].status == "changed"
 
 
-def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
+def test_a_missed_rename_can_be_declared_after_a_rewind(team):
     """The report names the rewind and the rename. Afterwards, records have one life under the new name."""
     team.write("a.csv", "id,old\n1,Ann\n2,Bob\n")
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
@@ -514,9 +514,7 @@ def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
     assert team.run()["a"].schema_changes == ["new column more (STRING)"]
 
 
-def test_what_is_refused_on_the_command_line_names_the_remedy_as_a_field_of_the_file(
-    team, monkeypatch, capsys
-):
+def test_the_remedy_of_a_refused_run_is_a_field_of_the_project_file(team, monkeypatch, capsys):
     """`backstory run` has no such flag."""
     monkeypatch.setattr(warehouse, "open", lambda *_, **__: nullcontext(team.warehouse))
     team.declare("tables:\n  s.a: {source: a.csv, key: id}\n")

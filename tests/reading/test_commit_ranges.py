@@ -65,17 +65,17 @@ def test_a_range_is_named_by_version_id_or_time(since, until, versions):
         (WHOLE, "soon", None, "unreadable-time"),
     ],
 )
-def test_what_is_no_range_is_told_by_name(commits, since, until, code):
+def test_invalid_ranges_have_specific_error_codes(commits, since, until, code):
     with pytest.raises(BackstoryError) as wrong:
         range_of(commits, since, until)
     assert wrong.value.code == code
 
 
-def test_a_range_after_what_has_expired_is_told():
+def test_a_range_after_the_expired_commits_is_returned():
     assert [commit.version for commit in range_of(EXPIRED, 4, None).commits] == [5]
 
 
-def test_v111_a_time_is_a_recorded_one_where_commits_tell_it():
+def test_v111_a_time_means_the_recorded_time_if_commits_contain_it():
     """Data recorded at or before `since` is not included, even if it was committed later."""
     times = {1: "2026-01-01T00:00:10.000001Z", 2: "2026-01-01T00:00:20.000000Z"}
     native = Lineage(
@@ -115,7 +115,7 @@ def age(fed, cursor):
     return int(fed.now.iceberg.refs()[CURSOR_TAG + cursor].maxRefAgeMs())
 
 
-def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
+def test_a_cursor_moves_only_if_the_block_ends_without_an_error(fed):
     """V108, V109: A new cursor starts before the first commit. Its tag keeps the snapshot for 30 days."""
     with pytest.raises(ZeroDivisionError), fed.table.changes(cursor="crm") as feed:
         raise ZeroDivisionError
@@ -136,7 +136,7 @@ def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
     ]  # a cursor is not a commit either
 
 
-def test_of_two_consumers_with_one_cursor_the_second_is_told(fed):
+def test_a_consumer_of_an_already_moved_cursor_gets_a_conflict(fed):
     """V109: The tag moves by compare-and-swap, with exit code 75 on conflict. Another writer's commit does
     not matter."""
 
@@ -225,7 +225,7 @@ def test_a_table_without_commits_moves_no_cursor(store):
     )
 
 
-def test_snapshots_that_a_cursor_keeps_outlive_the_others(fed):
+def test_a_cursor_keeps_its_snapshot_from_expiring(fed):
     """V108, V110: A range of expired snapshots is refused by name. The net result starts at the cursor's
     commit."""
     fed.table.changes(cursor="crm", advance=2)

@@ -28,7 +28,7 @@ def asked(capsys, *words):
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_the_rows_are_those_of_a_warehouse(url, capsys):
+def test_current_and_as_of_read_a_database_history(url, capsys):
     assert asked(capsys, "current", "rawcore.rc_c_hist", "--url", url) == (
         0,
         [{"k": "x", "a": "q", "valid_from": SECOND, "valid_to": None}],
@@ -40,7 +40,7 @@ def test_the_rows_are_those_of_a_warehouse(url, capsys):
     ]
 
 
-def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
+def test_diff_and_timeline_read_a_database_history(url, capsys):
     """The database does not record the business key, so the caller specifies it."""
     hist = ("rawcore.rc_c_hist", "--url", url)
     assert asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
@@ -61,7 +61,7 @@ def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
     assert asked(capsys, "timeline", *hist, "--key", "k=x") == (code, rows)
 
 
-def test_one_record_some_columns_and_what_happened_between(url, capsys):
+def test_keys_columns_and_kinds_of_change_select_rows(url, capsys):
     """Results equal a warehouse's. A key identifies exactly one value."""
     hist = ("rawcore.rc_c_hist", "--url", url)
     code, rows = asked(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", "k=x", "--columns", "a")
@@ -79,7 +79,7 @@ def test_one_record_some_columns_and_what_happened_between(url, capsys):
         assert asked(capsys, "current", hist[0], *hist[1:], *words)[0] == 2
 
 
-def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path, capsys):
+def test_a_users_valid_from_column_is_renamed_in_results(request, tmp_path, capsys):
     """The history defines validity, whatever the model's column names."""
     address = request.getfixturevalue("duckdb_url")
     place, columns = Place("duckdb", address, tmp_path), "k* valid_from valid_to"
@@ -109,7 +109,7 @@ def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path
     )
 
 
-def test_json_is_the_text_that_it_is_in_a_warehouse(request, tmp_path, capsys):
+def test_json_keeps_its_exact_text_in_a_database(request, tmp_path, capsys):
     """Section 2.4: JSON is stored as text, so another spelling is another version, and null is not NULL."""
     for kind in ("duckdb", "postgres"):
         address = request.getfixturevalue(f"{kind}_url")
@@ -123,7 +123,7 @@ def test_json_is_the_text_that_it_is_in_a_warehouse(request, tmp_path, capsys):
         assert {row["k"]: row["j"] for row in rows} == {"x": '{"a":  1}', "y": "null"}
 
 
-def test_a_key_that_a_database_cannot_have_is_wrong_usage(url, capsys):
+def test_invalid_keys_and_axes_for_a_database_are_wrong_usage(url, capsys):
     times = ("rawcore.rc_c_hist", FIRST, SECOND)
     for words, code in (
         (["diff", *times, "--url", url], "bad-option"),
@@ -138,7 +138,7 @@ def test_a_key_that_a_database_cannot_have_is_wrong_usage(url, capsys):
         assert (exit_code, told["error"]["code"]) == (2, code)
 
 
-def test_what_cannot_be_read_is_wrong_usage(url, capsys):
+def test_unreadable_tables_and_addresses_are_wrong_usage(url, capsys):
     for words, code in (
         (["rawcore.none_hist", "--url", url], "no-table"),
         (["rawcore.rc_c", "--url", url], "no-history"),

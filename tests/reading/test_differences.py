@@ -34,7 +34,7 @@ def told(frame):
     return lines
 
 
-def test_between_two_instants_by_one_knowledge(store):
+def test_diff_compares_two_instants_at_one_known_time(store):
     """V96 by E13: The differences are right in both directions, now and as known at a time."""
     found = remembered(store, "differing", E13)
     assert told(found.diff(day(5), day(12))) == ["added k"]
@@ -52,7 +52,7 @@ def test_between_two_instants_by_one_knowledge(store):
     )
 
 
-def test_between_two_times_of_knowing_of_one_instant(store):
+def test_diff_compares_two_known_times_for_one_instant(store):
     """V96 by E14: Versions that a rewind withdrew are removed. Facts are on neither side."""
     found = remembered(store, "relearnt", E14)
 
@@ -72,7 +72,7 @@ def test_between_two_times_of_knowing_of_one_instant(store):
         found.diff(day(1), day(2), axis="other")
 
 
-def test_values_are_alike_where_nothing_tells_them_apart(spark, store):
+def test_indistinguishable_values_are_no_difference(spark, store):
     """NULLs, NaNs, both zeros and maps in any order are equal, so their new version is not a difference."""
     name = TableName("reading", "alike")
     drop(store, name)
@@ -98,7 +98,7 @@ def test_values_are_alike_where_nothing_tells_them_apart(spark, store):
     assert rows == {2: ("changed", ["m", "t"]), 3: ("removed", [])}
 
 
-def test_a_time_of_knowing_of_a_table_is_its_commit(spark, store):
+def test_the_recorded_axis_of_fivetran_tables_compares_commits(spark, store):
     """This includes a table without a history. A column added since then changes in every record."""
     name = TableName("reading", "committed")
     for layout, more in ((Layout.FIVETRAN_HISTORY, ACTIVE), (Layout.FIVETRAN_LIVE, ())):
@@ -123,7 +123,7 @@ def test_a_time_of_knowing_of_a_table_is_its_commit(spark, store):
         Table(store, name).diff(times[0], times[2])
 
 
-def test_a_dataset_differs_by_its_key_and_a_log_without_one_by_rows(store, tmp_path):
+def test_datasets_are_compared_by_key_and_keyless_logs_by_row(store, tmp_path):
     snapshot = Dataset(store, tmp_path, "{kind: Snapshot, primaryKey: [city]}", columns="city STRING, n INT")
     for rows in ("A,1 B,1", "A,2 C,1"):
         snapshot.push(rows)
@@ -151,7 +151,7 @@ def test_a_dataset_differs_by_its_key_and_a_log_without_one_by_rows(store, tmp_p
     assert told(events.diff(s(2), s(3), axis="recorded", at=e(3))) == ["changed A n:1>9"]
 
 
-def test_a_difference_draws_itself_in_a_notebook(store):
+def test_a_notebook_shows_differences_as_html(store):
     """The drawing has a row per changed value, as text, or reports that nothing changed."""
     life = remembered(store, "drawn", E13.replace(" c ", " <c> "))
     drawn = life.diff(day(12), day(17))._repr_html_()

@@ -45,7 +45,7 @@ def table(spark, tmp_path_factory):
     return made
 
 
-def test_a_log_is_read_in_either_encoding(store, table):  # O2
+def test_an_observed_log_is_readable_as_operations(store, table):  # O2
     found = table("{kind: Snapshot, primaryKey: [city]}")
     said = door.events(store, found.name.name, "op", namespace="datasets").orderBy("offset", "op").collect()
     assert [(row["op"], row["city"], row["population"]) for row in said] == [
@@ -74,7 +74,9 @@ def test_a_snapshot_log_is_a_history(table):
 
 
 @pytest.mark.parametrize("encoding", ["op", "observed"])
-def test_what_comes_back_to_its_own_time_was_away(store, tmp_path, encoding):  # never two versions at once
+def test_a_returning_record_never_has_two_versions_at_once(
+    store, tmp_path, encoding
+):  # never two versions at once
     """A record known by its event time ends when its removal is known, and returns from then on."""
     merge = f"{{kind: Snapshot, primaryKey: [event_time, city], encoding: {encoding}}}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
@@ -85,7 +87,7 @@ def test_what_comes_back_to_its_own_time_was_away(store, tmp_path, encoding):  #
     assert counts == [0, 1, 1, 1, 1, 0]
 
 
-def test_a_return_before_its_end_was_known_ends_it(store, tmp_path):
+def test_a_return_before_the_recorded_removal_ends_the_old_version(store, tmp_path):
     """If old copies are loaded today, the known times of the rows count."""
     merge = "{kind: Snapshot, primaryKey: [city], encoding: op}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
@@ -107,7 +109,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize("encoding", LIVES)
-def test_at_any_instant_a_record_has_one_row_at_most(store, tmp_path, encoding):  # 2.10
+def test_a_record_has_at_most_one_row_at_any_instant(store, tmp_path, encoding):  # 2.10
     """After a late snapshot, the newest event up to a time counts."""
     merge = f"{{kind: Snapshot, primaryKey: [city], encoding: {encoding}}}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, n INT")
@@ -118,18 +120,18 @@ def test_at_any_instant_a_record_has_one_row_at_most(store, tmp_path, encoding):
     assert [(v["n"], day(v["valid_from"]), day(v["valid_to"])) for v in versions] == LIVES[encoding]
 
 
-def test_operations_say_the_same_where_nothing_is_retracted(table):
+def test_operations_without_retractions_give_the_same_history(table):
     found = table(UPSERT)
     assert told(found.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e3")]
     assert told(found.current()) == [("A", 2, "e2", None), ("B", 5, "e3", None), ("C", 1, "e2", None)]
 
 
-def test_events_of_a_ledger_stay_true(table):
+def test_ledger_events_never_end(table):
     found = table("{kind: Ledger, primaryKey: [city]}")
     assert told(found.as_of(e(2))) == [("A", 1, "e1", None), ("B", 1, "e1", None), ("C", 1, "e2", None)]
 
 
-def test_a_day_in_any_year_is_its_first_instant(spark):
+def test_a_date_beyond_2038_means_its_first_instant(spark):
     """Seconds since 1970 exceed 32 bits."""
     days = spark.sql("SELECT DATE '2040-01-01' AS day").alias("frame")
     (row,) = days.selectExpr(f"unix_seconds({frame_instant(days, 'day')}) AS seconds").collect()

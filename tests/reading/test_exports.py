@@ -35,7 +35,7 @@ def files_of(warehouse, name):
         return TableReader(catalog.describe(name), catalog, lease)
 
 
-def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, warehouse, tmp_path):
+def test_an_export_on_either_axis_equals_the_readers_rows(store, warehouse, tmp_path):
     """Spark and files produce the same file, with the rows of `timeline`, in order of key and times."""
     found = remembered(store, "exported", E13, value="known_from")
     for axis, rows in (("valid", 3), ("both", 5)):
@@ -52,7 +52,7 @@ def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, ware
     assert pq.read_schema(large).field("valid_from").type == pa.timestamp("us", "UTC")
 
 
-def test_a_table_without_a_history_gives_its_rows_and_no_second_axis(store, warehouse, tmp_path, capsys):
+def test_a_table_without_a_history_exports_only_its_current_rows(store, warehouse, tmp_path, capsys):
     """Values of every kind are exported. CSV has cells that the readers of files accept."""
     name = TableName("reading", "exported_live")
     drop(store, name)
@@ -90,7 +90,7 @@ def test_a_table_without_a_history_gives_its_rows_and_no_second_axis(store, ware
         ("history.csv", "sideways", "bad-option"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_wrong_usage(tmp_path, file, axis, code):
+def test_an_invalid_export_target_is_wrong_usage(tmp_path, file, axis, code):
     """The error is raised before anything is read."""
     (tmp_path / "there.csv").write_text("mine")
     with pytest.raises(UsageError) as caught:
@@ -100,7 +100,7 @@ def test_a_place_that_cannot_be_written_is_wrong_usage(tmp_path, file, axis, cod
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
+def test_an_export_file_is_complete_or_unchanged(tmp_path, ending):
     """This holds if the rows end with an error halfway, and if the file replaces another."""
     file, batch = tmp_path / f"x.{ending}", pa.RecordBatch.from_pylist([{"k": "a", "n": None}], SCHEMA)
     file.write_text("mine")
@@ -117,7 +117,7 @@ def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
     assert write(tmp_path / f"none.{ending}", SCHEMA, []) == 0
 
 
-def test_a_full_disk_is_told(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     """The kernel reports a device that is always full."""
 
     def full():

@@ -54,7 +54,7 @@ def version(k, v, start, end=None, recorded=1, **memory):
     }
 
 
-def test_E16_the_feed_of_changes_with_a_compaction_between(store):
+def test_E16_the_change_feed_skips_a_compaction(store):
     """V101, V104 to V106: Types, versions and times follow the row's columns. Memory rows are not included."""
     fed = Fed(store, "e16", {"k": "STRING", "v": "STRING", **OWN}, ("k",), Layout.VERSIONS)
     fed.change([version("k", "a", 10), version("m", "a", 10)])
@@ -137,7 +137,7 @@ def of_history(v, start, end, active):
     return {"id": 1, "v": v, "_fivetran_start": at(start), "_fivetran_end": end, "_fivetran_active": active}
 
 
-def test_current_rows_of_each_layout(store):
+def test_current_feeds_contain_only_live_rows_and_open_versions(store):
     """V104: Live rows that are not deleted, and open versions, with only the user's columns. A log has none."""
     live = Fed(store, "c_live", columns_of(Layout.FIVETRAN_LIVE), ("id",), Layout.FIVETRAN_LIVE)
     live.change([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
@@ -209,7 +209,7 @@ def line(row, version, type_):
 
 
 @pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
-def test_the_plan_gives_the_rules_feed(spark, netted):
+def test_the_feed_plan_matches_the_rule(spark, netted):
     """V105, V106: This includes rows that are rewritten unchanged, as by copy-on-write."""
     tables = lives(deep(400, 60))
     moved, expected = [], []
@@ -235,5 +235,5 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
 
 
 @pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
-def test_names_with_braces_are_names(netted):
+def test_column_names_with_braces_are_quoted(netted):
     assert "PARTITION BY `a{b}`" in changes_query(SPARK, ["a{b}"], ["{c}"], net=netted)

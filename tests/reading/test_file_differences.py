@@ -114,7 +114,7 @@ def specified(versions, rows, key, comparison):
 
 
 @given(lives(), st.sampled_from(KINDS), st.booleans())
-def test_differences_are_those_of_the_specification(versions, kind, through):
+def test_differences_equal_the_specification(versions, kind, through):
     """This covers ends and passages, with keys of NULL, NaN and both zeros, whole and in pages."""
     comparison = Comparison(change=kind, through=through or kind in BETWEEN)
     for key in (["k", "l"], ["l", "k"]):
@@ -129,7 +129,7 @@ def test_differences_are_those_of_the_specification(versions, kind, through):
 
 
 @given(st.lists(st.tuples(PLAIN, st.sampled_from([(0, 4), (4, None), (0, None)])), max_size=8))
-def test_without_a_key_rows_come_and_go_as_often_as_they_exist(rows):
+def test_keyless_rows_are_added_and_removed_by_their_count(rows):
     versions = [(row, *span) for row, span in rows]
     shown, found = asked(versions, [], Comparison())
     assert repr(found.page()) == repr(specified(versions, shown, [], Comparison()))
@@ -153,7 +153,7 @@ def found_in(value):
     return list(map(found_in, value)) if isinstance(value, list) else zero(value)
 
 
-def test_events_of_a_key_are_told_apart_by_their_times():
+def test_events_of_a_key_are_distinguished_by_their_times():
     """In a ledger, an event that disappears and another one that appears are not one change."""
     versions = [({"t": "a", "f": 1.0}, 0, 4), ({"t": "a", "f": 2.0}, 4, None)]
     _, found = asked(versions, ["t"], Comparison(), timed=True)
@@ -161,13 +161,13 @@ def test_events_of_a_key_are_told_apart_by_their_times():
 
 
 @given(st.lists(ROW, max_size=8), st.lists(st.sampled_from(SCHEMA.names[:-1]), max_size=3, unique=True))
-def test_rows_are_sorted_as_the_specification_has_it(rows, first):
+def test_rows_are_sorted_like_the_specification(rows, first):
     plain = pa.schema(list(SCHEMA)[:-1])
     given_rows = pa.Table.from_pylist(rows, plain)
     assert repr(rows_of(sort(given_rows, first))) == repr(in_order(rows_of(given_rows), first))
 
 
 @pytest.mark.parametrize(("value", "behind"), [(0.0, [2, 3]), (-0.0, [2, 3]), (1.5, [3]), (math.nan, [])])
-def test_a_page_begins_behind_a_value(value, behind):
+def test_a_page_begins_after_a_value(value, behind):
     rows = pa.table({"k": [None, -0.0, 1.5, math.nan]})
     assert [place for place, each in enumerate(are_after(rows, {"k": value}).to_pylist()) if each] == behind

@@ -260,7 +260,7 @@ CONTAINED = () if DEPTH == "laws" else ("sent_lives", "timed")
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in CONTAINED])
-def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch):
+def test_reading_from_files_equals_reading_with_spark(store, warehouse, name, monkeypatch):
     layout, columns, of_key, properties, made = TABLES[name]
     chance = Chance()
     found = table(store, name, layout, columns, of_key, properties)
@@ -399,9 +399,7 @@ CHANGES = (
 )
 
 
-def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
-    store, warehouse, capsys, monkeypatch
-):
+def test_values_of_every_type_equal_sparks_even_in_older_files(store, warehouse, capsys, monkeypatch):
     """Renamed, dropped, wider and newer columns and deleted rows are read, and Spark is not started."""
     found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
     into = store.sql_name(found)
@@ -434,7 +432,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
         assert [row["k"] for row in json.loads(capsys.readouterr().out)] == keys
 
 
-def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
+def test_a_table_larger_than_memory_is_not_read_from_files(store, warehouse):
     """With too little memory, or another tool's types, Spark answers, never with another result."""
     found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
     assert rows_at(files_of(warehouse, found)).num_rows == 0
@@ -474,7 +472,7 @@ NO_KEYS = {
 }
 
 
-def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
+def test_every_reader_finds_the_record_of_a_key_or_refuses_the_key(store, warehouse):
     """From files and on Spark, `timeline`, `as_of` and `current` find one record, or raise `other-key`."""
     found = table(store, "keyed", Layout.HIST, KEYED, "i")
     ends = "TIMESTAMP '2024-01-02 00:00:00Z' AS s, CAST(NULL AS TIMESTAMP) AS e, 'new' AS w"

@@ -62,7 +62,7 @@ BORDERS = """id v       start end  active
 """
 
 
-def test_at_any_instant_a_key_has_one_row_at_most(history):
+def test_a_key_has_at_most_one_row_at_any_instant(history):
     """Law 6: The end decides if the flag is NULL. If versions overlap, the last to begin counts."""
     found = history(BORDERS)
     assert told(found.current()) == [(2, "open"), (3, "endless"), (4, "latter"), (5, "within")]
@@ -77,7 +77,7 @@ def test_at_any_instant_a_key_has_one_row_at_most(history):
 
 
 @pytest.mark.parametrize("flag", ["-", "false"])
-def test_a_version_that_ended_nobody_knows_when_is_refused(history, flag):
+def test_a_version_without_an_end_that_is_not_open_is_refused(history, flag):
     """Neither flag nor end shows whether the version is still true, so the error contains the cause."""
     found = history(f"id v start end active\n1 a T1 - {flag}")
     for question in (found.current, lambda: found.as_of(instant("T2"))):
@@ -85,7 +85,7 @@ def test_a_version_that_ended_nobody_knows_when_is_refused(history, flag):
             told(question())
 
 
-def test_a_key_is_of_its_columns_type(history):
+def test_a_key_is_read_as_its_columns_type(history):
     """A text is read as the key's type. Any other text is wrong usage, not a fault."""
     found = history("id v start end active\n7 a T1 TMAX true")
     assert [row["v"] for row in found.timeline("7").versions] == ["a"]
@@ -95,7 +95,7 @@ def test_a_key_is_of_its_columns_type(history):
     assert datetime(2024, 2, 29, tzinfo=UTC) < found.timeline(7).versions[0]["valid_from"]
 
 
-def test_for_one_record_iceberg_is_asked_for_what_can_hold_it(history, store):
+def test_the_scan_for_one_record_filters_by_its_key(history, store):
     """`as_of` and `current` by key skip files without the key, on both kinds of history."""
     sent, native = history("id v start end active\n7 a T1 TMAX true"), remembered(store, "one_record", E13)
     for found, key, condition in ((sent, 7, "id = 7"), (native, "k", "k = 'k'")):
@@ -119,7 +119,7 @@ def known(found, at=None):
     return lives_in(table_in_session(found.store, found.name).at(None if at is None else day(at)).versions())
 
 
-def test_E13_what_did_we_know(store):
+def test_E13_each_known_time_shows_its_own_versions(store):
     """V6, V93, V94: Withdrawn statements are visible at their time. Before the first one there is nothing."""
     found = remembered(store, "e13", E13)
     assert [known(found, at) for at in (0, 1, 2, 3, None)] == [
@@ -136,7 +136,7 @@ def test_E13_what_did_we_know(store):
     assert lives_in(found.as_of(day(20))) == ["k: b[20,)"]  # V99: an end belongs to the next version
 
 
-def test_E14_what_was_rewound_stays_known(store):
+def test_E14_rewound_versions_stay_visible_at_earlier_known_times(store):
     """V92: Readers skip facts and marks. The rewind withdraws exactly its versions."""
     found = remembered(store, "e14", E14)
     assert [known(found, at) for at in (1, 2, 3, 4, 5)] == [
@@ -158,7 +158,7 @@ def test_E14_what_was_rewound_stays_known(store):
         found.current(known_at=datetime(2024, 1, 1))
 
 
-def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark, store):
+def test_a_history_at_a_known_time_has_the_columns_of_that_commit(spark, store):
     """The newest commit not after the time counts. Expired ones are refused, and before the first there is
     nothing."""
     name = TableName("reading", "travelled")
@@ -199,7 +199,7 @@ def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark,
     assert found.current(known_at=second).count() == 1
 
 
-def test_a_live_table_is_read_at_a_commit_too(spark, store):
+def test_a_live_table_is_readable_at_an_earlier_commit(spark, store):
     name = TableName("reading", "live")
     drop(store, name)
     make(store, Shape(name, (Column("id", ColumnType(Kind.LONG)),), ("id",), Layout.FIVETRAN_LIVE))
@@ -214,7 +214,7 @@ def test_a_live_table_is_read_at_a_commit_too(spark, store):
         found.as_of(day(1), known_at=first)
 
 
-def test_an_event_log_goes_by_its_system_time(store, tmp_path):
+def test_known_times_of_an_event_log_are_system_times(store, tmp_path):
     merge = "{kind: Snapshot, primaryKey: [city]}"
     dataset = Dataset(store, tmp_path, merge, columns="city STRING, population INT")
     for rows in ("A,1 B,1", "A,2"):

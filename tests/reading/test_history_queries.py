@@ -72,7 +72,7 @@ def test_as_of(place, tables):
     holds(place, law, lives(), MOMENTS)
 
 
-def test_as_of_a_run_is_as_of_its_instant(place, tables):
+def test_as_of_run_uses_the_load_time_of_the_run(place, tables):
     """R51: as_of_run is as_of the run's load timestamp. A failed run is refused."""
     ask = tables["rc_p"]
 
@@ -227,7 +227,7 @@ def test_naive_times_are_refused(ask):
     assert refused.value.code == "naive-time"
 
 
-def test_all_intersections_of_a_pruned_history_are_refused():
+def test_join_valid_on_a_pruned_history_requires_a_start_time():
     """R51, R55: For a pruned table, join_valid needs a time from which it is complete."""
     with pytest.raises(UsageError) as refused:
         history_queries.join_valid(DUCK["rc_c"], pruned_at(DUCK["rc_p"], second(5)), "rc_p_key")
@@ -248,7 +248,7 @@ def test_all_intersections_of_a_pruned_history_are_refused():
         (lambda: times.as_of(DUCK["rc_p"], "yesterday"), "unreadable-time"),
     ],
 )
-def test_questions_without_sense_are_usage_errors(ask, code):
+def test_invalid_queries_are_usage_errors(ask, code):
     """R51: An unknown key column, attribute, reference or time is refused before any SQL."""
     with pytest.raises(UsageError) as refused:
         ask()
@@ -271,7 +271,7 @@ def queries(history, child):
 
 @pytest.mark.parametrize("name", ["spark", "sqlserver", "duckdb", "postgres"])
 @pytest.mark.parametrize("watermark", [None, second(1)])
-def test_every_dialect_can_be_parsed(name, watermark):
+def test_queries_can_be_parsed_in_every_dialect(name, watermark):
     """R51: Each query is one SELECT in every dialect, with exactly its named columns."""
     dialect = get_dialect(name)
     tables = in_dialect(dialect)
@@ -337,7 +337,7 @@ def assert_apart(rows):
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Pacific/Kiritimati"])
 @pytest.mark.parametrize(("column", "granularity"), AXES)
-def test_the_session_has_no_say_in_days(place, column, granularity, zone):
+def test_days_are_independent_of_the_session_time_zone(place, column, granularity, zone):
     """R52: Days are UTC days in every session time zone."""
     history = prepare(place)["rc_p"]
     versions = []
@@ -361,7 +361,7 @@ def test_the_session_has_no_say_in_days(place, column, granularity, zone):
     assert len(found) == 3
 
 
-def test_the_view_stands_in_the_database(place):
+def test_the_effective_view_can_be_recreated_in_the_database(place):
     """R52: The view `_hist_effective` shows the present knowledge, and can be recreated."""
     history = prepare(place, effective_dating={"column": "since"})["rc_p"]
 
@@ -397,7 +397,7 @@ def test_effective_queries_can_be_parsed_in_every_dialect(name, known, column, g
 
 
 @pytest.mark.parametrize(("policy", "status"), [("reject", "rejected"), ("accept", "success")])
-def test_late_effective_rows_are_refused_where_the_model_says_so(place, tmp_path, policy, status):
+def test_late_effective_rows_are_refused_if_the_policy_is_reject(place, tmp_path, policy, status):
     """R52: With late_policy reject, a changed row must not be effective before its open version."""
     rules = {"effective_dating": {"column": "a", "late_policy": policy}}
     place.use(document(dataset("k* a:TIMESTAMP", input="stage.csv", historization=rules)))
@@ -430,7 +430,7 @@ def test_the_view_maps_stored_states(place, labels):
 
 
 @pytest.mark.parametrize(("mode", "made"), [("view", 1), ("stored", 0)])
-def test_the_view_stands_where_labels_are_not_stored(place, mode, made):
+def test_the_labeled_view_is_not_created_for_stored_labels(place, mode, made):
     """R53: `_hist_labeled` exists only in view mode."""
     history = prepare(place, state_labels={**LETTERS, "mode": mode})["rc_p"]
     statements = create_views(history)
@@ -543,7 +543,7 @@ def test_labels_can_be_stored_later(place, engine):
     """)
 
 
-def test_labels_of_a_returned_key_told_apart_later(place, engine):
+def test_a_later_relabel_gives_returned_keys_their_own_label(place, engine):
     """R53: Relabel distinguishes returned keys from new ones if the labels do."""
     place.mode(engine)
     for number, base in enumerate(["a:1 b:1", "b:1", "a:1 b:1"], start=1):

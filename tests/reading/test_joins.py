@@ -54,7 +54,7 @@ def told(frame):
     }
 
 
-def test_each_row_sees_the_version_of_its_own_time(store, orders):
+def test_a_join_matches_rows_with_the_version_at_their_own_time(store, orders):
     """By E13, intervals are half-open, NULL in key or time matches nothing, and a used name gets a number."""
     found = remembered(store, "joined", E13)
     joined = found.join_as_of(orders, on="k", at="at")
@@ -73,7 +73,7 @@ def test_each_row_sees_the_version_of_its_own_time(store, orders):
     }  # fmt: skip
 
 
-def test_each_row_sees_what_was_known_at_its_own_time(store, orders):  # V98
+def test_a_join_matches_rows_with_versions_known_at_their_own_time(store, orders):  # V98
     found = remembered(store, "joined_known", E13)
     joined = found.join_as_of(orders, on="k", at="at", known_at="known")
     assert told(joined) == {
@@ -83,7 +83,7 @@ def test_each_row_sees_what_was_known_at_its_own_time(store, orders):  # V98
     assert joined.columns == [*orders.columns, "v_2", "valid_from", "valid_to"]
 
 
-def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
+def test_invalid_joins_are_wrong_usage(spark, store, orders):
     found = remembered(store, "joinless", E13)
     other = orders.withColumnRenamed("k", "key")
     for frame, options, message in (
@@ -110,7 +110,7 @@ def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
         Table(store, name).join_as_of(orders, on="k", at="at", known_at="known")
 
 
-def test_it_is_the_range_join(spark, store):
+def test_either_join_plan_equals_the_range_join(spark, store):
     """Many short lives with absences, and a long one: either plan finds the same pairs as a comparison of
     all."""
     chance = random.Random(7)
@@ -146,7 +146,7 @@ def test_it_is_the_range_join(spark, store):
     assert not has_short_histories(store, existing(store, found.name))
 
 
-def test_pairs_are_looked_at_where_records_have_few_versions(store):
+def test_short_histories_are_joined_without_a_window_unless_disordered(store):
     """The plan is an equi-join with one sort per side. If versions overlap, each row occurs once."""
     lines = [f"k{n % 100} v{n // 100} {n // 100} {n // 100 + 1} 1 ~ ~ ~ ~" for n in range(300)]
     found = remembered(store, "few", "\n".join([*lines, "k1 wide 0 99 1 ~ ~ ~ ~"]))
@@ -195,7 +195,7 @@ def second(number):
     return None if number is None else number * 1_000_000
 
 
-def test_v98_of_records_that_were_told_of_often_rows_see_what_pairs_see(spark):
+def test_v98_records_with_many_statements_join_like_all_pairs(spark):
     """A row has at most one match, or none if nothing was known. NULL matches nothing."""
     chance = random.Random(11)
     told = [

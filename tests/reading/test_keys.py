@@ -47,7 +47,7 @@ KEYLESS = Shape(TABLE, (Column("a", LONG),), (), Layout.FOREIGN)
         (KEYLESS, "1", "crm.kunde has no key.", "Use `current` without a key."),
     ],
 )
-def test_a_key_of_other_columns_or_types_is_told_the_right_ones(shape, given, message, remedy):
+def test_a_key_with_wrong_columns_or_types_gets_the_right_remedy(shape, given, message, remedy):
     with pytest.raises(UsageError) as told:
         key_of(shape, given)
     assert (told.value.message, told.value.remedy) == (message, remedy)

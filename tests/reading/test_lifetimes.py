@@ -54,7 +54,7 @@ def told(text, known_at=None):
     ]
 
 
-def test_E13_what_did_we_know():
+def test_E13_each_known_time_shows_its_own_versions():
     assert [sorted(told(E13, at)) for at in (0, 1, 2, 3, None)] == [
         [],
         ["a[10,)"],
@@ -64,7 +64,7 @@ def test_E13_what_did_we_know():
     ]
 
 
-def test_E14_what_was_rewound_stays_known():
+def test_E14_rewound_versions_stay_visible_at_earlier_known_times():
     """V92: Readers skip facts and marks."""
     assert sorted(told(E14, 3)) == ["a[10,20)", "x[20,)", "y[20,)"]
     assert sorted(told(E14, 4)) == ["a[10,)"]
@@ -81,12 +81,12 @@ def test_E14_what_was_rewound_stays_known():
         ([(0, 10, True)], [None]),
     ],
 )
-def test_a_version_that_was_sent_ends_where_the_next_begins(rows, ends):
+def test_a_sent_version_ends_where_the_next_version_begins(rows, ends):
     found = sent(Sent(place, "k", *row) for place, row in enumerate(rows))
     assert [each.end for each in found] == ends
 
 
-def test_neither_an_end_nor_a_flag_is_refused():
+def test_a_version_without_end_and_flag_is_refused():
     with pytest.raises(Endless):
         sent([Sent(0, "k", 0, None, None)])
 
@@ -97,7 +97,7 @@ def test_intervals_are_half_open():
     assert SpannedRow(0, None, None).holds(1) is None
 
 
-def test_a_statement_without_length_on_either_axis_is_none():
+def test_statements_without_length_on_an_axis_are_omitted():
     assert unfolded(0, 10, [(20, 1), (10, 2), (15, 3), (None, 3)]) == [
         SpannedRow(0, 10, 20, 1, 2),
         SpannedRow(0, 10, None, 3, None),
@@ -140,7 +140,7 @@ def expected(versions, *, stated=False):
 
 
 @given(st.lists(REMEMBERED, max_size=8), MAYBE)
-def test_native_rows(rows, until):
+def test_native_queries_match_the_specification(rows, until):
     """V3, V5, V6, V93, V97: Versions and statements of native rows equal the specification's."""
     types = {
         "start": TIME,
@@ -173,7 +173,7 @@ def test_native_rows(rows, until):
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
-def test_rows_that_fivetran_sends(sent_rows):
+def test_fivetran_queries_match_the_specification(sent_rows):
     rows = {
         (key, start): (key, start * MILLISECOND, end * MILLISECOND if end != FAR else FAR, flag)
         for key, start, end, flag in sent_rows
@@ -190,7 +190,7 @@ OPS = st.sampled_from([0, 1, 2, 3, None])
 
 @pytest.mark.parametrize("log", LOGS)
 @given(st.lists(st.tuples(KEYED, OPS, MAYBE, INSTANTS), max_size=8), MAYBE)
-def test_events(log, rows, until):
+def test_event_queries_match_the_specification(log, rows, until):
     """odf-ingest.md 2.10, native.md V97: Versions and statements of events equal the specification's."""
     rows = [(place, *row) for place, row in enumerate(rows)]
     held = relation(rows, offset=pa.int64(), record=pa.string(), op=pa.int64(), time=TIME, recorded=TIME)

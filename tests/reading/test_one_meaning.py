@@ -222,7 +222,7 @@ ON_SPARK = [
 
 
 @pytest.mark.parametrize("way", [*ON_SPARK, pytest.param("model_on_duckdb", marks=pytest.mark.database)])
-def test_one_life_has_one_meaning(request, way):
+def test_all_doors_give_the_same_answers_for_a_record(request, way):
     """Answers agree at every instant, now, and for a record that was removed and returned."""
     life = request.getfixturevalue(way)
 

@@ -15,7 +15,7 @@ def queries():
 
 
 @pytest.mark.parametrize("rows", [E13, E14], ids=["E13", "E14"])
-def test_L4_L17_the_queries_of_the_docs_are_the_readers(store, rows):
+def test_L4_L17_documented_queries_return_the_readers_rows(store, rows):
     """V5, V95: At every instant and known time, results are equal, without memory rows."""
     found = remembered(store, "plain", rows)
     files = [

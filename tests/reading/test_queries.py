@@ -30,11 +30,11 @@ READING = {
 
 
 @pytest.mark.parametrize("query", READING)
-def test_what_reads_is_answered(reader, query):
+def test_read_only_queries_are_answered(reader, query):
     assert [row[0] for row in reader.sql(query).collect()] == READING[query]
 
 
-def test_views_and_names_in_any_case_are_read(reader):
+def test_queries_may_use_views_and_names_in_either_letter_case(reader):
     """Views of the catalog are not files, and WITH names follow the session's case."""
     reader.spark.sql("CREATE OR REPLACE VIEW backstory.queries.v AS SELECT a FROM backstory.queries.t")
     assert [row[0] for row in reader.sql("SELECT a FROM queries.v").collect()] == [1]
@@ -46,7 +46,7 @@ def test_views_and_names_in_any_case_are_read(reader):
         reader.spark.conf.set("spark.sql.caseSensitive", exact)
 
 
-def test_an_answer_whose_file_is_gone_names_it(reader):
+def test_a_query_with_a_missing_file_names_the_file(reader):
     """The error names the file as every other query does, not as an error of the query."""
     reader.spark.sql("CREATE OR REPLACE TABLE backstory.queries.lost USING iceberg AS SELECT 1 AS a")
     (file,) = reader.spark.table("backstory.queries.lost.files").collect()
@@ -85,7 +85,7 @@ WRITING = [
 
 
 @pytest.mark.parametrize("query", WRITING)
-def test_what_does_more_is_wrong_usage_and_does_nothing(reader, query):
+def test_queries_that_do_more_than_read_are_wrong_usage(reader, query):
     before = reader.spark.sql("SELECT count(*) FROM backstory.queries.t.snapshots").first()
     with pytest.raises(UsageError):
         reader.sql(query)

@@ -116,7 +116,7 @@ def differing(found):
         yield f"{each['change']} {each['key']['k']}{''.join(changes)}"
 
 
-def test_E13_what_did_we_know(native):
+def test_E13_each_known_time_shows_its_own_versions(native):
     """V6, V93, V94, V97, V99: The rows and times equal the example's."""
     found = native(E13)
     assert told(rows_at(found, day(17))) == ["k: c[15,20)"]
@@ -142,7 +142,7 @@ def test_E13_what_did_we_know(native):
         life(found, {"x": "k"})
 
 
-def test_E14_what_was_rewound_stays_known(native):
+def test_E14_rewound_versions_stay_visible_at_earlier_known_times(native):
     """V92, V96: The differences between two known times for one instant equal the example's."""
     found = native(E14)
     assert told(rows_at(found)) == ["k: b[20,)"]
@@ -175,7 +175,7 @@ def events(found):
     return [" ".join(word(row[name]) for name in ("n", *axes)) for row in rows]
 
 
-def test_an_event_is_told_until_a_later_one_ends_it(ledger):
+def test_an_event_holds_until_the_next_event_of_its_record(ledger):
     """A late event for an earlier time ends the previous one sooner."""
     rows = [(place, 0, s(place + 1), e(time), "A", place + 1) for place, time in enumerate((10, 30, 20))]
     assert events(ledger(rows, ledger=False)) == [
@@ -187,7 +187,7 @@ def test_an_event_is_told_until_a_later_one_ends_it(ledger):
     ]
 
 
-def test_a_corrected_event_was_told_until_then(ledger):
+def test_a_corrected_event_stays_known_before_its_correction(ledger):
     rows = [(0, 0, s(1), e(10), "A", 1), (1, 2, s(2), e(10), "A", 1), (2, 3, s(2), e(10), "A", 2)]
     found = ledger(rows, ledger=True)
     assert events(found) == ["1 e10 - s1 s2", "2 e10 - s2 -"]

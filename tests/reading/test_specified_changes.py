@@ -45,7 +45,7 @@ E16 = """k a 10 -, m a 10 -
          k a 10 15, k c 15 20, k b 20 -, m a 10 30"""
 
 
-def test_E16_the_feed_of_changes_with_a_compaction_between():
+def test_E16_the_change_feed_skips_a_compaction():
     """The commits are 1 and 2, a compaction (3 here), and 4."""
     states = [[], *versions(E16)]
     changes = changes_of_commits(states, start)
@@ -53,12 +53,12 @@ def test_E16_the_feed_of_changes_with_a_compaction_between():
     assert told(net(changes[2:], start)) == E16_NET
 
 
-def test_E16_of_current_rows():
+def test_E16_the_current_feed_contains_only_open_versions():
     open_ = [[{"k": row["k"], "v": row["v"]} for row in state if row["to"] == "-"] for state in versions(E16)]
     assert told(changes_of_commits([[], *open_], key)) == E16_OF_CURRENT_ROWS
 
 
-def test_what_equals_by_its_values_is_no_change():
+def test_rows_with_equal_values_are_no_change():
     """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order, and a boolean is not a number."""
     before = {"k": 1, "v": NAN, "m": {"a": 0.0, "b": [NAN]}}
     after = {"k": 1, "v": NAN, "m": {"b": [NAN], "a": -0.0}}
@@ -66,7 +66,7 @@ def test_what_equals_by_its_values_is_no_change():
     assert len(changes_between([{"k": 1, "v": True}], [{"k": 1, "v": 1}], 1, key)) == 2
 
 
-def test_an_identity_that_is_not_unique_has_no_pairs():
+def test_rows_with_a_repeated_identity_are_not_paired():
     """V105: Equal rows cancel one by one, and the pairs of the others are unknown."""
     before = [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
     after = [{"k": 1, "v": "a"}, {"k": 1, "v": "c"}]

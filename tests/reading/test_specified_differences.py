@@ -13,7 +13,7 @@ def told(before, after, key=("k",)):
     return [(each["key"], each["change"], each["changed"]) for each in differences(sides, key)]
 
 
-def test_records_come_go_and_change_by_column():
+def test_records_are_added_removed_or_changed_by_column():
     before = [{"k": 1, "a": "x", "b": 1}, {"k": 2, "a": "x", "b": 1}]
     after = [{"k": 1, "a": "y", "b": 1}, {"k": 3, "a": None, "b": 1}]
     assert told(before, after) == [
@@ -23,7 +23,7 @@ def test_records_come_go_and_change_by_column():
     ]
 
 
-def test_values_are_alike_where_nothing_tells_them_apart():
+def test_indistinguishable_values_are_no_difference():
     """NULLs, NaNs, both zeros and maps in any order are equal (V16)."""
     before = {"k": None, "d": NAN, "z": 0.0, "m": {"a": {"x": {1: 1}}, "b": None}}
     after = {"k": None, "d": NAN, "z": -0.0, "m": {"b": None, "a": {"x": {1: 1}}}}
@@ -33,12 +33,12 @@ def test_values_are_alike_where_nothing_tells_them_apart():
     ]
 
 
-def test_without_a_key_rows_come_and_go_as_often_as_they_are():
+def test_keyless_rows_are_added_and_removed_by_their_count():
     row = {"a": 1}
     assert told([row], [row] * 3, key=()) == [(row, "added", [])] * 2
 
 
-def test_rows_stand_in_the_order_of_spark():
+def test_rows_are_sorted_in_sparks_order():
     """NULL is first, NaN last, texts sort by bytes, structs field by field, and lists by their first
     difference."""
     rows = [{"v": each} for each in (NAN, 2.0, None, -1.0)]
@@ -77,7 +77,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize(("life", "told"), LIVES.items())
-def test_what_happened_in_between_is_told_once(life, told):
+def test_changes_between_two_times_are_reported_once(life, told):
     """The ends decide, otherwise the time in between. It also shows whether the record was away."""
     found = passages(map(lived, life.split()), ["k"])
     assert [" ".join([each["change"], *(["away"] if each["away"] else [])]) for each in found] == [told][
@@ -85,7 +85,7 @@ def test_what_happened_in_between_is_told_once(life, told):
     ]
 
 
-def test_only_the_columns_that_are_compared_count():
+def test_passages_are_reported_separately_for_every_key():
     """Only the key identifies a record."""
     one, other = (Lived({"k": key}, 12, 14, before=False, after=False) for key in (1, 2))
     assert [each["key"] for each in passages([one, other], ["k"])] == [{"k": 1}, {"k": 2}]

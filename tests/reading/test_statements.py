@@ -27,7 +27,7 @@ def told(found, key, value="v"):
     ]
 
 
-def test_a_row_tells_two_steps(store):
+def test_a_corrected_row_yields_two_statements(store):
     """V6, V97 by E13 and E14: There is no gap, overlap or remembered fact."""
     found = remembered(store, "stated", E13)
     assert told(found, {"k": "k"}) == [
@@ -65,7 +65,7 @@ def events(found, *names):
     return [" ".join(word(row[name]) for name in (*names, *ends)) for row in rows]
 
 
-def test_an_event_is_told_from_its_system_time_on(store, tmp_path):
+def test_an_event_is_known_from_its_system_time(store, tmp_path):
     """It holds until a later event ends it. A late event for an earlier time ends the previous one sooner."""
     dataset = Dataset(
         store,
@@ -85,7 +85,7 @@ def test_an_event_is_told_from_its_system_time_on(store, tmp_path):
     ]
 
 
-def test_a_corrected_event_was_told_until_then(store, tmp_path):
+def test_a_corrected_event_stays_known_before_its_correction(store, tmp_path):
     merge = "{kind: Ledger, primaryKey: [city], encoding: op, onConflict: correct}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, population INT")
     for population in (1, 2):
@@ -102,7 +102,7 @@ def steps(life):
     ]
 
 
-def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
+def test_v97_a_timeline_shows_all_or_only_current_statements(store):
     """E13: The answer has all, the present, or the then known statements, with each commit that exists."""
     found = remembered(store, "life", E13)
     note = Note("native", "t", {RECORDED: iso(day(3))})
@@ -129,7 +129,7 @@ def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
     assert not found.timeline("nobody").versions
 
 
-def test_a_source_may_call_its_columns_as_the_answer_calls_its_own(store):
+def test_a_source_column_may_have_the_name_of_a_result_column(store):
     """The source's values are next to the axes, and a join keeps its names."""
     found = remembered(store, "named", E13, value="known_from")
     (first, *_) = found.timeline("k").versions

@@ -26,7 +26,7 @@ from backstory.reading.timelines import (
 )
 
 
-def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
+def test_v97_each_known_time_with_a_change_has_its_own_lane():
     found = [(lane.known_from, [each["v"] for each in lane.versions]) for lane in lanes(told(CORRECTED))]
     assert found == [(day("1"), ["a"]), (day("2"), ["a", "b"]), (day("3"), ["a", "c", "b"])]
 
@@ -39,7 +39,7 @@ def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
         (["known_from_src"], ["known_from_src"]),
     ],
 )
-def test_a_users_own_column_keeps_its_values_beside_the_known_times(names, shown):
+def test_a_user_column_named_like_a_known_time_keeps_its_values(names, shown):
     """Two columns of one name would be one value in JSON, and a file that others refuse."""
     assert [name_beside(["known_from", "known_to"], name, names) for name in names] == shown
     row = dict.fromkeys(names, 7) | {"valid_from": day("1"), "valid_to": None}
@@ -47,22 +47,22 @@ def test_a_users_own_column_keeps_its_values_beside_the_known_times(names, shown
     assert {name: version[name] for name in shown} == dict.fromkeys(shown, 7)
 
 
-def test_a_lane_knows_what_was_new_in_it():
+def test_a_lane_identifies_its_new_versions():
     last = lanes(told(CORRECTED))[-1]
     assert [each["v"] for each in last.versions if last.is_news(each)] == ["a", "c"]
 
 
-def test_a_life_whose_known_times_nobody_knows_has_one_lane():
+def test_a_history_without_known_times_has_one_lane():
     (lane,) = lanes(told("a[1,2)\nb[2,)"))
     assert (lane.known_from, len(lane.versions)) == (None, 2)
     assert lanes([]) == []
 
 
-def test_what_was_taken_back_for_good_leaves_an_empty_lane():
+def test_a_withdrawn_history_ends_in_an_empty_lane():
     assert [len(lane.versions) for lane in lanes(told("a[1,) known [1,2)"))] == [1, 0]
 
 
-def test_v99_what_is_told_up_to_a_time_is_not_told_at_it():
+def test_v99_a_statement_known_until_a_time_is_excluded_at_that_time():
     assert [
         [each["v"] for each in statements_at(told(CORRECTED), day(at))] for at in ("0", "2", "2.9", "3")
     ] == [
@@ -74,17 +74,17 @@ def test_v99_what_is_told_up_to_a_time_is_not_told_at_it():
     assert statements_at(told(CORRECTED)) == statements_at(told(CORRECTED), day("3"))
 
 
-def test_only_columns_that_change_tell_a_life():
+def test_columns_with_constant_values_are_no_changing_columns():
     assert changing_columns(told(CORRECTED), ["v", "same"]) == ["v"]
 
 
-def test_v16_nan_is_what_it_was():
+def test_v16_nan_is_no_change_from_nan():
     before, after = ({"v": v, "f": float("nan"), "s": {"x": [float("nan")]}} for v in "ab")
     assert changing_columns([before, after], ["v", "f", "s"]) == ["v"]
     assert describe_change(before, after, ["v"]) == "v: a → b"
 
 
-def test_times_that_differ_look_different():
+def test_different_times_are_formatted_differently():
     days, hours = [day("1"), day("2")], [day("1"), day("1.5")]
     assert [time_format(times) for times in (days, hours)] == ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S"]
     assert Scale(day("0"), day("40")).labels() == ("2024-01", "2024-02")
@@ -99,7 +99,7 @@ def drawn(lines):
     return "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def test_a_life_with_a_gap():
+def test_a_gap_in_a_history_is_drawn_as_gone():
     """Changed values are shown, a gap is empty, and the present value ends in an arrow."""
     life = told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)")
     assert drawn(draw(life, ["v"], NOW)) == (
@@ -113,11 +113,11 @@ def test_a_life_with_a_gap():
     )
 
 
-def test_a_life_that_ended_is_gone_until_now():
+def test_an_ended_history_is_drawn_as_gone_until_now():
     assert drawn(draw(told("a[0,20)"), ["v"], NOW)).splitlines()[-1].split() == ["2024-01-21", "╳", "gone"]
 
 
-def test_v97_a_lane_for_each_known_time():
+def test_v97_each_known_time_is_drawn_as_a_lane():
     """A plus marks the new versions of a known time."""
     assert drawn(draw_lanes(lanes(told(CORRECTED)), ["v"], NOW)) == (
         """
@@ -146,11 +146,11 @@ def test_versions_of_one_day_show_their_times():
     assert [line[:19] for line in lines[1:]] == ["2024-01-01 00:00:00", "2024-01-01 06:00:00"]
 
 
-def test_a_value_moves_no_cursor():
+def test_escape_characters_in_values_are_not_drawn():
     assert "\x1b" not in draw(told("a\x1b[2J[0,20)".replace("[2J", "")), ["v"], NOW)[1]
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_an_empty_history_draws_no_lines():
     assert draw([], ["v"], NOW) == draw_lanes(lanes([]), ["v"], NOW) == []
 
 
@@ -169,7 +169,7 @@ def hovers(tree):
     return [each.find(f"{SVG}title").text for each in tree.iter(f"{SVG}g")]
 
 
-def test_a_row_for_each_column_and_a_bar_for_each_stretch_of_a_value():
+def test_the_picture_has_a_row_per_column_and_a_bar_per_value_period():
     tree = seen([Lane(told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)"))], telling=("v", "same"))
     assert texts(tree) == [
         "crm.customer k=k",
@@ -189,7 +189,7 @@ def test_a_row_for_each_column_and_a_bar_for_each_stretch_of_a_value():
     assert len(list(tree.iter(f"{SVG}line"))) == 4 + 2
 
 
-def test_v97_a_row_for_each_known_time_and_what_was_new_is_marked():
+def test_v97_the_picture_has_a_row_per_known_time_and_marks_new_versions():
     tree = seen(lanes(told(CORRECTED)))
     bars = [each.get("class") for each in tree.iter(f"{SVG}polygon")]
     assert [text for text in texts(tree) if text.startswith("known")] == [
@@ -207,21 +207,21 @@ def test_values_are_text_and_never_markup():
     assert tree.find(f"{SVG}title").text.startswith("</text><script>alert(1)</script>&")
 
 
-def test_it_is_self_contained_and_readable_in_light_and_dark():
+def test_the_picture_is_self_contained_and_supports_dark_mode():
     drawn = picture([Lane(told("a[0,)"))], ["v"], ["v"], NOW, "t")
     assert "prefers-color-scheme: dark" in drawn
     assert drawn.count("http") == 1  # the name of the format, which is never fetched
     assert "url(" not in drawn
 
 
-def test_a_record_of_many_columns_and_one_of_none_are_drawn():
+def test_wide_and_empty_records_are_drawn():
     wide = told("a[0,)")[0] | {f"c{number}": number for number in range(40)}
     tree = seen([Lane([wide])], telling=[f"c{number}" for number in range(40)])
     assert texts(tree)[-1] == "… and 24 more"
     assert texts(seen([], title="nothing")) == ["nothing"]
 
 
-def test_it_draws_itself_in_a_terminal_a_notebook_and_a_file(tmp_path):
+def test_a_timeline_is_drawn_in_a_terminal_a_notebook_and_a_file(tmp_path):
     life = Timeline(told(CORRECTED), ["v", "same"], "both", "crm.customer k=k")
     assert isinstance(life, backstory.Timeline)
     assert str(life).count("known from") == len(life.lanes) == 3
@@ -232,19 +232,19 @@ def test_it_draws_itself_in_a_terminal_a_notebook_and_a_file(tmp_path):
         life.save(tmp_path / "none" / "life.svg")
 
 
-def test_on_the_valid_axis_it_is_one_lane_of_what_is_told():
+def test_a_timeline_on_the_valid_axis_has_one_lane():
     life = Timeline([each for each in told(CORRECTED) if each["known_to"] is None], ["v"])
     assert "known from" not in str(life)
     assert len(life.lanes) == 1
 
 
-def test_of_no_record_it_says_so():
+def test_an_empty_timeline_reports_that_no_version_exists():
     assert str(Timeline([], [])) == "There is no version of this record."
     assert "There is no version" in Timeline([], []).svg()
     assert Timeline([], []).drawn(80) == Timeline([], []).draw(80)
 
 
-def test_an_axis_that_is_none_or_contradicted_is_refused():
+def test_an_unknown_or_contradictory_axis_is_refused():
     require_axis("both")
     for axis, known in (("recorded", None), ("both", "2024-01-01")):
         with pytest.raises(UsageError) as refused:
@@ -252,7 +252,7 @@ def test_an_axis_that_is_none_or_contradicted_is_refused():
         assert refused.value.code == "bad-option"
 
 
-def test_a_key_of_32_bits_is_titled_by_the_number_that_it_shows():
+def test_a_32_bit_key_has_its_displayed_number_in_the_title():
     (single,) = pa.array([72.1], pa.float32()).to_pylist()
     told = {"k": 72.1, "v": "a", "valid_from": None, "valid_to": None}
     assert timeline_of(TableName("crm", "t"), {"k": single}, [told], {}).title == "crm.t k=72.1"

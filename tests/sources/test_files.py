@@ -42,7 +42,7 @@ def touch(path, instant, nanoseconds=123_456):
     os.utime(path, ns=(then, then))
 
 
-def test_a_file_is_used_in_its_place(ask, asking, cities):
+def test_a_local_file_is_read_in_place(ask, asking, cities):
     fetched = only(ask(cities.as_uri()))
 
     assert fetched.path == cities
@@ -62,11 +62,11 @@ def test_a_file_is_used_in_its_place(ask, asking, cities):
         "file:{folder}/my%20cities.csv",
     ],
 )
-def test_the_ways_to_name_it(ask, cities, url):
+def test_a_file_is_found_under_every_spelling_of_its_address(ask, cities, url):
     assert only(ask(url.format(folder=cities.parent))).path.samefile(cities)
 
 
-def test_a_template_names_it(ask, cities):
+def test_a_template_is_filled_in_the_address(ask, cities):
     fetched = only(ask("${{ env.PLACE }}.csv", environment={"PLACE": "my cities"}))
 
     assert (fetched.path, fetched.name) == (cities, "${{ env.PLACE }}.csv")
@@ -81,12 +81,12 @@ def test_a_missing_file_is_not_found(ask, tmp_path):
 
 
 @pytest.mark.parametrize("url", [".", "my cities.csv/a", "a\0b", "a" * 5000])
-def test_what_is_no_file_fails(ask, cities, url):
+def test_an_address_without_a_regular_file_fails(ask, cities, url):
     with pytest.raises(Failed):
         ask(url)
 
 
-def test_a_missing_file_of_a_template_is_not_shown(ask):
+def test_an_error_shows_a_template_without_its_value(ask):
     with pytest.raises(Failed) as caught:
         ask("data/${{ env.TOKEN || 'text' }}.csv", environment={"TOKEN": "s3cret"})
 
@@ -109,13 +109,13 @@ def test_another_modification_is_new(ask, cities):
     )
 
 
-def test_an_older_modification_is_new_as_well(ask, cities):
+def test_an_older_modification_is_new_too(ask, cities):
     touch(cities, datetime(2020, 1, 1, tzinfo=UTC))
 
     assert ask(cities.as_uri(), state=STATE).status == "new"
 
 
-def test_a_file_is_looked_at_anew_each_time(ask, asking, cities):
+def test_a_local_file_is_read_again_each_time(ask, asking, cities):
     """O20: A local file is never cached, so a corrected one is read."""
     ask(cities.as_uri())
     cities.write_text("A,2000\n")
@@ -127,7 +127,7 @@ def test_a_file_is_looked_at_anew_each_time(ask, asking, cities):
     assert cities.exists()
 
 
-def test_a_state_of_another_source_says_nothing(ask, cities):
+def test_a_state_of_another_kind_is_ignored(ask, cities):
     assert ask(cities.as_uri(), state=SourceState(ETAG, STATE.value), asked_before=True).status == "new"
 
 
@@ -143,13 +143,13 @@ def test_a_file_is_never_uncacheable(ask, cities):
         (SystemTime(), datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)),
     ],
 )
-def test_event_times(ask, cities, event_time, expected):
+def test_the_event_time_is_the_modification_or_the_system_time(ask, cities, event_time, expected):
     step = Resource(cities.as_uri(), event_time=event_time)
 
     assert only(ask(step)).event_time == expected
 
 
-def test_a_file_of_another_machine_is_unsupported(ask):
+def test_a_file_on_another_machine_is_unsupported(ask):
     with pytest.raises(UsageError) as caught:
         ask("file://server/share/a.csv")
     assert caught.value.code == "unsupported-source"
@@ -167,7 +167,7 @@ def test_modifications_are_rounded_to_milliseconds():
 
 
 @pytest.mark.parametrize("seconds", [300_000_000_000, -300_000_000_000])
-def test_a_modification_in_no_year_of_the_calendar_is_refused(ask, cities, monkeypatch, seconds):
+def test_a_modification_time_outside_the_calendar_is_refused(ask, cities, monkeypatch, seconds):
     """File systems store more years than dates have."""
     status = os.stat_result((*cities.stat()[:8], seconds, 0), {"st_mtime_ns": seconds * 10**9})
     monkeypatch.setattr(Path, "stat", lambda *_, **__: status)

@@ -60,7 +60,7 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
         ({"event_time": PathTime("(.)")}, True),
     ],
 )
-def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
+def test_the_event_time_of_ftp_is_always_the_time_of_the_run(site, get, step, warned):
     """1.4: The event time follows the row `Url ftp`. An impossible setting causes a warning."""
     answer = get(site.play("a", BODY), step=step)
 
@@ -69,7 +69,7 @@ def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
     assert any("provides no modification time" in line for line in answer.warnings) == warned
 
 
-def test_later_pulls_pass_it_over_unless_they_insist(site, get):
+def test_later_pulls_skip_ftp_unless_forced(site, get):
     """5.1, R74: The source is uncacheable, as the first pull warns."""
     address = site.play("a", BODY)
     assert "refetch: always" in get(address).warnings[0]
@@ -81,7 +81,7 @@ def test_later_pulls_pass_it_over_unless_they_insist(site, get):
     assert get(address, step=always).warnings == get(address, step=forever).warnings == []
 
 
-def test_a_kept_download_is_taken_up(site, get, asking):
+def test_a_kept_download_is_reused(site, get, asking):
     """R78: After a failed run, the download is reused, and `--refetch` fetches again."""
     address = site.play("a", BODY)
     only(get(address))
@@ -94,7 +94,7 @@ def test_a_kept_download_is_taken_up(site, get, asking):
     assert site.transfers() == 3
 
 
-def test_bytes_of_a_path_and_a_user_are_those_of_the_address(site, get):
+def test_percent_escapes_in_path_and_login_are_decoded(site, get):
     """Templates fill in user and password, which no message contains."""
     site.users = {"me@work": "s3cret/pass"}
     site.play("in/ä b.csv", BODY)
@@ -111,7 +111,7 @@ def test_bytes_of_a_path_and_a_user_are_those_of_the_address(site, get):
     assert not {"wr0ng", "me@work"} & {*refused.value.message.split()}
 
 
-def test_a_file_that_is_not_there(site, get, asking):
+def test_a_missing_file_is_not_found(site, get, asking):
     with pytest.raises(Failed) as caught:
         get(site.url("gone.csv"))
     assert (caught.value.code, "550" in caught.value.message) == ("not-found", True)
@@ -119,14 +119,14 @@ def test_a_file_that_is_not_there(site, get, asking):
     assert list(asking.cache.iterdir()) == []
 
 
-def test_a_server_that_is_not_there(get):
+def test_a_missing_server_is_unreachable(get):
     with pytest.raises(TryAgain, match=r"ftp://127\.0\.0\.1:1/a cannot be reached.*3 attempts") as caught:
         get("ftp://127.0.0.1:1/a")
     assert caught.value.code == "unreachable"
 
 
 @pytest.mark.parametrize("end", ["226 That is all.", "426 Broken off."])
-def test_a_part_of_a_file_is_never_taken_for_it(site, get, end):
+def test_a_part_of_a_file_is_never_accepted_as_the_file(site, get, end):
     """Neither the server's reply nor the number of bytes alone suffices. The next attempt is complete."""
     address = site.play("a", BODY * 500)
     site.cuts = [(100, end), (0, end)]
@@ -136,7 +136,7 @@ def test_a_part_of_a_file_is_never_taken_for_it(site, get, end):
         get(address, refetch=True)
 
 
-def test_a_server_need_not_know_sizes(site, get):
+def test_a_server_without_file_sizes_is_supported(site, get):
     site.sized = False
     assert only(get(site.play("a", BODY))).path.read_bytes() == BODY
     site.cuts = [(5, "426 Broken off.")] * 3
@@ -148,13 +148,13 @@ def test_a_server_need_not_know_sizes(site, get):
     "address",
     ["ftp://", "ftp:///a", "ftp://h", "ftp://h/", "ftp://h:x/a", "ftp://[h/a", "ftp://h/a?b", "ftp://h/a#b"],
 )
-def test_an_address_that_names_no_file_is_refused(get, address):
+def test_an_address_without_a_file_is_refused(get, address):
     with pytest.raises(UsageError) as caught:
         get(address)
     assert caught.value.code == "invalid-url"
 
 
-def test_an_address_cannot_smuggle_commands(site, get):
+def test_an_address_cannot_inject_commands(site, get):
     with pytest.raises(UsageError):
         get(site.url("a%0D%0ADELE%20a"))
     assert not [command for command in site.heard if "DELE" in command]

@@ -46,7 +46,7 @@ def test_a_download_is_a_file_in_the_cache(web, ask, asking):
     assert told[-1] == ("Downloading data", len(BODY), len(BODY))
 
 
-def test_chunks_have_no_total(web, ask):
+def test_progress_of_a_chunked_download_has_no_total(web, ask):
     told = []
     answer = ask(web.play("/a", Play(BODY * 500, chunked=True)), progress=lambda *it: told.append(it))
 
@@ -75,7 +75,7 @@ def test_not_modified_is_up_to_date_without_a_download(web, ask, asking):
 
 
 @pytest.mark.parametrize("tag", ['W/"weak"', '"strong"', "bare", '"a\xe4"', '"with, comma"'])
-def test_a_tag_is_sent_back_exactly_as_it_came(web, ask, tag):
+def test_an_etag_is_sent_back_unchanged(web, ask, tag):
     address = web.play("/a", Play(BODY, etag=tag))
 
     state = only(ask(address)).state
@@ -86,7 +86,7 @@ def test_a_tag_is_sent_back_exactly_as_it_came(web, ask, tag):
     assert again.status == "up-to-date"
 
 
-def test_last_modified_is_the_state_where_there_is_no_etag(web, ask):
+def test_last_modified_is_the_state_without_an_etag(web, ask):
     address = web.play("/a", Play(BODY, modified=DATE))
 
     state = only(ask(address)).state
@@ -97,7 +97,7 @@ def test_last_modified_is_the_state_where_there_is_no_etag(web, ask):
 
 
 @pytest.mark.parametrize("date", ["yesterday", "", "Wed, 99 Oct 2015 07:28:00 GMT"])
-def test_an_unreadable_date_is_none(web, ask, date):
+def test_an_unreadable_last_modified_date_is_ignored(web, ask, date):
     answer = ask(web.play("/a", Play(BODY, modified=date)))
 
     fetched = only(answer)
@@ -107,13 +107,13 @@ def test_an_unreadable_date_is_none(web, ask, date):
 
 @pytest.mark.parametrize("etag", [None, '"one"'])
 @pytest.mark.parametrize("event_time", [None, MetadataTime()])
-def test_last_modified_is_the_event_time_also_beside_an_etag(web, ask, etag, event_time):
+def test_last_modified_is_the_event_time_with_or_without_an_etag(web, ask, etag, event_time):
     address = web.play("/a", Play(BODY, etag=etag, modified=DATE))
 
     assert only(ask(Resource(address, event_time=event_time))).event_time == INSTANT
 
 
-def test_the_event_time_of_other_sources(web, ask, asking):
+def test_the_event_time_depends_on_the_declared_source(web, ask, asking):
     """Without Last-Modified there is no time. FromSystemTime is the run's time, and FromPath is an error."""
     address = web.play("/a", Play(BODY, etag='"one"', modified=DATE))
     bare = web.play("/bare", Play(BODY, etag='"one"'))
@@ -126,7 +126,7 @@ def test_the_event_time_of_other_sources(web, ask, asking):
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_what_is_not_there_fails_at_once(web, ask, status):
+def test_a_missing_page_fails_without_retries(web, ask, status):
     address = web.play("/a", Play(b"gone", status))
 
     with pytest.raises(Failed) as caught:
@@ -138,7 +138,7 @@ def test_what_is_not_there_fails_at_once(web, ask, status):
 
 
 @pytest.mark.parametrize("status", [204, 206, 304, 401, 403, 429, 500, 503])
-def test_another_status_is_unreachable(web, ask, status):
+def test_an_unexpected_status_is_reported_as_unreachable(web, ask, status):
     address = web.play("/a", Play(b"", status))
 
     with pytest.raises(TryAgain) as caught:
@@ -148,7 +148,7 @@ def test_another_status_is_unreachable(web, ask, status):
     assert str(status) in caught.value.message
 
 
-def test_the_message_has_the_status_and_the_start_of_a_text(web, ask):
+def test_the_error_has_the_status_and_the_start_of_the_body(web, ask):
     kind = ("Content-Type", "text/html; charset=utf-8")
     address = web.play(
         "/a", Play(("Wartung \x1b[31m\n bis fünf " + "x" * 5000).encode(), 503, headers=(kind,))
@@ -162,7 +162,7 @@ def test_the_message_has_the_status_and_the_start_of_a_text(web, ask):
     assert 150 < caught.value.message.count("x") <= 200
 
 
-def test_a_body_that_is_no_text_is_not_shown(web, ask):
+def test_a_binary_body_is_not_shown(web, ask):
     address = web.play("/a", Play(b"\x00\x01binary", 500, headers=(("Content-Type", "image/png"),)))
 
     with pytest.raises(TryAgain) as caught:
@@ -189,7 +189,7 @@ def test_a_server_that_does_not_answer_is_unreachable(web, ask, monkeypatch):
         ask(web.play("/a", Play(BODY, pause=600)))
 
 
-def test_a_server_that_does_not_speak_http_is_unreachable(ask):
+def test_a_server_with_another_protocol_is_unreachable(ask):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.01)
         port = server.getsockname()[1]
@@ -215,12 +215,12 @@ def test_a_server_that_does_not_speak_http_is_unreachable(ask):
             thread.join()
 
 
-def test_a_server_that_lingers_is_not_waited_for(web, ask):
+def test_a_connection_left_open_delays_no_download(web, ask):
     """The headers define the end of the body, so the end of the connection is not needed."""
     assert only(ask(web.play("/a", Play(BODY, linger=3600)))).path.read_bytes() == BODY
 
 
-def test_ten_redirects_are_followed_and_no_more(web, ask):
+def test_at_most_ten_redirects_are_followed(web, ask):
     for number in range(12):
         web.play(f"/{number}", Play(b"", 302, headers=(("Location", f"/{number + 1}"),)))
     web.play("/12", Play(BODY, etag='"one"'))
@@ -238,14 +238,14 @@ def test_a_redirect_to_nowhere_is_unreachable(web, ask, target):
         ask(address)
 
 
-def test_conditions_follow_a_redirect(web, ask):
+def test_conditions_are_sent_after_a_redirect(web, ask):
     web.play("/b", Play(BODY, etag='"one"'))
     address = web.play("/a", Play(b"", 301, headers=(("Location", "/b"),)))
 
     assert ask(address, state=SourceState(ETAG, '"one"')).status == "up-to-date"
 
 
-def test_headers_and_the_user_agent(web, ask):
+def test_declared_headers_and_the_user_agent_are_sent(web, ask):
     address = web.play("/a", Play(BODY))
     headers = [
         ("X-Key", "${{ env.KEY || 'none' }}"),
@@ -261,7 +261,7 @@ def test_headers_and_the_user_agent(web, ask):
     assert second["User-Agent"] == f"backstory/{version('backstory')}"
 
 
-def test_a_user_agent_of_the_manifest_wins(web, ask):
+def test_a_declared_user_agent_replaces_the_default(web, ask):
     address = web.play("/a", Play(BODY))
 
     ask(Resource(address, headers=(("user-agent", "mine"),)))
@@ -269,7 +269,7 @@ def test_a_user_agent_of_the_manifest_wins(web, ask):
     assert web.seen[0].headers.get_all("User-Agent") == ["mine"]
 
 
-def test_private_headers_stay_with_their_host(web, ask):
+def test_private_headers_are_sent_only_to_their_host(web, ask):
     """A redirect to another host loses keys and passwords, but keeps harmless headers."""
     with serving() as other:
         target = other.play("/b", Play(BODY))
@@ -290,7 +290,7 @@ def test_private_headers_stay_with_their_host(web, ask):
     "address",
     ["http://", "http:///a", "http://host:port/a", "http://user:pa/ss@host/a", "http://[::1", "http:a"],
 )
-def test_an_address_that_is_none_is_a_usage_error(ask, address):
+def test_an_invalid_address_is_a_usage_error(ask, address):
     with pytest.raises(UsageError) as caught:
         ask(address)
 
@@ -315,7 +315,7 @@ def test_a_template_without_a_value_is_a_usage_error(web, ask):
     assert web.seen == []
 
 
-def test_a_cache_that_cannot_be_made_fails(web, ask, tmp_path):
+def test_a_cache_folder_that_cannot_be_created_fails(web, ask, tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(Failed) as caught:
@@ -327,7 +327,7 @@ def test_a_cache_that_cannot_be_made_fails(web, ask, tmp_path):
 class TestUncacheable:
     """A source without ETag and Last-Modified is polled once (D21)."""
 
-    def test_it_is_passed_over_without_a_request(self, web, ask):
+    def test_a_later_pull_makes_no_request(self, web, ask):
         address = web.play("/a", Play(BODY))
 
         answer = ask(address)
@@ -336,31 +336,31 @@ class TestUncacheable:
         assert ask(address, asked_before=True).status == "uncacheable"
         assert len(web.seen) == 1
 
-    def test_the_flag_fetches_it(self, web, ask):
+    def test_the_option_fetches_an_uncacheable_source(self, web, ask):
         address = web.play("/a", Play(BODY))
 
         assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
 
-    def test_the_manifest_fetches_it_always(self, web, ask):
+    def test_refetch_always_fetches_an_uncacheable_source(self, web, ask):
         step = Resource(web.play("/a", Play(BODY)), always=True)
 
         assert ask(step).warnings == []
         assert only(ask(step, asked_before=True)).path.read_bytes() == BODY
         assert len(web.seen) == 2
 
-    def test_a_source_with_a_state_is_asked(self, web, ask):
+    def test_a_source_with_a_state_is_requested(self, web, ask):
         address = web.play("/a", Play(BODY))
 
         assert only(ask(address, asked_before=True, state=SourceState(ETAG, '"old"'))).state is None
 
-    def test_a_refetch_alone_does_not_fetch_it(self, web, ask):
+    def test_a_refetch_does_not_fetch_an_uncacheable_source(self, web, ask):
         assert ask(web.play("/a", Play(BODY)), asked_before=True, refetch=True).status == "uncacheable"
 
 
 class TestForever:
     """`cache: Forever` never contacts a source again after it was ingested (D29)."""
 
-    def test_there_is_no_request_after_the_first_success(self, web, ask):
+    def test_no_request_is_made_after_the_first_success(self, web, ask):
         step = Resource(web.play("/a", Play(BODY, etag='"one"')), once=True)
 
         state = only(ask(step)).state
@@ -368,7 +368,7 @@ class TestForever:
             assert ask(step, asked_before=True, complete=True, **known).status == "up-to-date"
         assert len(web.seen) == 1
 
-    def test_a_failure_is_no_success(self, web, ask):
+    def test_a_failed_pull_does_not_complete_the_source(self, web, ask):
         step = Resource(web.play("/a", Play(b"", 404), Play(BODY)), once=True)
 
         with pytest.raises(Failed):
@@ -388,7 +388,7 @@ class TestSecrets:
     SECRETS = ("t0ken-value", "hidden-folder", "pass%20word", "pass word", "quer1-key")
 
     @pytest.mark.parametrize("status", [200, 404, 500])
-    def test_nothing_shows_them(self, web, ask, capsys, caplog, status):
+    def test_messages_and_logs_contain_no_secrets(self, web, ask, capsys, caplog, status):
         caplog.set_level(0)
         echo = b"no route for " + " ".join(self.SECRETS).encode()
         web.play("/hidden-folder/a.csv", Play(echo, status, headers=(("Content-Type", "text/plain"),)))
@@ -405,7 +405,7 @@ class TestSecrets:
         assert [secret for secret in (*self.SECRETS, "anna") if secret in written] == []
         assert web.url("/${{ env.PLACE }}/a.csv") in told
 
-    def test_what_the_process_asks_by_itself_is_logged_as_it_wishes(self, web, ask, caplog):
+    def test_other_requests_of_the_process_keep_their_logging(self, web, ask, caplog):
         """A library changes no log level, and handles only its own lines."""
         caplog.set_level(0)
         web.play("/a.csv", Play(BODY))
@@ -415,7 +415,7 @@ class TestSecrets:
         assert "a.csv" in caplog.text
         assert [logging.getLogger(name).level for name in ("httpx2", "httpcore2")] == [0, 0]
 
-    def test_no_savepoint_keeps_them(self, web, ask, asking):
+    def test_savepoints_contain_no_secrets(self, web, ask, asking):
         web.play("/hidden-folder/a.csv", Play(BODY, etag='"one"'))
         address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key", "anna:pass%20word@")
 

@@ -26,7 +26,7 @@ def test_other_schemes_are_refused(ask, scheme):
         GlobOfFiles("*", PathTime("(.)", "%Q")),
     ],
 )
-def test_what_no_source_can_do_is_known_without_asking(step):
+def test_impossible_settings_are_refused_without_a_request(step):
     with pytest.raises(UsageError):
         check(step)
 
@@ -48,9 +48,9 @@ def test_what_no_source_can_do_is_known_without_asking(step):
         ("", ""),
     ],
 )
-def test_what_is_shown_of_an_address(url, told):
+def test_addresses_are_shown_without_logins_and_queries(url, told):
     assert without_secrets(url) == told
 
 
-def test_secrets_are_taken_out_of_other_texts():
+def test_secrets_in_texts_are_masked():
     assert redact("key abc%20def abc def\n\x07 it", ["abc%20def", "it", ""]) == "key *** *** it"

@@ -38,11 +38,11 @@ def unreachable(retry_after=None):
     return Unreachable("unreachable", "The server is away.", "Try again later.", retry_after)
 
 
-def test_the_numbers_are_those_of_the_specification():
+def test_attempts_and_delays_match_the_specification():
     assert (ATTEMPTS, DELAY, LONGEST) == (4, 0.5, 120)
 
 
-def test_waits_grow(monkeypatch):
+def test_waits_double_after_each_failure(monkeypatch):
     monkeypatch.setattr(source, "DELAY", 2.0)
     for failed, whole in ((1, 2), (2, 4), (3, 8), (4, 16)):
         waits = [wait_after(failed) for _ in range(200)]
@@ -51,16 +51,16 @@ def test_waits_grow(monkeypatch):
         assert len(set(waits)) > 100
 
 
-def test_no_wait_is_longer_than_the_longest(monkeypatch):
+def test_no_wait_exceeds_the_limit(monkeypatch):
     monkeypatch.setattr(source, "DELAY", 50.0)
     assert wait_after(9) == 120.0
 
 
-def test_it_is_tried_again_until_it_works():
+def test_a_request_is_repeated_until_it_succeeds():
     assert retry_requests(failing(unreachable(), TryAgain("busy", "Busy."))) == "done"
 
 
-def test_in_the_end_it_gives_up():
+def test_a_request_fails_after_the_last_attempt():
     with pytest.raises(TryAgain) as caught:
         retry_requests(failing(*[unreachable()] * 9))
 
@@ -71,13 +71,13 @@ def test_in_the_end_it_gives_up():
 @pytest.mark.parametrize(
     "error", [Failed("a", "A."), Refused("a", "A."), UsageError("a", "A."), ValueError()]
 )
-def test_only_what_may_succeed_later_is_tried_again(error):
+def test_permanent_errors_are_not_retried(error):
     with pytest.raises(type(error)) as caught:
         retry_requests(failing(error))
     assert caught.value is error
 
 
-def test_every_attempt_is_seen():
+def test_every_failed_attempt_is_logged_and_counted():
     before = RETRIES._value.get()
 
     with capture_logs() as lines, pytest.raises(TryAgain):
@@ -98,12 +98,12 @@ def pauses(monkeypatch):
     return made
 
 
-def test_a_server_that_asks_for_a_pause_gets_it(pauses):
+def test_a_pause_requested_by_the_server_is_kept(pauses):
     assert retry_requests(failing(unreachable(7.0))) == "done"
     assert pauses == [7.0]
 
 
-def test_a_pause_that_is_too_long_is_not_waited_for():
+def test_too_long_a_pause_ends_the_retries():
     with pytest.raises(TryAgain) as caught:
         retry_requests(failing(unreachable(3600.0)))
 
@@ -119,7 +119,7 @@ def test_retry_after_is_a_number_or_a_date():
     assert [seconds_of(text) for text in (None, "", "soon", "-1", "1.5")] == [None] * 5
 
 
-def test_a_server_that_recovers_is_asked_again(web, ask):
+def test_a_server_that_recovers_is_retried(web, ask):
     with capture_logs() as lines:
         answer = ask(web.play("/a", Play(b"", 500), Play(b"", 502), Play(b"rows")))
 
@@ -136,7 +136,7 @@ def test_retry_after_of_a_server_is_obeyed(web, ask, pauses):
     assert pauses == [7.0]
 
 
-def test_a_server_that_wants_an_hour_is_left_alone(web, ask):
+def test_a_server_that_requests_an_hour_is_not_retried(web, ask):
     late = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
 
     with pytest.raises(TryAgain, match=r"pause of 3[56]"):

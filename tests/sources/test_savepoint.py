@@ -26,7 +26,7 @@ def only(answer):
     return fetched
 
 
-def test_a_failure_after_the_download_asks_no_more(web, ask):
+def test_a_repeated_run_reuses_the_download(web, ask):
     address = web.play("/a", FIRST, SECOND)
 
     first = only(ask(address))
@@ -39,7 +39,7 @@ def test_a_failure_after_the_download_asks_no_more(web, ask):
     assert datetime.now(UTC) - again.taken_up < timedelta(minutes=5)
 
 
-def test_a_refetch_asks(web, ask):
+def test_a_refetch_downloads_again(web, ask):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
 
@@ -50,7 +50,7 @@ def test_a_refetch_asks(web, ask):
     assert len(web.seen) == 2
 
 
-def test_a_refetch_that_fails_loses_nothing(web, ask):
+def test_a_failed_refetch_keeps_the_download(web, ask):
     address = web.play("/a", FIRST, Play(b"", 404))
     ask(address)
 
@@ -59,7 +59,7 @@ def test_a_refetch_that_fails_loses_nothing(web, ask):
     assert only(ask(address)).path.read_bytes() == b"first"
 
 
-def test_a_refetch_that_finds_nothing_new_drops_what_was_kept(web, ask, asking):
+def test_a_refetch_without_news_drops_the_kept_download(web, ask, asking):
     address = web.play("/a", SECOND, FIRST)
     ask(address, state=ONE)
 
@@ -68,7 +68,7 @@ def test_a_refetch_that_finds_nothing_new_drops_what_was_kept(web, ask, asking):
     assert list(asking.cache.glob("*.json")) == []
 
 
-def test_after_the_commit_it_is_forgotten(web, ask, asking):
+def test_a_download_is_removed_after_the_commit(web, ask, asking):
     address = web.play("/a", FIRST, SECOND)
     fetched = only(ask(address))
 
@@ -79,7 +79,7 @@ def test_after_the_commit_it_is_forgotten(web, ask, asking):
     savepoint.forget(fetched, asking)
 
 
-def test_what_was_taken_up_is_forgotten_too(web, ask, asking):
+def test_reused_downloads_are_removed_after_the_commit(web, ask, asking):
     address = web.play("/a", FIRST)
     ask(address)
     ask(address)
@@ -90,7 +90,7 @@ def test_what_was_taken_up_is_forgotten_too(web, ask, asking):
     assert list(asking.cache.glob("*.json")) == []
 
 
-def test_another_state_is_another_download(web, ask):
+def test_a_download_for_another_state_is_not_reused(web, ask):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
 
@@ -101,14 +101,14 @@ def test_another_state_is_another_download(web, ask):
     "fields",
     [{"event_time": SystemTime()}, {"headers": (("a", "b"),)}, {"always": True}],
 )
-def test_another_step_is_another_download(web, ask, fields):
+def test_a_download_for_another_step_is_not_reused(web, ask, fields):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
 
     assert only(ask(Resource(address, **fields))).path.read_bytes() == b"second"
 
 
-def test_a_template_that_is_filled_otherwise_is_another_download(web, ask):
+def test_a_download_for_other_template_values_is_not_reused(web, ask):
     web.play("/2023", FIRST)
     web.play("/2024", SECOND)
     step = Resource(web.url("/") + "${{ env.YEAR }}")
@@ -117,7 +117,7 @@ def test_a_template_that_is_filled_otherwise_is_another_download(web, ask):
     assert only(ask(step, environment={"YEAR": "2024"})).path.read_bytes() == b"second"
 
 
-def test_the_system_time_is_that_of_the_run(web, ask, asking):
+def test_a_reused_download_has_the_system_time_of_the_run(web, ask, asking):
     step = Resource(web.play("/a", FIRST), event_time=SystemTime())
     ask(step)
     later = datetime(2030, 1, 1, tzinfo=UTC)
@@ -125,7 +125,7 @@ def test_the_system_time_is_that_of_the_run(web, ask, asking):
     assert only(ask(step, system_time=later)).event_time == later
 
 
-def test_who_insists_without_a_state_asks(web, ask):
+def test_a_forced_pull_without_a_state_downloads_again(web, ask):
     """5.3: Without a state, a kept download cannot be distinguished from an ingested one."""
     address = web.play("/a", Play(b"first"), Play(b"second"))
     ask(address, asked_before=True, fetch_uncacheable=True)
@@ -133,7 +133,7 @@ def test_who_insists_without_a_state_asks(web, ask):
     assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == b"second"
 
 
-def test_it_is_taken_up_before_the_first_success_of_an_uncacheable_source(web, ask):
+def test_an_uncacheable_download_is_reused_before_the_first_success(web, ask):
     address = web.play("/a", Play(b"first"), Play(b"second"))
     ask(address)
 
@@ -165,7 +165,7 @@ def spoil_all(place, data):
 
 
 @pytest.mark.parametrize("spoil", [spoil_size, spoil_data, spoil_text, spoil_time, spoil_kind, spoil_all])
-def test_what_is_not_whole_is_not_taken_up(web, ask, asking, spoil):
+def test_a_damaged_download_is_not_reused(web, ask, asking, spoil):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
     [place] = asking.cache.glob("*.json")
@@ -174,7 +174,7 @@ def test_what_is_not_whole_is_not_taken_up(web, ask, asking, spoil):
     assert only(ask(address)).path.read_bytes() == b"second"
 
 
-def test_a_savepoint_speaks_of_its_own_folder_only(web, ask, asking, tmp_path):
+def test_a_savepoint_cannot_use_files_outside_its_folder(web, ask, asking, tmp_path):
     """A manipulated savepoint can neither deliver nor remove a file elsewhere."""
     address = web.play("/a", FIRST, SECOND)
     ask(address)
@@ -187,7 +187,7 @@ def test_a_savepoint_speaks_of_its_own_folder_only(web, ask, asking, tmp_path):
     assert outside.exists()
 
 
-def test_without_links_the_data_themselves_are_read(web, ask, asking, monkeypatch):
+def test_a_download_is_reused_without_hard_links(web, ask, asking, monkeypatch):
     def refuse(self, target):
         raise OSError(95, "Operation not supported")
 
@@ -204,7 +204,7 @@ def test_without_links_the_data_themselves_are_read(web, ask, asking, monkeypatc
 class TestTwoAtOnce:
     """Two processes that fetch the same source do not disturb each other."""
 
-    def test_one_commits_while_the_other_reads(self, web, ask, asking):
+    def test_a_second_reader_survives_the_commit_of_the_first(self, web, ask, asking):
         address = web.play("/a", FIRST)
         first, second = only(ask(address)), only(ask(address))
 
@@ -214,7 +214,7 @@ class TestTwoAtOnce:
         savepoint.forget(second, asking)
         assert list(asking.cache.iterdir()) == []
 
-    def test_the_second_commits_while_the_first_reads(self, web, ask, asking):
+    def test_a_first_reader_survives_the_commit_of_the_second(self, web, ask, asking):
         address = web.play("/a", FIRST)
         first, second = only(ask(address)), only(ask(address))
 
@@ -222,7 +222,7 @@ class TestTwoAtOnce:
 
         assert first.path.read_bytes() == b"first"
 
-    def test_a_newer_download_outlives_the_commit_of_an_older(self, web, ask, asking):
+    def test_a_newer_download_survives_the_commit_of_an_older_one(self, web, ask, asking):
         address = web.play("/a", FIRST, SECOND)
         older, newer = only(ask(address)), only(ask(address, refetch=True))
 
@@ -233,7 +233,7 @@ class TestTwoAtOnce:
         assert only(ask(address)).path.read_bytes() == b"second"
         assert len(web.seen) == 2
 
-    def test_many_at_once(self, web, ask, asking):
+    def test_many_simultaneous_refetches_read_whole_files(self, web, ask, asking):
         address = web.play("/a", Play(b"x" * 50_000, etag='"one"'))
         found, wrong = [], []
 
@@ -274,7 +274,7 @@ folder = Path(sys.argv[2])
 fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {}, progress=die))
 """
 
-    def test_in_the_middle_of_a_download(self, web, ask, asking):
+    def test_a_killed_download_leaves_only_a_partial_file(self, web, ask, asking):
         address = web.play("/a", Play(b"x" * 10_000, etag='"one"'))
         environment = {**os.environ, "NO_PROXY": "*"}
 
@@ -287,7 +287,7 @@ fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {},
         fetched = only(ask(address))
         assert (fetched.path.stat().st_size, fetched.taken_up) == (10_000, None)
 
-    def test_what_it_leaves_is_removed_a_day_later(self, web, ask, asking, monkeypatch):
+    def test_abandoned_files_are_removed_later(self, web, ask, asking, monkeypatch):
         address = web.play("/a", FIRST)
         asking.cache.mkdir(parents=True)
         for name in ("left.part", "left.data", "mine.txt"):
@@ -306,7 +306,7 @@ fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {},
         assert (asking.cache / kept).exists()
 
 
-def test_a_cache_that_takes_no_savepoint_fails(web, ask, asking, monkeypatch):
+def test_a_cache_without_savepoints_fails(web, ask, asking, monkeypatch):
     """If a folder blocks the savepoint, the download is not returned as if it were kept."""
     address = web.play("/a", FIRST)
     place = savepoint.place_of(Resource(address), asking)

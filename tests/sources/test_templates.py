@@ -38,7 +38,7 @@ ENVIRONMENT = {"A": "alpha", "B": "beta", "EMPTY": "", "TRICK": "${{ env.A }}", 
         ("${A }${0}${}$A${env.A}", "${A }${0}${}$A${env.A}"),
     ],
 )
-def test_r8_a_template_has_the_first_value_that_there_is(text, result):
+def test_r8_a_template_has_its_first_available_value(text, result):
     assert fill(text, ENVIRONMENT) == result
 
 
@@ -46,7 +46,7 @@ def test_an_empty_variable_is_a_value():
     assert not fill("${{ env.EMPTY || 'x' }}", ENVIRONMENT)
 
 
-def test_a_value_is_no_template():
+def test_values_are_not_filled_again():
     assert fill("${{ env.TRICK }}", ENVIRONMENT) == "${{ env.A }}"
 
 
@@ -60,7 +60,7 @@ def test_a_value_is_no_template():
         ("${C}", "C is not set"),
     ],
 )
-def test_r8_a_missing_value_is_told_by_the_names_that_were_looked_up(text, names):
+def test_r8_an_error_for_a_missing_value_has_its_variable_names(text, names):
     with pytest.raises(UsageError) as refused:
         fill(text, ENVIRONMENT)
     assert refused.value.code == "template-value-not-found"
@@ -91,7 +91,7 @@ def test_r8_a_missing_value_is_told_by_the_names_that_were_looked_up(text, names
         ("ok ${{ env.A }} ${{", 20),
     ],
 )
-def test_r8_anything_else_is_told_by_its_place(text, character):
+def test_r8_a_syntax_error_is_reported_with_its_position(text, character):
     for asked in (
         lambda: fill(text, ENVIRONMENT),
         lambda: secrets_of(text, ENVIRONMENT),
@@ -110,11 +110,11 @@ def test_r8_no_error_shows_a_text_or_a_value(text):
     assert "hunter2" not in str(refused.value)
 
 
-def test_r8_the_values_of_the_environment_are_the_secrets():
+def test_r8_only_values_of_the_environment_are_secrets():
     text = "${{ env.A }} ${{ env.C || env.B }} ${{ 'plain' }} ${{ env.EMPTY }} ${{ env.A || env.TRICK }}"
     assert secrets_of(text, ENVIRONMENT) == {"alpha", "beta"}
     assert secrets_of("nothing here", ENVIRONMENT) == frozenset()
 
 
-def test_a_template_is_checked_without_its_values():
+def test_templates_are_checked_without_their_values():
     check("${{ env.NOT_SET }} ${{ env.C || 'x' }}")

@@ -32,7 +32,7 @@ def source(timestamp_format="%Y-%m-%d", pattern="(.*)"):
         ("yyyy", "2024", datetime(2024, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_formats_of_both_kinds_are_read(timestamp_format, text, expected):
+def test_formats_of_strftime_and_java_are_read(timestamp_format, text, expected):
     check_format(timestamp_format)
 
     assert path_time(source(timestamp_format), "a.csv", [text]) == expected
@@ -49,14 +49,14 @@ def test_other_formats_are_usage_errors(timestamp_format):
 
 
 @pytest.mark.parametrize("text", ["2024-02-30", "2024-03", "today", ""])
-def test_a_text_that_is_no_time_is_refused(text):
+def test_a_text_without_a_valid_time_is_refused(text):
     with pytest.raises(Refused) as caught:
         path_time(source(), "a.csv", [text])
     assert caught.value.code == "file-time"
     assert all(part in caught.value.message for part in ("a.csv", repr(text), "%Y-%m-%d"))
 
 
-def test_a_group_that_took_no_part_tells_no_time():
+def test_an_unmatched_group_is_refused():
     with pytest.raises(Refused):
         path_time(source(pattern=r"(\d+)?x"), "a.csv", ["x"])
 
@@ -66,5 +66,5 @@ def test_a_time_before_the_first_year_is_refused():
         path_time(source("%Y-%m-%dT%H%z"), "a.csv", ["0001-01-01T00+0100"])
 
 
-def test_text_of_strftime_is_left_as_it_is():
+def test_strftime_formats_stay_unchanged():
     assert codes("%Y yyyy") == "%Y yyyy"

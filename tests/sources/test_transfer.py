@@ -25,7 +25,7 @@ def ranges(web) -> list[str | None]:
     return [seen.headers["Range"] for seen in web.seen]
 
 
-def test_a_broken_transfer_goes_on_where_it_broke_off(web, ask):
+def test_a_broken_transfer_resumes_at_the_break(web, ask):
     told = []
     address = web.play("/a", CUT, WHOLE)
 
@@ -38,17 +38,17 @@ def test_a_broken_transfer_goes_on_where_it_broke_off(web, ask):
     assert told[-1] == ("Downloading data", len(BODY), len(BODY))
 
 
-def test_the_rest_may_break_off_as_well(web, ask):
+def test_a_resumed_transfer_may_break_too(web, ask):
     assert data(ask(web.play("/a", CUT, replace(CUT, cut=100), WHOLE))) == BODY
     assert ranges(web) == [None, "bytes=4000-", "bytes=4100-"]
 
 
-def test_a_busy_server_in_between_loses_nothing(web, ask):
+def test_a_busy_server_does_not_interrupt_a_resume(web, ask):
     assert data(ask(web.play("/a", CUT, Play(b"", 503), WHOLE))) == BODY
     assert ranges(web) == [None, "bytes=4000-", "bytes=4000-"]
 
 
-def test_metadata_are_those_of_the_first_answer(web, ask):
+def test_a_resumed_transfer_keeps_the_first_metadata(web, ask):
     """The rest of a body need not repeat the first metadata (RFC 9110, 15.3.7)."""
     answer = ask(web.play("/a", CUT, replace(WHOLE, modified=None)))
 
@@ -56,7 +56,7 @@ def test_metadata_are_those_of_the_first_answer(web, ask):
     assert fetched.event_time is not None
 
 
-def test_a_file_that_changed_meanwhile_starts_anew(web, ask):
+def test_a_file_changed_during_the_transfer_is_read_from_the_start(web, ask):
     other = replace(WHOLE, body=b"other" * 1000, etag='"two"')
 
     answer = ask(web.play("/a", CUT, other))
@@ -75,14 +75,14 @@ def test_a_file_that_changed_meanwhile_starts_anew(web, ask):
         {},
     ],
 )
-def test_another_part_than_the_rest_is_not_taken(web, ask, part):
+def test_a_wrong_part_of_the_file_is_discarded(web, ask, part):
     wrong = Play(b"w" * 6240, 206, **part)
 
     assert data(ask(web.play("/a", CUT, wrong, WHOLE))) == BODY
     assert ranges(web) == [None, "bytes=4000-", None]
 
 
-def test_a_rest_that_is_not_all_of_it_is_not_the_end(web, ask):
+def test_a_short_remainder_is_resumed_again(web, ask):
     """The response is complete, but has fewer bytes than are missing."""
     some = Play(BODY[4000:6000], 206, headers=(("Content-Range", "bytes 4000-5999/10240"),))
 
@@ -90,7 +90,7 @@ def test_a_rest_that_is_not_all_of_it_is_not_the_end(web, ask):
     assert ranges(web) == [None, "bytes=4000-", "bytes=6000-"]
 
 
-def test_a_range_that_there_is_not_starts_anew(web, ask):
+def test_a_missing_range_restarts_the_transfer(web, ask):
     assert data(ask(web.play("/a", CUT, Play(b"", 416), WHOLE))) == BODY
     assert ranges(web) == [None, "bytes=4000-", None]
 
@@ -106,13 +106,13 @@ def test_a_range_that_there_is_not_starts_anew(web, ask):
     ],
     ids=["no ranges", "weak tag", "no tag", "chunks", "nothing came"],
 )
-def test_without_a_way_to_go_on_it_starts_anew(web, ask, first):
+def test_a_transfer_that_cannot_resume_restarts(web, ask, first):
     assert data(ask(web.play("/a", first, replace(first, cut=None)))) == BODY
     assert ranges(web) == [None, None]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_transfer_that_always_breaks_leaves_nothing(web, ask, asking, chunked):
+def test_a_transfer_that_always_breaks_leaves_no_files(web, ask, asking, chunked):
     address = web.play("/a", Play(BODY, cut=3000, chunked=chunked))
 
     with pytest.raises(TryAgain) as caught:
@@ -123,7 +123,7 @@ def test_a_transfer_that_always_breaks_leaves_nothing(web, ask, asking, chunked)
     assert list(asking.cache.iterdir()) == []
 
 
-def test_what_is_gone_in_between_fails(web, ask):
+def test_a_file_deleted_during_the_transfer_fails(web, ask):
     with pytest.raises(Failed):
         ask(web.play("/a", CUT, Play(b"", 404)))
 
@@ -138,7 +138,7 @@ class TestEncodings:
     COMPRESSED = gzip.compress(BODY)
     GZIP = (("Content-Encoding", "gzip"),)
 
-    def test_none_is_asked_for(self, web, ask):
+    def test_no_compression_is_requested(self, web, ask):
         ask(web.play("/a", WHOLE))
 
         assert web.seen[0].headers["Accept-Encoding"] == "identity"
@@ -146,14 +146,14 @@ class TestEncodings:
     def test_a_compressed_transfer_is_unpacked(self, web, ask):
         assert data(ask(web.play("/a", Play(self.COMPRESSED, headers=self.GZIP)))) == BODY
 
-    def test_one_that_unpacks_without_end_is_refused(self, web, ask, asking):
+    def test_a_transfer_that_unpacks_beyond_the_limit_is_refused(self, web, ask, asking):
         address = web.play("/a", Play(gzip.compress(bytes(1 << 22)), headers=self.GZIP))
 
         with pytest.raises(Refused, match="unpacks to more than 1,048,576 bytes"):
             ask(address, unpacked_limit=1 << 20)
         assert list(asking.cache.iterdir()) == []
 
-    def test_it_is_started_anew_when_it_breaks_off(self, web, ask):
+    def test_a_broken_compressed_transfer_restarts(self, web, ask):
         play = Play(self.COMPRESSED, etag='"one"', ranges=True, headers=self.GZIP)
 
         assert data(ask(web.play("/a", replace(play, cut=50), play))) == BODY
@@ -162,12 +162,12 @@ class TestEncodings:
     def test_a_compressed_file_stays_as_it_is(self, web, ask):
         assert data(ask(web.play("/a.csv.gz", Play(self.COMPRESSED, headers=self.GZIP)))) == self.COMPRESSED
 
-    def test_an_unknown_one_fails(self, web, ask):
+    def test_an_unknown_content_encoding_fails(self, web, ask):
         with pytest.raises(Failed) as caught:
             ask(web.play("/a", Play(BODY, headers=(("Content-Encoding", "compress"),))))
         assert caught.value.code == "unsupported-encoding"
 
-    def test_one_that_is_not_what_it_says_is_broken(self, web, ask):
+    def test_a_wrongly_declared_content_encoding_is_a_broken_transfer(self, web, ask):
         with pytest.raises(TryAgain) as caught:
             ask(web.play("/a", Play(BODY, headers=self.GZIP)))
         assert caught.value.code == "broken-transfer"
@@ -186,7 +186,7 @@ def test_a_full_disk_fails(web, ask, asking):
     assert list(asking.cache.iterdir()) == []
 
 
-def test_an_interrupt_leaves_nothing(web, ask, asking):
+def test_an_interrupted_transfer_leaves_no_files(web, ask, asking):
     def interrupt(_stage, done, _total):
         if done > 3000:
             raise KeyboardInterrupt
@@ -197,7 +197,7 @@ def test_an_interrupt_leaves_nothing(web, ask, asking):
     assert list(asking.cache.iterdir()) == []
 
 
-def test_one_attempt_is_one(web, ask, monkeypatch):
+def test_a_single_attempt_makes_one_request(web, ask, monkeypatch):
     monkeypatch.setattr(source, "ATTEMPTS", 1)
     with pytest.raises(TryAgain):
         ask(Resource(web.play("/a", CUT)))

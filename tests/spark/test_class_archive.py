@@ -46,7 +46,7 @@ def whole(archive, age=0.0):
     return archive
 
 
-def test_an_archive_is_made_where_there_is_none_and_then_used(place):
+def test_a_missing_archive_is_created_and_then_used(place):
     made = options(*place)
     assert "ArchiveClassesAtExit" in made
     archive = whole(archive_of(made))
@@ -54,13 +54,13 @@ def test_an_archive_is_made_where_there_is_none_and_then_used(place):
     assert VARIABLE not in os.environ
 
 
-def test_who_does_not_end_soon_makes_none_but_uses_it(place):
+def test_a_long_running_process_uses_an_archive_but_creates_none(place):
     assert options(*place, keeps=False) == ""
     whole(archive_of(options(*place)))
     assert "SharedArchiveFile" in options(*place, keeps=False)
 
 
-def test_one_that_is_being_written_is_left_alone_until_it_is_abandoned(place):
+def test_an_unfinished_archive_is_ignored_until_abandoned(place):
     archive = archive_of(options(*place))
     archive.write_bytes(b"\0" * 8)
     assert options(*place) == ""
@@ -68,7 +68,7 @@ def test_one_that_is_being_written_is_left_alone_until_it_is_abandoned(place):
     assert "ArchiveClassesAtExit" in options(*place)
 
 
-def test_another_java_and_other_jars_have_their_own(place):
+def test_another_java_or_other_jars_use_another_archive(place):
     java, jars = place
     first = archive_of(options(java, jars))
     os.utime(java, (1, 1))
@@ -77,7 +77,7 @@ def test_another_java_and_other_jars_have_their_own(place):
     assert len({first, second, archive_of(options(java, jars))}) == 3
 
 
-def test_with_a_folder_of_settings_none_is_made_or_used(place, tmp_path, monkeypatch):
+def test_no_archive_is_made_or_used_with_a_settings_folder(place, tmp_path, monkeypatch):
     """HotSpot fails if it must archive classes next to such a folder."""
     java, jars = place
     whole(archive_of(options(java, jars)))
@@ -89,7 +89,7 @@ def test_with_a_folder_of_settings_none_is_made_or_used(place, tmp_path, monkeyp
     assert options(java, jars) == ""
 
 
-def test_archives_that_nobody_used_for_long_go(place):
+def test_long_unused_archives_are_deleted(place):
     java, jars = place
     old = whole(archive_of(options(java, jars)), 2 * launch._UNUSED)
     os.utime(java, (1, 1))
@@ -97,7 +97,7 @@ def test_archives_that_nobody_used_for_long_go(place):
     assert not old.exists()
 
 
-def test_the_user_s_own_options_stay(place, monkeypatch):
+def test_user_options_of_java_are_kept(place, monkeypatch):
     monkeypatch.setenv(VARIABLE, "-Xint")
     assert options(*place).endswith(" -Xint")
     assert os.environ[VARIABLE] == "-Xint"
@@ -106,7 +106,7 @@ def test_the_user_s_own_options_stay(place, monkeypatch):
         assert options(*place) == own
 
 
-def test_nothing_is_kept_where_others_may_write_or_nobody_can(place, tmp_path, monkeypatch):
+def test_no_archive_is_kept_in_an_unsafe_or_unwritable_folder(place, tmp_path, monkeypatch):
     options(*place)
     (tmp_path / "cache" / "backstory" / "java").chmod(0o777)
     assert options(*place) == ""
@@ -163,9 +163,9 @@ def shorten(archive):
 
 
 @pytest.mark.process
-# A shortened archive is detected before Java starts: `test_one_that_is_shorter_than_it_was_is_made_anew`.
+# A shortened archive is detected before Java starts: `test_a_truncated_archive_is_created_again`.
 @pytest.mark.parametrize("spoil", [flip, shorten][: deep(2, 1)])
-def test_a_start_outlives_a_spoilt_archive(again, spoil):
+def test_a_start_succeeds_despite_a_damaged_archive(again, spoil):
     """The command succeeds without the archive, whether or not its size was known."""
     folder, archive = again
     archive.chmod(0o600)
@@ -174,7 +174,7 @@ def test_a_start_outlives_a_spoilt_archive(again, spoil):
     assert not list(folder.glob("hs_err*"))
 
 
-def test_one_that_is_shorter_than_it_was_is_made_anew(place):
+def test_a_truncated_archive_is_created_again(place):
     archive = whole(archive_of(options(*place)))
     launch.seal_archive(archive)
     assert "SharedArchiveFile" in options(*place)

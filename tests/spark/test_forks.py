@@ -52,7 +52,7 @@ class Working(threading.Thread):
         self.found.append(self.ask())
 
 
-def test_a_process_that_forked_off_is_refused_and_its_parent_goes_on(store, spark):
+def test_a_forked_process_is_refused_and_its_parent_continues(store, spark):
     """Every call that needs the parent's Java is refused, including for a table being written, and Spark's
     own."""
     warehouse = Warehouse(store, embedded=False)

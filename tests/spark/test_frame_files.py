@@ -41,16 +41,16 @@ def path(spark, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SAME_ROWS)
-def test_a_frame_of_files_has_the_same_rows_each_time(spark, path, name):
+def test_frames_with_repeatable_rows_have_files(spark, path, name):
     assert frame_files(SAME_ROWS[name](spark.read.parquet(path))) is not None
 
 
 @pytest.mark.parametrize("name", OTHER_ROWS)
-def test_a_frame_that_may_have_other_rows_has_no_files(spark, path, name):
+def test_frames_with_variable_rows_have_no_files(spark, path, name):
     assert frame_files(OTHER_ROWS[name](spark.read.parquet(path))) is None
 
 
-def test_a_file_that_is_rewritten_or_gone_is_named(spark, tmp_path):
+def test_a_rewritten_or_missing_file_is_named(spark, tmp_path):
     path = tmp_path / "a b.parquet"
 
     def write(*numbers):
@@ -67,7 +67,7 @@ def test_a_file_that_is_rewritten_or_gone_is_named(spark, tmp_path):
     assert files.changed_file().endswith("a b.parquet")
 
 
-def test_columns_of_one_value_are_known_from_the_plan(spark, path):
+def test_constant_columns_are_found_in_the_plan(spark, path):
     rows = spark.read.parquet(path).selectExpr("id", "v", "NULL AS n", "true AS yes", "id + 1 AS next")
     assert constant_columns(rows) == {"n", "yes"}
     assert constant_columns(spark.read.parquet(path)) == set()

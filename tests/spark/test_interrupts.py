@@ -21,7 +21,7 @@ def handled(spark, monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_what_fails_soon_after_an_interrupt_is_the_interrupt(handled, monkeypatch):
+def test_a_failure_soon_after_an_interrupt_is_raised_as_the_interrupt(handled, monkeypatch):
     """Java may not answer calls that clean up. A much later failure is a failure."""
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
@@ -37,7 +37,7 @@ class Thing:
     """An object that can be released."""
 
 
-def test_an_interrupt_of_a_callback_that_swallows_it_comes_again(handled):
+def test_an_interrupt_swallowed_by_a_callback_is_raised_again(handled):
     """Python ignores exceptions while py4j releases a Java object."""
     passed = []
 

@@ -25,7 +25,7 @@ def questions(commands):
     return [command for command in commands if command.startswith("r\n")]
 
 
-def test_a_name_is_asked_for_once(asked):
+def test_java_names_are_requested_only_once(asked):
     """A class by its parts, one by its bare name, and a method are requested once."""
     jvm, commands = asked
     counts = []
@@ -45,7 +45,7 @@ def test_a_field_is_read_at_each_use(asked):
     assert "MAX_VALUE" not in vars(long)
 
 
-def test_what_java_lists_ends_without_an_exception(asked):
+def test_java_collections_are_read_without_an_exception(asked):
     """Lists, sets and maps are read to their end. pyspark would compare an exception with a dozen kinds."""
     jvm, commands = asked
     words = java_class(jvm, "java.util.ArrayList")()
@@ -57,7 +57,7 @@ def test_what_java_lists_ends_without_an_exception(asked):
     assert not any("TypeUtil" in command for command in commands)
 
 
-def test_a_class_that_is_not_there_is_told_at_its_use(asked):
+def test_a_missing_class_is_an_error_at_its_use(asked):
     """The missing class is not cached."""
     from py4j.protocol import Py4JError
 
@@ -67,7 +67,7 @@ def test_a_class_that_is_not_there_is_told_at_its_use(asked):
 
 
 @pytest.mark.parametrize("texts", [{}, {"a": "1"}, {"a": "1", "b": "", "": "3\n"}, {"a\0b": "1\0", "c": "2"}])
-def test_a_map_of_texts_is_asked_for_at_once(asked, texts):
+def test_a_map_of_texts_is_read_in_few_requests(asked, texts):
     """The result equals py4j's, for any texts."""
     jvm, commands = asked
     told = jvm.java.util.HashMap()

@@ -42,7 +42,7 @@ def late(spark, tmp_path, monkeypatch):
     assert started is None
 
 
-def test_a_copy_that_the_driver_holds_needs_none(late, tmp_path):
+def test_a_copy_held_by_the_driver_needs_no_spark(late, tmp_path):
     csv, parquet = tmp_path / "a.csv", tmp_path / "a.parquet"
     csv.write_text("id,name\n1,a\n2,b\n")
     assert late.snapshot(csv, into="crm.a", key="id").counts["new"] == 2
@@ -57,7 +57,7 @@ def test_a_copy_that_the_driver_holds_needs_none(late, tmp_path):
         late.snapshot(pa.table({"id": [1], "name": [1]}), into="crm.a")
 
 
-def test_copies_without_rows_need_none(late):
+def test_copies_without_rows_need_no_spark(late):
     """A table may be empty from its first copy on, or become empty."""
     sources = {
         "empty": pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())}),
@@ -72,7 +72,7 @@ def test_copies_without_rows_need_none(late):
     assert outcomes == [set(), set(), {"new"}, {"closed"}, set(), {"reopened"}]
 
 
-def test_a_table_that_remembers_needs_none(late):
+def test_a_table_with_memory_needs_no_spark(late):
     """This covers copies before and between others, scoped and restated ones, and feeds."""
 
     def copy(at, *values, **options):
@@ -92,7 +92,7 @@ def test_a_table_that_remembers_needs_none(late):
         copy(4, "y")
 
 
-def test_a_model_whose_stage_the_driver_holds_needs_none(late, tmp_path):
+def test_a_model_with_a_small_stage_needs_no_spark(late, tmp_path):
     model = save(document(dataset(input="stage.csv", historize=True)), tmp_path)
     counts = []
     for rows in ("a,1\nb,1\n", "a,2\nc,1\n", "a,2\nc,1\n"):
@@ -116,7 +116,7 @@ ASKED = {
 }
 
 
-def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
+def test_calls_that_name_columns_start_spark_first(spark, warehouse, tmp_path):
     """Spark has no columns without a session, and each query may be the first of its process."""
     store = IcebergStore(spark)
     native = written(store, "asleep", Layout.VERSIONS, "k v from to recorded\na x T1 - T1\n")
@@ -158,7 +158,7 @@ def _of_table(name, ask, late):
     return ask(Table(late, name))
 
 
-def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
+def test_a_column_named_before_the_session_starts_spark(spark, warehouse):
     """A placeholder for the context starts the session on first use. Unused, it leaves no trace."""
     unasked = Sleeping(spark, warehouse)
     unasked.stop()
@@ -170,7 +170,7 @@ def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
     assert SparkContext._active_spark_context is spark.sparkContext
 
 
-def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_path):
+def test_a_thread_older_than_the_session_uses_its_settings(spark, tmp_path):
     """Spark reads the settings from the thread's Java, including Iceberg's catalog for writing frames."""
     java = spark._jvm
     sessions = java_class(java, sessions_class())
@@ -187,7 +187,7 @@ def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_pat
         assert pool.submit(active).result() == (False, True)
 
 
-def test_a_catalog_is_made_once_whatever_threads_ask(late):
+def test_concurrent_threads_create_a_catalog_only_once(late):
     made = []
 
     def make():

@@ -18,7 +18,7 @@ TASKS = pytest.mark.laws("every other command with Spark's tasks would fail with
 @pytest.mark.parametrize(
     ("memory", "loaded"), [("1g", False), pytest.param("0m", True, marks=TASKS)], ids=["1g", "0m"]
 )
-def test_pandas_is_loaded_for_spark_alone(python, warehouse, tmp_path, memory, loaded):
+def test_pandas_is_loaded_only_for_spark(python, warehouse, tmp_path, memory, loaded):
     """Plans on the driver do not need it, which saves half a second. Spark's tasks get it."""
     settings = f'[delivery]\ndriver-memory = "{memory}"\n[spark]\n{java.in_toml(java.PLANS)}'
     (tmp_path / "backstory.toml").write_text(settings)

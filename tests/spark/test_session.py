@@ -17,7 +17,7 @@ from backstory.spark.jars import has_modules
 from backstory.spark.session import session_properties, start_session
 
 
-def test_settings_reach_java_and_stand_on_no_command_line(spark):
+def test_settings_reach_java_but_appear_on_no_command_line(spark):
     """This holds for any characters, including catalogs' secrets."""
     name = "spark.backstory.secret"
     secret = spark.conf.get(name)
@@ -25,7 +25,7 @@ def test_settings_reach_java_and_stand_on_no_command_line(spark):
     assert [] == [each for each in processes() if b"canary-1f83" in command_line(each)]
 
 
-def test_a_stranger_is_not_answered(spark):
+def test_clients_without_the_secret_are_refused(spark):
     """Spark's own ports require a secret, including on loopback."""
     from py4j.protocol import Py4JJavaError
 
@@ -55,14 +55,14 @@ def test_a_stranger_is_not_answered(spark):
         ({"spark.master": "local-cluster[2,1,1024]"}, None, None),
     ],
 )
-def test_only_an_embedded_session_keeps_to_itself(tmp_path, own, bound, authenticated):
+def test_only_embedded_sessions_are_local_and_authenticated(tmp_path, own, bound, authenticated):
     """A cluster must reach its driver. The configuration takes precedence."""
     found = session_properties(Settings(tmp_path, spark=own))
     assert (found.get("spark.driver.bindAddress"), found.get("spark.authenticate")) == (bound, authenticated)
 
 
 @pytest.mark.parametrize("content", [None, b"this is no database\n" * 9, b"SQLite format 2"])
-def test_what_is_no_catalog_is_told_before_java_starts(tmp_path, monkeypatch, content):
+def test_an_invalid_catalog_file_is_reported_before_java_starts(tmp_path, monkeypatch, content):
     """7.1: A folder or another file in the place of the catalog's database is an error."""
     monkeypatch.setattr(session, "launch", lambda *_, **__: pytest.fail("Java was started"))
     catalog = tmp_path / CATALOG_FILE
@@ -79,7 +79,7 @@ def columns(folder):
         return {name: list(catalog.execute(f"PRAGMA table_info({name})")) for name in names}
 
 
-def test_a_new_catalog_has_the_tables_that_iceberg_would_make(spark, warehouse, tmp_path):
+def test_a_new_catalog_has_the_same_tables_as_icebergs(spark, warehouse, tmp_path):
     """They exist before Java starts, so that two first programs do not both create them."""
     embedded(spark, "made_by_iceberg", tmp_path)
     spark.sql("CREATE NAMESPACE made_by_iceberg.one")
@@ -88,7 +88,7 @@ def test_a_new_catalog_has_the_tables_that_iceberg_would_make(spark, warehouse, 
     assert {name: ours.get(name) for name in made} == made
 
 
-def test_workers_of_python_look_for_no_modules_in_jars(spark):
+def test_python_workers_search_no_downloaded_jars_for_modules(spark):
     """Reading the directories of downloaded jars takes a second per job."""
 
     def paths(batches):
@@ -104,7 +104,7 @@ def test_workers_of_python_look_for_no_modules_in_jars(spark):
     assert [each for each in sys.path if "iceberg" in each] == []
 
 
-def test_a_jar_with_modules_stays_on_the_path(tmp_path):
+def test_jars_with_python_modules_are_recognised(tmp_path):
     """Packages such as GraphFrames contain Python modules."""
     for name, entries in (("with", ["org/a.class", "graph/frames.py"]), ("without", ["org/a.class"])):
         with zipfile.ZipFile(tmp_path / f"{name}.jar", "w") as jar:

@@ -13,7 +13,7 @@ THEIRS = {
 }
 
 
-def test_columns_that_differ_by_case_alone_are_refused_whatever_a_session_takes_them_for(store):
+def test_columns_that_differ_only_by_case_are_refused_despite_session_settings(store):
     """Engines that ignore case could not read the table. The session's settings do not change."""
     spark = store.spark
     before = {name: spark.conf.get(name) for name in THEIRS}

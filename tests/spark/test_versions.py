@@ -48,7 +48,7 @@ ROWS = pa.table(
 )
 
 
-def test_what_differs_is_called_in_one_place():
+def test_version_specific_calls_are_in_a_single_module():
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         own = OVERLOOKED if shown(path) == "spark/versions.py" else [*OF_SPARK_4, *OVERLOOKED]
@@ -68,16 +68,14 @@ FITTING = [f"{KAFKA}_2.12:3.5.7", "org.postgresql:postgresql:42.7.8", "io.delta:
         ("io.delta:delta-spark_2.13:4.0.0", "3.5.9", "2.12", "io.delta:delta-spark_2.12 in a version for"),
     ],
 )
-def test_a_package_that_this_spark_cannot_load_is_refused_with_the_one_that_it_can(
-    package, spark, scala, instead
-):
+def test_a_package_for_another_spark_is_refused_with_a_fitting_name(package, spark, scala, instead):
     require_build(FITTING, "3.5.9", "2.12")
     with pytest.raises(UsageError) as stop:
         require_build([*FITTING[1:2], package], spark, scala)
     assert (stop.value.code, f"Name {instead}" in stop.value.remedy) == ("other-spark", True)
 
 
-def test_the_build_of_spark_is_known_before_java_starts(store, tmp_path):
+def test_the_spark_build_is_determined_before_java_starts(store, tmp_path):
     spark, scala = installed_build()
     assert spark == store.spark.version
     assert store.jvm.scala.util.Properties.versionNumberString().startswith(f"{scala}.")
@@ -97,12 +95,12 @@ def test_the_build_of_spark_is_known_before_java_starts(store, tmp_path):
         ("4.1.3", None, "4.1_2.13"),
     ],
 )
-def test_a_package_is_for_a_spark_and_its_scala(spark_version, scala, told):
+def test_a_package_suffix_contains_spark_and_scala_versions(spark_version, scala, told):
     assert package_suffix(spark_version, scala) == told
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS.slice(1), ROWS.slice(0, 0), ROWS.schema.empty_table()])
-def test_arrow_tables_go_to_spark_and_come_back_exactly(store, rows):
+def test_arrow_tables_survive_a_round_trip_through_spark(store, rows):
     assert arrow_of(frame_of(store, rows)).cast(rows.schema).equals(rows)
 
 
@@ -111,7 +109,7 @@ def test_a_value_that_cannot_be_cast_is_null(spark):
     assert [row[0] for row in texts.select(try_cast(col("v"), "double")).collect()] == [1.5, None, None]
 
 
-def test_a_snapshot_is_read_in_its_own_columns(spark, store):
+def test_a_snapshot_is_read_with_its_own_columns(spark, store):
     """This includes a table that got a column after its last write."""
     spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.versions")
     spark.sql("CREATE TABLE backstory.versions.t USING iceberg AS SELECT 1 AS k")
@@ -122,7 +120,7 @@ def test_a_snapshot_is_read_in_its_own_columns(spark, store):
     assert [tuple(row) for row in rows_at(store, name, first).collect()] == [(1,)]
 
 
-def test_casts_fail_in_a_session_that_is_held_whatever_session_is_active(spark):
+def test_invalid_casts_fail_in_a_held_session_that_is_not_active(spark):
     """Without ANSI mode, an invalid number would silently become NULL."""
     other, own = spark.newSession(), spark.newSession()
     for each in (other, own):
@@ -140,7 +138,7 @@ def test_casts_fail_in_a_session_that_is_held_whatever_session_is_active(spark):
         sessions.setActiveSession(spark._jsparkSession)
 
 
-def test_sparks_own_defaults_hold_beside_ours(tmp_path):
+def test_sparks_own_defaults_are_read_from_a_file_or_by_an_option(tmp_path):
     """spark-submit of Spark 4 reads them by an option. Otherwise they are first in our file."""
     assert not own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
     (tmp_path / "spark-defaults.conf").write_text("spark.eventLog.enabled  false\n", "utf-8")
@@ -156,7 +154,7 @@ def refusal(act):
 
 
 @pytest.mark.spark_3
-def test_a_table_with_variants_is_for_spark_4(spark, store):
+def test_a_table_with_variants_requires_spark_4(spark, store):
     java, types = store.jvm.org.apache.iceberg, store.jvm.org.apache.iceberg.types.Types
     optional = types.NestedField.optional
     columns = [optional(1, "id", types.LongType.get()), optional(2, "x", types.VariantType.get())]
@@ -171,13 +169,13 @@ def test_a_table_with_variants_is_for_spark_4(spark, store):
 
 
 @pytest.mark.spark_3
-def test_an_interval_has_no_type_in_python(spark):
+def test_an_interval_column_requires_another_spark(spark):
     rows = spark.sql("SELECT 1 AS id, make_interval(1) AS x")
     told = refusal(lambda: backstory.open(spark=spark).snapshot(rows, into="versions.intervals", key="id"))
     assert told.code == "other-spark"
 
 
 @pytest.mark.spark_3
-def test_rows_without_columns_are_for_spark_4(spark):
+def test_rows_without_columns_require_spark_4(spark):
     assert refusal(lambda: require_fields(0, "Rows")).code == "other-spark"
     require_fields(1, "Rows")

@@ -51,7 +51,7 @@ def test_properties_are_pending_from_publication_to_completion(state, pending, f
     assert f"{DELIVERY}b" not in finished_deliveries(state)
 
 
-def test_a_delivery_that_is_unclear_is_refused():
+def test_an_unclear_delivery_is_refused():
     """The commits between the branch and the table have expired."""
     with pytest.raises(Refused, match="unclear whether the delivery") as caught:
         pending_in(metadata(9, "9:8", "2:1:a", a=2))

@@ -46,7 +46,7 @@ def large(tmp_path):
     return tmp_path / "f.parquet"
 
 
-def test_rows_are_those_of_the_file_and_each_part_is_asked_for_once(large):
+def test_each_part_of_a_remote_file_is_requested_once(large):
     """Column by column and group by group, rows are equal, with one request for the footer and few for the
     rest."""
     counted, whole = Counted(large), pq.read_table(large)
@@ -64,7 +64,7 @@ def test_rows_are_those_of_the_file_and_each_part_is_asked_for_once(large):
     assert len(endings) == 1, "the ending is read once"
 
 
-def test_a_small_file_is_asked_for_once(tmp_path):
+def test_a_small_file_is_requested_once(tmp_path):
     """This holds for a later read as bytes, as a stream or as Parquet."""
     pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "f.parquet")
     counted = Counted(tmp_path / "f.parquet")
@@ -78,7 +78,7 @@ def test_a_small_file_is_asked_for_once(tmp_path):
     assert counted.parts == [(0, file.size)]
 
 
-def test_a_large_file_reads_as_a_stream_does(large):
+def test_a_large_file_is_read_at_any_position(large):
     """Reads at any position return the same bytes, up to the end."""
     content, file = large.read_bytes(), RemoteFile(Counted(large))
     with file.open() as stream:
@@ -90,7 +90,7 @@ def test_a_large_file_reads_as_a_stream_does(large):
         assert stream.read() == content
 
 
-def test_parts_that_lie_close_together_are_one_request():
+def test_neighbouring_parts_are_read_in_one_request():
     """A small gap costs less than another request. Distant parts are requested separately."""
     assert merge_spans(
         [(10, 20), (0, 5), (20 + HOLE, 30 + HOLE), (100 + 3 * HOLE, 101 + 3 * HOLE)], HOLE
@@ -100,7 +100,7 @@ def test_parts_that_lie_close_together_are_one_request():
     ]
 
 
-def test_a_piece_larger_than_a_request_comes_in_several_and_is_whole(large, monkeypatch):
+def test_a_large_column_is_read_whole_in_several_requests(large, monkeypatch):
     """Requests have a limited size and run in parallel. A column may span several."""
     monkeypatch.setattr(table_files, "PIECE", 100_000)
     counted = Counted(large)
@@ -123,7 +123,7 @@ def test_a_piece_larger_than_a_request_comes_in_several_and_is_whole(large, monk
         {"s3.session-token": "t", "s3.access-key-id": None, "s3.secret-access-key": None},
     ],
 )
-def test_what_has_no_counterpart_is_left_to_java(more):
+def test_properties_without_a_counterpart_are_left_to_java(more):
     """A property that could change the bytes or the access is never ignored."""
     told = {name: value for name, value in {**REACHED, **more}.items() if value is not None}
     assert s3_options(told) is None
@@ -131,7 +131,7 @@ def test_what_has_no_counterpart_is_left_to_java(more):
         TableFiles(lambda: told)("s3://bucket/file")
 
 
-def test_what_changes_writing_or_speed_alone_is_no_hindrance():
+def test_properties_that_only_affect_writing_or_speed_are_ignored():
     """Retries, server encryption and part sizes do not change the bytes."""
     more = {
         "s3.sse.type": "kms",
@@ -155,13 +155,13 @@ def test_no_secret_is_in_a_representation_or_an_error():
 
 
 @pytest.mark.parametrize("location", ["gs://b/f", "hdfs://h/f", "s3://b/f?x=1", "s3://b/f#x"])
-def test_other_storages_and_names_that_java_cuts_short_open_elsewhere(location):
+def test_other_storages_and_ambiguous_names_are_left_to_other_openers(location):
     """They are never guessed."""
     with pytest.raises(OpensElsewhere):
         TableFiles(lambda: REACHED)(location)
 
 
-def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
+def test_opening_a_file_is_retried_after_an_error(tmp_path):
     """A temporary error is not cached."""
     content = tmp_path / "f"
     tries = []
@@ -183,7 +183,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
     assert len(tries) == 2
 
 
-def test_no_more_than_a_bounded_number_of_bytes_is_kept(tmp_path, monkeypatch):
+def test_kept_files_have_a_limited_number_of_bytes(tmp_path, monkeypatch):
     """Bytes beyond the limit are read again."""
     (tmp_path / "f").write_bytes(bytes(100))
     monkeypatch.setattr(table_files, "KEPT", 150)

@@ -16,5 +16,5 @@ KNOWN = [TableName("crm", "customer"), TableName("crm", "order"), TableName("erp
         ("weather_station", "Create it first, or check its name."),
     ],
 )
-def test_a_name_that_is_nearly_right_is_told_the_right_one(asked, said):
+def test_the_remedy_for_a_misspelt_table_has_the_right_name(asked, said):
     assert no_table(TableName("crm", asked), KNOWN).remedy == said

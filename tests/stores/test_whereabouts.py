@@ -78,7 +78,7 @@ def test_a_warehouse_in_another_folder_is_refused(tmp_path, remembers, original)
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-def test_a_table_that_its_owner_put_elsewhere_is_read(tmp_path, remembers):
+def test_a_table_outside_the_warehouse_is_read(tmp_path, remembers):
     """It is in no former folder of the warehouse, before and after a move."""
     old = made(tmp_path / "old")
     made(old, "crm.far", f"file://{tmp_path}/far/crm/far")
@@ -90,7 +90,7 @@ def test_a_table_that_its_owner_put_elsewhere_is_read(tmp_path, remembers):
     refused(new)
 
 
-def test_one_folder_has_many_names(tmp_path):
+def test_one_folder_may_have_several_names(tmp_path):
     """A link to the folder, detours in its path and a trailing slash mean the same folder."""
     real = made(tmp_path / "real")
     (tmp_path / "link").symlink_to(real)
@@ -103,7 +103,7 @@ def test_one_folder_has_many_names(tmp_path):
         assert rows(each, TableName("crm", "by_link")) == 2
 
 
-def test_a_link_that_leads_to_the_copy_is_no_way_to_the_original(tmp_path):
+def test_a_link_changed_to_the_copy_gives_no_access_to_the_original(tmp_path):
     """The present target of a link counts, not its former one."""
     real, link = made(tmp_path / "real"), tmp_path / "link"
     link.symlink_to(real)
@@ -138,7 +138,7 @@ def test_a_copy_of_a_copy_is_refused(tmp_path):
 
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize(("old", "new"), [("a", "a/b"), ("a/b", "c")])
-def test_a_warehouse_within_another_is_one_of_its_own(tmp_path, old, new, remembers):
+def test_a_warehouse_inside_another_is_independent(tmp_path, old, new, remembers):
     """The deepest recorded folder above a table counts."""
     made(tmp_path / old)
     if remembers:
@@ -155,7 +155,7 @@ def test_a_warehouse_within_another_is_one_of_its_own(tmp_path, old, new, rememb
     refused(tmp_path / new)
 
 
-def test_a_copy_taken_while_somebody_wrote_is_refused_all_the_same(tmp_path):
+def test_a_copy_taken_during_a_write_is_refused_too(tmp_path):
     """If the metadata is newer than the copied files, the older files show the location."""
     old = made(tmp_path / "old")
     new = tmp_path / "new"
@@ -167,7 +167,7 @@ def test_a_copy_taken_while_somebody_wrote_is_refused_all_the_same(tmp_path):
     refused(new)
 
 
-def test_what_is_remembered_does_not_disturb_other_programs(tmp_path):
+def test_recorded_folders_do_not_affect_other_programs(tmp_path):
     """pyiceberg reads and writes the catalog. Nothing is created without a catalog, or in a read-only one."""
     folder = made(tmp_path / "w")
     remember(folder)

@@ -114,12 +114,12 @@ def by_spark(store, rows):
     return [tuple(row) for row in frame.coalesce(1).select(*fingerprint(values, 0)).collect()]
 
 
-def test_every_kind_is_in_the_table():
+def test_every_kind_has_test_values():
     assert {*VALUES} == {*Kind}
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_no_two_values_have_one_fingerprint(store, kind):
+def test_different_values_have_different_fingerprints(store, kind):
     """This includes values in lists, maps and structs, and NULL."""
     values = [*VALUES[kind], None]
     for type_, each in [(type_of(kind), values), *nested(type_of(kind), values)]:
@@ -128,7 +128,7 @@ def test_no_two_values_have_one_fingerprint(store, kind):
             assert len({*prints}) == len(rows)
 
 
-def test_what_is_one_value_has_one_fingerprint_on_the_driver():
+def test_equal_values_have_equal_fingerprints_on_the_driver():
     """In Spark, a difference would only make a plan read more rows."""
     nan = np.array([0x7FF8000000000001], np.uint64).view(np.float64)[0]
     pairs = [
@@ -143,7 +143,7 @@ def test_what_is_one_value_has_one_fingerprint_on_the_driver():
         assert here(pa.table({"x": one})) == here(pa.table({"x": other}))
 
 
-def test_a_null_that_moves_to_another_column_is_seen(store):
+def test_a_null_in_another_column_changes_the_fingerprint(store):
     """A hash that ignores NULL would make these rows equal."""
     texts = pa.table({"x": ["a", None, "", "a"], "y": [None, "a", "a", ""]})
     numbers = pa.table({"x": pa.array([1, None, 0, 1]), "y": pa.array([None, 1, 1, 0])})
@@ -152,13 +152,13 @@ def test_a_null_that_moves_to_another_column_is_seen(store):
             assert len({*prints}) == len(rows)
 
 
-def test_texts_do_not_run_into_each_other(store):
+def test_neighbouring_texts_are_hashed_separately(store):
     rows = pa.table({"x": ["ab", "a", ""], "y": ["c", "bc", "abc"]})
     for prints in (here(rows), by_spark(store, rows)):
         assert len({*prints}) == len(rows)
 
 
-def test_more_columns_than_a_word_has_bits():
+def test_fingerprints_distinguish_nulls_in_130_columns():
     """Each column has its own bit for NULL."""
     names = [f"c{number}" for number in range(130)]
     rows = pa.table(
@@ -199,7 +199,7 @@ SCHEMA = pa.schema(
 
 
 @given(st.lists(st.tuples(ROW, ROW), min_size=1, max_size=8), st.integers(0, 3))
-def test_rows_have_one_fingerprint_exactly_where_all_values_are_alike(pairs, first):
+def test_rows_have_equal_fingerprints_exactly_if_all_values_are_equal(pairs, first):
     """The place in memory and the other rows do not matter."""
     sides = [pa.Table.from_pylist([pair[side] for pair in pairs], SCHEMA).slice(first) for side in (0, 1)]
     same = np.ones(len(sides[0]), bool)
@@ -209,7 +209,7 @@ def test_rows_have_one_fingerprint_exactly_where_all_values_are_alike(pairs, fir
     assert [left == right for left, right in zip(one, other, strict=True)] == same.tolist()
 
 
-def test_a_row_has_one_fingerprint_however_many_rows_are_beside_it():
+def test_a_fingerprint_does_not_depend_on_the_number_of_rows():
     count = 2 * ROWS_AT_ONCE + 3
     rows = pa.table({"t": [f"text {each}" for each in range(count)], "n": range(count)})
     prints = here(rows)

@@ -22,13 +22,13 @@ GUARDS = [
 
 
 @pytest.mark.parametrize(("part", "whole", "ratio", "refused"), GUARDS)
-def test_a_guard_is_exact(part, whole, ratio, refused):
+def test_a_guard_allows_exactly_its_ratio(part, whole, ratio, refused):
     """P7, R46: Exactly the ratio is allowed, and one more is not."""
     assert exceeds(part, ratio, whole) == refused
 
 
 @pytest.mark.parametrize(("gone", "refused"), [(29, False), (30, True)])
-def test_rules_count_as_the_guard_does(gone, refused):
+def test_loads_and_pulls_apply_the_guard_exactly(gone, refused):
     """P7, R46: At 0.29, 29 of 100 are loaded and ingested, and 30 are not."""
     keys = range(100)
     history, _ = historize([], [BaseRow(key, "h") for key in keys], 1, "r1", lambda key, at: (key, at))

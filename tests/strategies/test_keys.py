@@ -12,7 +12,7 @@ NUMBERS = st.lists(st.integers(0, 15).map(lambda number: number << 60), max_size
 
 
 @given(NUMBERS, NUMBERS)
-def test_the_place_of_a_number_is_found_however_many_are_asked_for(numbers, wanted):
+def test_places_of_any_count_of_numbers_are_found(numbers, wanted):
     numbers = sorted(set(numbers))
     found = find_places(np.array(numbers, np.uint64), np.array(wanted, np.uint64))
     assert found.tolist() == [numbers.index(each) if each in numbers else -1 for each in wanted]
@@ -24,7 +24,7 @@ TEXTS = st.lists(st.none() | st.text("ab", max_size=20) | st.text("ab", min_size
 @given(TEXTS, st.integers(0, 3))
 @example(["a" * 64, "b" * 64], 0)  # all of one length, like hashes
 @example(["abc", "abd", "abe"], 1)
-def test_a_text_has_one_number_whatever_stands_beside_it(texts, first):
+def test_the_number_of_a_text_does_not_depend_on_its_neighbours(texts, first):
     rows = pa.table({"k": pa.array(texts, pa.string())})
     alone = [key_numbers(pa.table({"k": pa.array([each], pa.string())}), ["k"])[0] for each in texts]
     assert key_numbers(rows.slice(first), ["k"]).tolist() == alone[first:]

@@ -47,7 +47,7 @@ def as_table(rows):
 
 
 @given(ROWS)
-def test_the_keys_are_the_rules_in_any_order_of_columns_and_rows(rows):
+def test_keys_are_the_rules_in_any_order_of_columns_and_rows(rows):
     """A row's key depends only on its values, not on its position."""
     table = as_table(rows)
     assert row_keys(table).to_pylist() == [row_key(row) for row in rows]
@@ -57,7 +57,7 @@ def test_the_keys_are_the_rules_in_any_order_of_columns_and_rows(rows):
 
 
 @given(ROWS.filter(lambda rows: len(rows) > 1))
-def test_rows_have_one_key_exactly_where_they_are_equal(rows):
+def test_rows_have_the_same_key_exactly_if_they_are_equal(rows):
     """V16 defines equality for NULL, missing columns, NaN, zeros and maps. All other rows have different
     keys."""
     one, other = rows[:2]
@@ -83,12 +83,12 @@ def test_equal_rows_are_counted(rows):
         (pa.decimal128(9, 2), pa.decimal128(38, 2), [Decimal("72.10"), Decimal("0.00")]),
     ],
 )
-def test_a_wider_type_changes_no_key(narrow, wide, values):
+def test_a_wider_type_keeps_the_key(narrow, wide, values):
     keys = [row_keys(pa.table({"v": pa.array(values, type_)})).to_pylist() for type_ in (narrow, wide)]
     assert keys[0] == keys[1]
 
 
-def test_a_float_has_the_key_of_the_double_that_shows_the_same_number():
+def test_a_float_has_the_key_of_the_double_with_the_same_text():
     shown = [72.1, 1e10, 1e-7, 16777216.0, 3.4e38, 0.1]
     keys = [
         row_keys(pa.table({"v": pa.array(shown, each)})).to_pylist() for each in (pa.float32(), pa.float64())

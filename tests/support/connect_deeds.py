@@ -81,7 +81,7 @@ def branches(session, table):
 
 # The laws of the contract at the gate. The deed `fivetran` covers changes of rows in one commit, and of
 # columns.
-OF_GATE = "whole_table or failed"
+OF_GATE = "replaced or failed"
 
 
 def contract():

@@ -17,7 +17,7 @@ SCHEMAS = "SELECT schema_name FROM information_schema.schemata WHERE schema_name
 
 
 @pytest.mark.parametrize("dialect", [DuckDB, Postgres, Spark, SqlServer])
-def test_our_dialects_conform_in_writing(dialect):
+def test_our_dialects_render_conforming_statements(dialect):
     """R44, R11: Every statement is complete and parsed, with aligned lists and placeholders."""
     assert_dialect_conforms(dialect())
 
@@ -35,7 +35,7 @@ def test_our_databases_conform(dialect, request):
     assert (SCHEMA,) not in after
 
 
-def test_it_runs_after_an_examination_that_broke_off(duckdb_url):
+def test_an_examination_runs_after_an_interrupted_examination(duckdb_url):
     """A schema that was left behind is reused."""
     with DuckDB().get_execution_engine(duckdb_url) as engine:
         engine.execute(f"CREATE SCHEMA {SCHEMA}")
@@ -43,7 +43,7 @@ def test_it_runs_after_an_examination_that_broke_off(duckdb_url):
         assert_dialect_conforms(DuckDB(), engine)
 
 
-def test_it_needs_no_pytest_and_no_asserts():
+def test_the_examination_needs_no_pytest_and_no_asserts():
     """Any test tool may call it, including under `python -O`."""
     code = (
         "import sys\n"
@@ -104,7 +104,7 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("method", IN_WRITING)
-def test_a_fault_that_shows_in_writing_is_named(method):
+def test_a_fault_in_a_rendered_text_names_its_method(method):
     """Each method of the contract is examined, and the error names the faulty one."""
     with pytest.raises(AssertionError, match=f"^{method}"):
         assert_dialect_conforms(wrong(method, IN_WRITING[method]))
@@ -117,7 +117,7 @@ def test_a_fault_of_a_statement_is_named_by_its_step(step):
         assert_dialect_conforms(wrong(*STATEMENTS[step]))
 
 
-def test_another_signature_is_named():
+def test_a_wrong_method_signature_is_named():
     """R44: A method with other parameters is a fault, although Python would allow it."""
     kind = type("Wrong", (DuckDB,), {"render_drop_column": lambda _, table: f"ALTER TABLE {table}"})
     with pytest.raises(
@@ -155,7 +155,7 @@ def canonical(datatype, change):
         (Datatype.JSON, lambda sql, _: f"replace(CAST({sql} AS VARCHAR), ' ', '')"),
     ],
 )
-def test_every_canonical_text_is_held_to_the_reference(datatype, change):
+def test_every_canonical_text_is_compared_with_the_reference(datatype, change):
     """R4: The error names the type that a database prints differently."""
     with (
         DuckDB().get_execution_engine("duckdb://") as engine,
@@ -199,7 +199,7 @@ def test_every_canonical_text_is_held_to_the_reference(datatype, change):
         ),
     ],
 )
-def test_a_fault_that_shows_when_run_is_named(method, change, told):
+def test_a_fault_visible_only_in_a_database_is_named(method, change, told):
     """Hashes, NULLs, backslashes, conditions and table changes can only be checked in a database."""
     with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=told):
         assert_dialect_conforms(wrong(method, change), engine)
@@ -234,7 +234,7 @@ def test_a_step_that_does_too_much_fails_its_scenario(kind, told):
         assert_dialect_conforms(kind(), engine)
 
 
-def test_an_engine_that_takes_nothing_back_is_found(monkeypatch):
+def test_an_engine_without_rollback_is_found(monkeypatch):
     """R19: A dialect that declares transactions must support rollback."""
     with DuckDB().get_execution_engine("duckdb://") as engine:
         monkeypatch.setattr(engine, "transaction", contextlib.nullcontext)
@@ -242,7 +242,7 @@ def test_an_engine_that_takes_nothing_back_is_found(monkeypatch):
             assert_dialect_conforms(DuckDB(), engine)
 
 
-def test_a_lock_that_is_not_given_is_found(monkeypatch):
+def test_an_engine_without_locks_is_found(monkeypatch):
     """R31: Without locks, no load could run."""
     with DuckDB().get_execution_engine("duckdb://") as engine:
         monkeypatch.setattr(engine, "lock", lambda _: contextlib.nullcontext(False))

@@ -60,7 +60,7 @@ def told(frame):
 
 
 @pytest.mark.parametrize("tool", ANSWERS)
-def test_a_history_of_another_tool_answers(store, tool):
+def test_an_adopted_history_answers_queries(store, tool):
     """Only properties are set. The same rows can be read and checked, and a second call changes nothing."""
     table = foreign(store, tool)
     before = existing(store, table).iceberg.currentSnapshot().snapshotId()
@@ -81,7 +81,7 @@ def test_a_history_of_another_tool_answers(store, tool):
         require_layout(existing(store, table), Layout.VERSIONS)
 
 
-def test_what_is_spoilt_in_it_is_mended(store):
+def test_damage_in_an_adopted_table_is_repaired(store):
     """An end in year 9999 is open. If versions overlap, the first ends where the second begins."""
     table = foreign(store, "dbt")
     adopt(store, table, "dbt", ["id"])
@@ -97,7 +97,7 @@ def test_what_is_spoilt_in_it_is_mended(store):
     assert told(Table(store, table).current()) == [BERN, CLEO]
 
 
-def test_what_cannot_be_adopted_is_refused(store):
+def test_unsuitable_tables_are_not_adopted(store):
     """Each error has the missing part and a remedy, and nothing changes."""
     table = foreign(store, "dlt")
     cases = [
@@ -118,7 +118,7 @@ def test_what_cannot_be_adopted_is_refused(store):
     assert existing(store, table).shape.layout is not Layout.DLT
 
 
-def test_a_sequence_that_is_no_time_is_refused(store):
+def test_a_numeric_sequence_is_refused_for_adoption(store):
     """AUTO CDC may order versions by numbers, which have no time."""
     table = TableName("adopted", "numbered")
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.adopted")
@@ -131,7 +131,7 @@ def test_a_sequence_that_is_no_time_is_refused(store):
         adopt(store, table, "autocdc", ["id"])
 
 
-def test_a_column_of_a_type_that_spark_lacks_is_named(store):
+def test_an_unsupported_column_type_is_named(store):
     """Other programs write times of day, which Spark cannot read."""
     table = foreign(store, "dlt")
     adopt(store, table, "dlt", ["id"])
@@ -142,7 +142,7 @@ def test_a_column_of_a_type_that_spark_lacks_is_named(store):
     assert refusal.value.code == "unsupported-type"
 
 
-def test_a_table_of_a_door_stays_what_it_is(store):
+def test_a_table_written_by_a_door_is_not_adopted(store):
     """Adopting it would block its door."""
     table = foreign(store, "sqlmesh")
     store.spark.sql(
@@ -153,7 +153,7 @@ def test_a_table_of_a_door_stays_what_it_is(store):
         adopt(store, table, "sqlmesh", ["id"])
 
 
-def test_a_layout_of_another_backstory_is_told():
+def test_a_layout_from_another_version_is_refused():
     """An unknown property is an error with a remedy."""
     with pytest.raises(UsageError) as stop:
         layout_of("rectangles", "t", frozenset())

@@ -19,7 +19,7 @@ FILE = "/lake/crm/customer/part-0.parquet"
         ("x", "/lake/k_trunc=an/f.parquet", False),
     ],
 )
-def test_a_name_that_may_tell_the_key_is_told_by_its_digest(key, name, told):
+def test_names_that_may_reveal_the_key_are_shown_as_digests(key, name, told):
     """This holds for any spelling, for short keys as whole words, and always for partition folders."""
     record = ForgottenRecord({"id": key})
     shown = record.show(name)
@@ -27,7 +27,7 @@ def test_a_name_that_may_tell_the_key_is_told_by_its_digest(key, name, told):
     assert told or record.digest_of(name) in shown
 
 
-def test_a_mark_is_of_one_record():
+def test_a_mark_matches_only_its_own_record():
     """The mark does not name the record, and is valid for any salt."""
     mark = ForgottenRecord({"id": "anna"}).mark
     assert "anna" not in mark
@@ -36,7 +36,7 @@ def test_a_mark_is_of_one_record():
     assert not ForgottenRecord({"id": "bert"}).is_marked("")
 
 
-def test_folders_of_the_layout_itself_tell_no_key():
+def test_partition_folders_of_the_layout_are_shown():
     """A native table is partitioned by the year of ends. A user's partitions may be the key's."""
     record = ForgottenRecord({"id": "anna"}, Layout.VERSIONS.folders)
     own, users = "/lake/c/data/valid_to_year=2024/f.parquet", "/lake/c/data/valid_to_year=2024/k=an/f.parquet"

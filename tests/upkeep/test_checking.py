@@ -53,7 +53,7 @@ BROKEN_HIST = {
 }
 
 
-def test_every_law_of_versions(store):
+def test_check_reports_broken_laws_of_native_versions(store):
     """V114, V116: One table with many damaged keys breaks all laws."""
     table = written(store, "versions", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
@@ -67,21 +67,21 @@ def test_every_law_of_versions(store):
     assert {each["table"] for each in found} == {"spoilt.versions"}
 
 
-def test_every_law_of_fivetran(store):
+def test_check_reports_broken_laws_of_fivetran_histories(store):
     """An end within a millisecond of the successor is valid, and flag and end agree."""
     table = written(store, "fivetran", Layout.FIVETRAN_HISTORY, FIVETRAN)
 
     assert broken(checked_twice(store, table)) == BROKEN_FIVETRAN
 
 
-def test_every_law_of_a_model(store):
+def test_check_reports_broken_laws_of_model_histories(store):
     """A model's own state labels are valid. A hash is valid, or records an erasure."""
     table = written(store, "c_hist", Layout.HIST, HIST)
 
     assert broken(checked_twice(store, table)) == BROKEN_HIST
 
 
-def test_every_law_of_live_rows(store):
+def test_check_reports_broken_laws_of_live_rows(store):
     """A key occurs once, without NULLs."""
     table = written(store, "live", Layout.FIVETRAN_LIVE, LIVE)
 
@@ -96,7 +96,7 @@ EVENTS = """
 """
 
 
-def test_every_law_of_a_log(store):
+def test_check_reports_broken_laws_of_event_logs(store):
     """Offsets have no gap, operations follow each other, and no event is after the watermark."""
     spark, name = store.spark, store.sql_name(TableName("spoilt", "log"))
     names = '{"offset":"offset","op":"op","system_time":"system_time","event_time":"at","observed":null,"events":false}'
@@ -132,7 +132,7 @@ def test_an_empty_table_keeps_every_law(store):
     assert not any(each["violations"] for each in checked_twice(store, table))
 
 
-def test_properties_agree_with_columns(store):
+def test_wrong_properties_break_the_properties_law(store):
     """A missing key column, settings for unknown columns, and a reversed interval break the law."""
     table = written(store, "properties", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
     properties = {
@@ -148,7 +148,7 @@ def test_properties_agree_with_columns(store):
     assert found["keys"] == ["backstory.ignore", "backstory.memory-since", "backstory.settled", "gone"]
 
 
-def test_a_table_of_no_known_layout_is_told(spark, tmp_path):
+def test_a_table_of_unknown_layout_is_skipped_unless_named(spark, tmp_path):
     """By name it is an error. Among all tables of a catalog, it is listed separately."""
     store, name = lake(spark, "checked_lake", tmp_path), TableName("spoilt", "foreign")
     written(store, "known", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
@@ -161,7 +161,7 @@ def test_a_table_of_no_known_layout_is_told(spark, tmp_path):
     assert {each["table"] for each in check_tables(store, [], every=True)} == {"spoilt.known"}
 
 
-def test_a_property_that_somebody_garbled_is_named(store):
+def test_a_garbled_property_is_named_in_the_error(store):
     table = written(store, "garbled", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
     for told in ("id", "{}", "[1]"):
         store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.key' = '{told}')")
@@ -171,7 +171,7 @@ def test_a_property_that_somebody_garbled_is_named(store):
     drop(store, table)
 
 
-def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
+def test_a_table_with_a_lost_file_is_reported_with_the_others(spark, tmp_path):
     """The error is raised after all checks, with all records, so that nobody takes the table for healthy."""
     store = lake(spark, "lost_lake", tmp_path)
     names = [written(store, each, Layout.VERSIONS, "k from to recorded\na T1 - T1\n") for each in "ab"]
@@ -192,7 +192,7 @@ def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
         check_tables(store, names[:1])
 
 
-def test_a_table_is_read_once(store):
+def test_all_laws_are_checked_in_one_scan(store):
     """V115: The plan of all laws scans the table once."""
     table = written(store, "once", Layout.VERSIONS, VERSIONS)
     found = existing(store, table)

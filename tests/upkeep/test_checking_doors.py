@@ -55,7 +55,7 @@ def records(spark, tmp_path_factory):
     return found, read
 
 
-def test_what_doors_wrote_keeps_every_law(records):
+def test_tables_written_by_doors_keep_every_law(records):
     assert [each for each in records[0] if each["violations"]] == []
 
 

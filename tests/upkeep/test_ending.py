@@ -34,7 +34,7 @@ def names(python):
     return {f"ends.{each.tableName}" for each in python.spark.sql(f"SHOW TABLES IN {catalog}.ends").collect()}
 
 
-def test_without_apply_nothing_ends(python):
+def test_a_drop_without_apply_changes_nothing(python):
     table, folder = keep(python, "ends.planned")
     for archive in (None, "elsewhere"):
         plan = table.drop(archive=archive)
@@ -53,7 +53,7 @@ def test_a_dropped_history_leaves_no_file(python):
         python.table("ends.dropped")
 
 
-def test_an_archive_is_read_and_not_written(python):
+def test_an_archive_is_readable_but_not_writable(python):
     """Every delivery and every change of rows is refused. A delivery to the old name begins a new table."""
     table, _ = keep(python, "ends.old")
     ended = table.drop(archive="older", apply=True)
@@ -79,7 +79,7 @@ def test_an_archive_is_read_and_not_written(python):
     assert archive.current().count() == 1
 
 
-def test_an_end_that_was_interrupted_is_completed(python):
+def test_an_interrupted_archiving_is_completed(python):
     """After a kill between its two commits, the table is archived under its old name and cannot be written."""
     table, _ = keep(python, "ends.halfway")
     python.spark.sql(
@@ -91,7 +91,7 @@ def test_an_end_that_was_interrupted_is_completed(python):
     assert {"ends.halfway_old"} == {each for each in names(python) if "halfway" in each}
 
 
-def test_a_run_names_the_archive(python, tmp_path):
+def test_a_run_refuses_an_archived_table(python, tmp_path):
     table, _ = keep(python, "ends.nightly")
     table.drop(archive="gone", apply=True)
     (tmp_path / "a.csv").write_text("k,v\na,1\n")
@@ -102,7 +102,7 @@ def test_a_run_names_the_archive(python, tmp_path):
     assert (receipt.status, receipt.error.code) == ("refused", "archived")
 
 
-def test_what_belongs_to_others_does_not_end_here(python):
+def test_foreign_tables_are_neither_dropped_nor_overwritten(python):
     """A table of another program, and a name in use, are refused."""
     table, _ = keep(python, "ends.taken")
     python.spark.sql(f"CREATE TABLE {python.store.catalog}.ends.foreign (id INT) USING iceberg")

@@ -35,7 +35,7 @@ def original(spark, folder):
     return warehouse
 
 
-def test_a_copy_deletes_nothing_of_the_original(spark, original, folder, tmp_path):
+def test_a_relocated_copy_deletes_no_files_of_the_original(spark, original, folder, tmp_path):
     """Forget, maintain and drop on the relocated copy name the shared files, and the original reads
     everything."""
     rows = folder / "rows"
@@ -66,7 +66,7 @@ def test_a_copy_deletes_nothing_of_the_original(spark, original, folder, tmp_pat
     assert sorted(map(str, original.table("crm.c").as_of("2026-01-02").collect())) == told
 
 
-def test_a_commit_that_failed_leaves_what_it_wrote_outside(spark, original, folder, monkeypatch):
+def test_a_failed_commit_leaves_its_files_outside_the_folder(spark, original, folder, monkeypatch):
     """Files within the folder are deleted, including a rollback's files. Files outside stay as orphans."""
 
     def lost(*_):

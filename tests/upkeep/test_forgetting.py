@@ -93,7 +93,7 @@ def test_L18_no_file_below_the_table_holds_the_key_or_its_values(forgotten):
     assert holding(folder, KEY, VALUE) == {}
 
 
-def test_a_copy_of_one_record_is_found_by_a_key_of_any_type(store):
+def test_a_copy_of_one_record_is_forgotten_for_any_key_type(store):
     """The copy's scope is JSON, which writes `true`, days as strings, and floats in Python's form."""
     key = {"id": KEY, "live": True, "on": date(2026, 1, 1), "part": 1e22}
     rows = pa.table({name: [value] for name, value in key.items()} | {"v": [VALUE]})
@@ -108,7 +108,7 @@ def test_a_copy_of_one_record_is_found_by_a_key_of_any_type(store):
     assert len(rows_in(store, name)) == 2
 
 
-def test_rows_that_stay_are_the_rows_that_they_were(forgotten):
+def test_an_erasure_leaves_other_rows_unchanged(forgotten):
     store, name, _, before, *_ = forgotten
     after = rows_in(store, name, "_row_id", "_last_updated_sequence_number")
     ours = {number for number, row in before.items() if row["id"] in {KEY, None}}
@@ -116,7 +116,7 @@ def test_rows_that_stay_are_the_rows_that_they_were(forgotten):
     assert len(ours) == 2
 
 
-def test_V89_the_certificate_says_what_went_and_never_the_key(forgotten):
+def test_V89_the_certificate_lists_deletions_without_the_key(forgotten):
     store, name, folder, _, stray, certificate = forgotten
     told = certificate.to_dict()
     assert KEY not in json.dumps(told)
@@ -138,7 +138,7 @@ def test_V89_the_certificate_says_what_went_and_never_the_key(forgotten):
     assert sealed == sha256(text.encode()).hexdigest()
 
 
-def test_a_second_time_there_is_nothing_and_no_commit(forgotten):
+def test_a_repeated_erasure_makes_no_commit(forgotten):
     store, name, *_ = forgotten
     before = existing(store, name).metadata
     again = Table(store, name).forget(KEY, apply=True)
@@ -151,7 +151,7 @@ def test_a_second_time_there_is_nothing_and_no_commit(forgotten):
     )
 
 
-def test_who_reads_what_was_is_asked_first(forgotten):
+def test_cursors_and_foreign_references_block_an_erasure(forgotten):
     """A cursor that is behind, and a foreign branch or tag, block it. A cursor that has read everything
     moves."""
     store, name, folder, *_ = forgotten
@@ -174,7 +174,7 @@ def test_who_reads_what_was_is_asked_first(forgotten):
     assert holding(folder, KEY, VALUE) == {}
 
 
-def test_an_event_log_is_chained_and_forgets_nothing(store, tmp_path):
+def test_forgetting_in_an_event_log_is_refused(store, tmp_path):
     cities = Dataset(
         store, tmp_path, "{kind: Ledger, primaryKey: [city]}", columns="city STRING, population INT"
     )
@@ -202,7 +202,7 @@ def following(metadata):
     return written
 
 
-def test_the_only_record_leaves_an_empty_table(store):
+def test_forgetting_the_only_record_leaves_an_empty_table(store):
     """This includes a record of another layout with a composite key.
 
     New files without a reference may belong to an active writer, except metadata of a writer that lost the
@@ -239,7 +239,7 @@ def test_the_only_record_leaves_an_empty_table(store):
     assert store.spark.table(f"backstory.{name}").count() == 1
 
 
-def test_a_history_forgets_with_its_base(store, tmp_path):
+def test_forgetting_in_a_history_includes_its_base(store, tmp_path):
     """The next load continues without the record, and earlier runs stay known."""
     place = SparkPlace(store, tmp_path)
     place.use(document(dataset(input="stage.csv")))

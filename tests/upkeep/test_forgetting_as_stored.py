@@ -77,7 +77,7 @@ def refused(place, code):
     return caught.value
 
 
-def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
+def test_files_without_field_ids_are_read_by_name_mapping(store, tmp_path):
     """Columns were renamed and widened. An owner's file is kept, and listed as left.
 
     Every erasure of a record in it lists it, as long as it exists.
@@ -104,7 +104,7 @@ def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
     assert "backstory.left" not in existing(store, place.name).properties
 
 
-def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
+def test_a_key_that_exists_only_in_a_path_is_found(store, tmp_path):
     """The key is the partition constant of files without the column. The certificate does not contain it."""
     (tmp_path / f"id={ANNA}").mkdir()
     pq.write_table(pa.table({"v": ["a"]}), tmp_path / f"id={ANNA}" / "f.parquet")
@@ -120,7 +120,7 @@ def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
     assert holding(place.folder, ANNA) == {}
 
 
-def test_a_value_that_a_column_has_by_default_is_found(store):
+def test_a_default_value_of_a_key_column_is_found(store):
     """Files from before the column was added have its default."""
     place = Place(store, "defaults", more="")
     place.sql("ALTER TABLE {0} SET TBLPROPERTIES ('format-version' = '3')")
@@ -135,7 +135,7 @@ def test_a_value_that_a_column_has_by_default_is_found(store):
     assert holding(place.folder, ANNA) == {}
 
 
-def test_folders_named_after_the_key_go_with_the_record(store):
+def test_folders_named_after_the_key_are_deleted(store):
     """The table is partitioned by the key, including in deletes for several files."""
     place = Place(store, "parted", more="PARTITIONED BY (id)")
     place.sql(
@@ -151,7 +151,7 @@ def test_folders_named_after_the_key_go_with_the_record(store):
     assert holding(place.folder, ANNA) == {}
 
 
-def test_no_table_in_or_over_another_forgets(store):
+def test_erasures_are_refused_for_tables_with_overlapping_folders(store):
     """Nested namespaces, a folder within, and a name in another's folder after a rename in Spark are refused."""
     outer = Place(store, "customer").insert((ANNA, "a"))
     inner = Place(store, "notes", schema=outer.name.schema, more=f"LOCATION '{outer.folder}/notes'")
@@ -173,7 +173,7 @@ def test_no_table_in_or_over_another_forgets(store):
     assert refused(anew.insert((ANNA, "new")), "shared-folder").keys == [f"{renamed.name}_backup"]
 
 
-def test_a_line_break_and_a_tab_in_a_name_are_part_of_it(store, tmp_path):
+def test_table_names_with_line_breaks_and_tabs_do_not_block_erasures(store, tmp_path):
     """Neither a table with such a name nor its neighbours stop an erasure."""
     warehouse, schema = Warehouse(store, embedded=False), f"stored_{uuid4().hex[:8]}"
     (tmp_path / "a.csv").write_text(f"id,v\n{ANNA},a\n2,b\n")
@@ -184,7 +184,7 @@ def test_a_line_break_and_a_tab_in_a_name_are_part_of_it(store, tmp_path):
         assert warehouse.table(name).current().count() == 1
 
 
-def test_who_reads_the_files_of_a_table_keeps_it_from_forgetting(store):
+def test_a_table_whose_files_another_table_reads_cannot_forget(store):
     """The files were added to a table elsewhere."""
     place = Place(store, "source").insert((ANNA, "a"))
     reader = Place(store, "reader", schema=place.name.schema)
@@ -193,7 +193,7 @@ def test_who_reads_the_files_of_a_table_keeps_it_from_forgetting(store):
     assert reader.ids == [ANNA]
 
 
-def test_an_owners_files_stay_and_are_named_where_they_may_hold_the_record(store):
+def test_owner_files_are_kept_and_listed_if_they_may_contain_the_record(store):
     """They may be in any folder below the table's, including in a schema called metadata, and from another
     table's past."""
     place = Place(store, "t", schema="metadata").insert((ANNA, "a"), (BERT, "b"))
@@ -217,7 +217,7 @@ def test_an_owners_files_stay_and_are_named_where_they_may_hold_the_record(store
     drop(store, place.name)
 
 
-def test_files_elsewhere_are_searched_and_named(store, tmp_path):
+def test_files_in_other_locations_are_searched_and_listed(store, tmp_path):
     """Files in other locations by property or former location are never deleted, even if the table wrote
     them."""
     place = Place(store, "elsewhere").insert((ANNA, "a"), (BERT, "b"))
@@ -237,7 +237,7 @@ def test_files_elsewhere_are_searched_and_named(store, tmp_path):
     assert (again.status, written.exists(), stray.exists()) == ("no-record", True, True)
 
 
-def test_what_cannot_be_searched_or_deleted_is_told_at_once(store):
+def test_unsearchable_or_undeletable_tables_are_refused_at_once(store):
     place = Place(store, "refused", "id BIGINT, v STRING", more="").insert((1, "a"))
     for name, value, code in (
         ("gc.enabled", "false", "gc-disabled"),
@@ -267,7 +267,7 @@ class Killed(BaseException):
     """An exception that ends the process."""
 
 
-def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypatch, tmp_path):
+def test_an_interrupted_erasure_is_finished_by_the_next_erasure(store, monkeypatch, tmp_path):
     """This holds at any file, and for another record's erasure. Until then, a search reports it, without a
     certificate."""
     place, delete = Place(store, "killed", more="PARTITIONED BY (id)"), maintenance.delete_files
@@ -301,7 +301,7 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
     assert not place.forget().applied
 
 
-def test_a_dropped_and_an_expired_table_leave_the_files_of_others(store, tmp_path):
+def test_drop_and_maintain_keep_files_outside_the_table_folder(store, tmp_path):
     """Only files in the table's own folder are deleted, and the others are listed."""
     pq.write_table(pa.table({"id": [ANNA], "v": ["a"]}), tmp_path / "f.parquet")
     place = Place(store, "dropped")

@@ -32,7 +32,7 @@ def files(store, name, kind):
     return store.spark.table(f"backstory.{name}.{kind}").count()
 
 
-def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_answer(store):
+def test_E17_settling_removes_memory_without_changing_any_answer(store):
     """With compaction, expiry and a cursor, rows keep ids and last updates."""
     gone = version(1, None, 30, role="fact", kind="delete")
     silent = [
@@ -71,7 +71,7 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
     assert existing(store, name).metadata == metadata
 
 
-def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for(store):
+def test_V34_an_earlier_settle_time_does_not_shorten_the_settled_interval(store):
     """Settling within the interval extends it to all earlier times, and never moves its end back."""
     name = kept(store, "settled_by_copies")
     rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
@@ -87,7 +87,7 @@ def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for
 
 
 @pytest.mark.parametrize("bound", ["settle_before", "known_from"])
-def test_a_bound_after_now_is_refused_and_moves_nothing(store, bound):
+def test_a_future_bound_is_refused_without_a_commit(store, bound):
     """Every later copy, or every query of an earlier knowledge, would be refused until then."""
     name = kept(store, f"future_{bound}", life([version(1, "a", 10)]))
     put(store, name, [], properties={SETTLED: "[]"})
@@ -103,7 +103,7 @@ def _fact(row):
     return (row["_memory"] or {}).get("role") == "fact"
 
 
-def test_V90_pruning_takes_what_was_known_before_and_nothing_after(store):
+def test_V90_pruning_removes_only_knowledge_before_its_time(store):
     """If there is much memory, a time to settle is proposed. A table may specify the age of its memory."""
     rows = life(
         [version(1, "a", 10)], [version(1, "a", 10, 20)], [version(1, "a", 10, 15)], [version(2, "b", 1)]
@@ -127,7 +127,7 @@ def test_V90_pruning_takes_what_was_known_before_and_nothing_after(store):
     assert len(snapshots(store, name)) == stood + 1  # a moved bound needs a snapshot
 
 
-def test_runs_are_known_after_their_commits_have_gone(store, tmp_path):
+def test_runs_are_recognised_after_their_commits_expired(store, tmp_path):
     """Logged commits may expire. A run that only its commit records, and a lease's base, are kept."""
     place = SparkPlace(store, tmp_path)
     place.use(document(dataset(input="stage.csv")))
@@ -157,7 +157,7 @@ def test_runs_are_known_after_their_commits_have_gone(store, tmp_path):
         place.close()
 
 
-def test_a_dataset_verifies_and_goes_on_after_its_commits_have_gone(store, tmp_path):
+def test_a_dataset_verifies_and_accepts_data_after_its_commits_expired(store, tmp_path):
     found = Dataset(
         store, tmp_path, "{kind: Ledger, primaryKey: [city]}", columns="city STRING, population INT"
     )

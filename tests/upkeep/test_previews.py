@@ -56,7 +56,7 @@ VERSIONS_OF_WAYS = [("parts", 2), ("tasks", 3), ("parts", 3), ("tasks", 2), ("wh
 
 
 @pytest.mark.parametrize(("way", "version"), VERSIONS_OF_WAYS[: deep(6, 2)])
-def test_a_published_preview_is_what_the_deliveries_leave(lake, tmp_path, monkeypatch, way, version):
+def test_a_published_preview_equals_direct_deliveries(lake, tmp_path, monkeypatch, way, version):
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     held = WAYS[way]
     memory = lake.store.memory if held is None else Memory(CLEAR_TEXT_SHARE * held)
@@ -107,7 +107,7 @@ def test_a_preview_is_read_on_its_branch_and_published(lake, copies):
     assert bring(3, {1: "Anna", 2: "Bob"}).snapshot_id is None
 
 
-def test_a_preview_begins_only_where_a_table_has_rows(lake, copies, tmp_path):
+def test_a_preview_requires_a_table_with_commits(lake, copies, tmp_path):
     bring, into = copies
     with pytest.raises(Refused, match="has no commits yet"):
         lake.snapshot(str(tmp_path / "1.csv"), into="preview_none.t", key="id", branch="preview")
@@ -119,7 +119,7 @@ def test_a_preview_begins_only_where_a_table_has_rows(lake, copies, tmp_path):
         lake.branch(into, "preview")
 
 
-def test_columns_change_in_the_table_alone(lake, copies, tmp_path):
+def test_a_preview_cannot_change_columns(lake, copies, tmp_path):
     _, into = copies
     (tmp_path / "wide.csv").write_text("id,name,town\n1,Ann,Rom\n2,Bob,Rom\n3,Cid,Rom\n")
     with pytest.raises(Refused, match="new column town"):
@@ -127,7 +127,7 @@ def test_columns_change_in_the_table_alone(lake, copies, tmp_path):
     assert "town" not in lake.table(into).current().columns
 
 
-def test_options_of_a_preview_hold_once_it_is_published(lake, copies):
+def test_options_of_a_preview_apply_after_publication(lake, copies):
     bring, into = copies
 
     def properties(store=lake.store):
@@ -141,7 +141,7 @@ def test_options_of_a_preview_hold_once_it_is_published(lake, copies):
     assert properties() == on_branch != before
 
 
-def test_a_table_that_has_moved_is_not_replaced(lake, copies):
+def test_publishing_over_newer_commits_is_refused(lake, copies):
     bring, into = copies
     bring(2, {1: "Anna", 2: "Bob", 3: "Cid"}, branch="preview")
     bring(3, {1: "Ann", 2: "Bert", 3: "Cid"})
@@ -156,7 +156,7 @@ def test_a_table_that_has_moved_is_not_replaced(lake, copies):
     assert names(lake.table(into)) == {1: "Anna", 2: "Bert", 3: "Cid"}
 
 
-def test_a_feed_is_previewed_too(lake, tmp_path):
+def test_a_feed_can_be_previewed(lake, tmp_path):
     into = f"preview_{next(NUMBERS)}.t"
     (tmp_path / "a.csv").write_text("id,name,at\n1,Ann,2026-01-01T00:00:00Z\n")
     (tmp_path / "b.csv").write_text("id,name,at\n1,Anna,2026-01-03T00:00:00Z\n1,An,2026-01-02T00:00:00Z\n")

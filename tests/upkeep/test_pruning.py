@@ -99,7 +99,7 @@ def holds(place: Place, law, *strategies):
 HOLDS = st.sets(st.sampled_from(KEYS), max_size=1)
 
 
-def test_what_is_pruned_stands_in_the_archive(place):
+def test_pruned_versions_are_moved_to_the_archive(place):
     """R55: Candidates are archived unchanged, and all others are kept. The watermark is the last archived
     end."""
     history = prepare(place, **RULES)["rc_p"]
@@ -124,7 +124,7 @@ def test_what_is_pruned_stands_in_the_archive(place):
     holds(place, law, lives(), MOMENTS, st.booleans(), HOLDS)
 
 
-def test_answers_are_the_same_or_refused(place):
+def test_pruning_changes_no_query_result_but_refuses_earlier_times(place):
     """R51, R55: After pruning, each query returns the same rows or is refused. Effective time loses nothing."""
     ask = prepare(place, **RULES)["rc_p"]
     dating = Dating("since")
@@ -168,7 +168,7 @@ def test_answers_are_the_same_or_refused(place):
     holds(place, law, lives(), MOMENTS, MOMENTS)
 
 
-def test_pruning_again_goes_on(place):
+def test_repeated_pruning_moves_the_watermark_only_forward(place):
     """R55: A repeated cut changes nothing, a later one moves the watermark, and an earlier one does not."""
     history = prepare(place, **RULES)["rc_p"]
 
@@ -224,7 +224,7 @@ def test_an_interrupted_prune_is_resumed(place, steps):
     holds(place, law, lives())
 
 
-def test_a_version_on_its_way_is_seen_once(place):
+def test_a_half_archived_version_appears_once_in_queries(place):
     """R55: Between copy and delete, each version is returned once."""
     history = prepare(place, **RULES)["rc_p"]
 
@@ -268,7 +268,7 @@ def test_pruning_must_be_allowed(two):
     assert two.dump() == before
 
 
-def test_a_copy_that_is_not_equal_is_not_deleted(two):
+def test_a_version_without_an_exact_archived_copy_is_kept(two):
     """R55: A version that is not archived exactly stays in the history, and the run fails."""
     history = upkeep(two, "rc_c").history()
     model_histories.prepare_archive(history, two.target._engine)
@@ -303,7 +303,7 @@ def test_pruning_is_logged(two):
     assert found == [("e", "erase_values", 1), ("p", "prune", 2)]
 
 
-def test_loads_go_on_after_pruning(two):
+def test_loads_continue_after_pruning(two):
     """R55: After pruning, a load recognises every record, and keeps the watermark."""
     two.base("a:3").load("r5", 5)
     upkeep(two, "rc_c").prune(second(9), apply=True)
@@ -315,7 +315,7 @@ def test_loads_go_on_after_pruning(two):
     assert upkeep(two, "rc_c").state.prune_watermark == "2025-01-02T00:00:04.000000Z"
 
 
-def test_the_archive_follows_the_history(place, tmp_path):
+def test_the_archive_is_usable_after_schema_changes_and_renames(place, tmp_path):
     """R55: After columns are added and removed and the dataset is renamed, the archive is still read and
     written."""
 
@@ -356,7 +356,7 @@ def test_the_archive_follows_the_history(place, tmp_path):
     assert not place.has("rawcore", "rc_c_hist_archive")
 
 
-def test_views_are_made_by_the_columns_of_now(place, tmp_path):
+def test_views_use_the_present_columns(place, tmp_path):
     """R52, R53, R55: The model's views can be recreated after columns changed."""
     rules = {**RULES, "effective_dating": {"column": "day"}, "state_labels": {"new": "N"}}
 
@@ -412,7 +412,7 @@ def test_a_record_is_erased_everywhere(place, rows):
     holds(place, law, lives(), MOMENTS, st.sampled_from(KEYS))
 
 
-def test_a_record_that_the_base_has_is_not_erased(two):
+def test_a_record_in_the_base_is_not_erased(two):
     """R55: If the next load would add the record again, erasure is refused and writes nothing."""
     before = two.dump()
 
@@ -448,7 +448,7 @@ def test_a_record_that_is_flagged_as_deleted_can_be_erased(place, tmp_path):
         (lambda keep: replace(keep, name="rc_c").history(), "no-history"),
     ],
 )
-def test_wrong_usage(tmp_path, call, code):
+def test_invalid_upkeep_calls_are_wrong_usage(tmp_path, call, code):
     """R55: A naive time, another key, an unknown dataset and a missing history are wrong usage."""
     place = Place("duckdb", f"duckdb://{tmp_path / 'x.duckdb'}", tmp_path)
     prepare(place, **RULES)
@@ -462,7 +462,7 @@ def test_wrong_usage(tmp_path, call, code):
 
 
 @pytest.mark.parametrize("name", ["spark", "sqlserver", "duckdb", "postgres"])
-def test_every_dialect_can_be_parsed(name):
+def test_upkeep_statements_can_be_parsed_in_every_dialect(name):
     """R55: The statements of pruning and erasure are valid SQL in every dialect."""
     dialect = get_dialect(name)
     history = in_dialect(dialect)["rc_p"]

@@ -141,7 +141,7 @@ def used(copy, spark, tmp_path):
         assert [each["violations"] for each in copy.check(name) if each["violations"]] == []
 
 
-def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
+def test_a_copied_warehouse_is_refused_until_it_is_relocated(spark, original, tmp_path):
     """No table of the copy is used, except tables outside. Afterwards, everything is as in the original."""
     home = original.store.home
     before, told = digests(home), answers(original)
@@ -187,7 +187,7 @@ def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
     assert relocate(folder).tables == []  # the warehouse is already in the folder of its tables
 
 
-def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
+def test_relocation_with_a_damaged_file_changes_no_table(spark, original, tmp_path):
     """A missing or shortened file is named and nothing changes. With the file, the same call succeeds."""
     copy = copy_of(spark, "torn", original, tmp_path)
     folder = copy.store.home
@@ -214,7 +214,7 @@ def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
     assert answers(copy, ["crm.two"]) == answers(original, ["crm.two"])
 
 
-def test_what_is_linked_to_another_warehouse_is_not_made_whole(spark, original, tmp_path):
+def test_a_folder_linked_to_another_warehouse_is_not_relocated(spark, original, tmp_path):
     """A catalog with two links, a folder that leads out and a missing folder are refused without a write."""
     copy = copy_of(spark, "linked", original, tmp_path)
     folder, before = copy.store.home, digests(original.store.home)
@@ -236,7 +236,7 @@ def test_what_is_linked_to_another_warehouse_is_not_made_whole(spark, original, 
     assert digests(original.store.home) == before
 
 
-def test_while_another_program_writes_the_catalog_nothing_is_made_whole(
+def test_relocation_is_refused_while_another_program_writes_the_catalog(
     spark, original, tmp_path, monkeypatch
 ):
     """Only one writer at a time locks the catalog."""

@@ -37,7 +37,7 @@ def healthy(store, table, *more):
     return sorted([*found.values(), *(row for row in rows if str(row["k"]).startswith("good"))])
 
 
-def test_versions_are_mended(store):
+def test_native_versions_are_repaired(store):
     """V117, V118: Violating keys are repaired in one marked commit. It is dry by default, and runs once."""
     table = written(store, "mended", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
@@ -69,7 +69,7 @@ def test_versions_are_mended(store):
     assert (again.applied, again.snapshot_id, commit.id) == (False, None, done.snapshot_id)
 
 
-def test_what_fivetran_left_is_mended(store):
+def test_fivetran_histories_are_repaired(store):
     """A version ends a millisecond before its successor. The mark of disorder is removed when there is none."""
     table = written(
         store, "sent", Layout.FIVETRAN_HISTORY, FIVETRAN + "twin a T1 TMAX true T1\ntwin a T1 TMAX true T1\n"
@@ -93,7 +93,7 @@ def test_what_fivetran_left_is_mended(store):
     assert not existing(store, table).disorderly
 
 
-def test_a_model_is_mended_but_for_its_hashes(store):
+def test_model_histories_are_repaired_except_wrong_hashes(store):
     """States follow the ends. The values of a wrong hash are unknown."""
     table = written(store, "m_hist", Layout.HIST, HIST)
 
@@ -112,7 +112,7 @@ def test_a_model_is_mended_but_for_its_hashes(store):
     [(Layout.VERSIONS, VERSIONS), (Layout.FIVETRAN_HISTORY, FIVETRAN), (Layout.HIST, HIST)],
     ids=str,
 )
-def test_for_a_small_table_that_breaks_no_law_nothing_is_proposed_without_spark(store, layout, told):
+def test_small_tables_without_damaged_rows_need_no_spark_for_a_repair(store, layout, told):
     """A wrong property is never changed. Spark repairs rows."""
     table = written(store, "s_hist", layout, told)
     recorded(store, table, "2024-02-29T00:00:05Z")
@@ -127,7 +127,7 @@ def test_for_a_small_table_that_breaks_no_law_nothing_is_proposed_without_spark(
     assert (found, found.left) == (repair(store, table), {"properties": ["backstory.layout-version"]})
 
 
-def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store):
+def test_tables_without_a_basis_for_repair_are_refused(store):
     """Logs are append-only, and a table without versions has no basis for a repair."""
     table = written(store, "logged", Layout.FIVETRAN_LIVE, "k v synced\na b T1\n")
     for layout in ("fivetran-live", "odf", "odf-log"):
@@ -142,7 +142,7 @@ def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store):
         assert here.value.to_dict() == stop.value.to_dict()
 
 
-def test_a_table_that_tells_no_key_is_not_mended(store):
+def test_a_table_without_a_key_is_not_repaired(store):
     """Without a key, all rows would belong to one record."""
     table = written(store, "keyless", Layout.VERSIONS, "k from to recorded\na T1 - T1\nb T2 - T2\n")
     store.spark.sql(f"ALTER TABLE {store.sql_name(table)} UNSET TBLPROPERTIES ('backstory.key')")

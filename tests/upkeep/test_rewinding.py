@@ -32,7 +32,7 @@ def load(place, run, rows):
 
 
 class TestVersions:
-    def test_a_dry_rewind_tells_and_writes_nothing(self, store):
+    def test_a_dry_rewind_reports_its_effect_without_writing(self, store):
         """It reports rows by outcome, commits and keys. The rewind then runs once, and a pruned time is
         refused."""
         name = kept(store, "told", life([version(1, "a", 10)]))
@@ -66,7 +66,7 @@ class TestVersions:
 class TestOtherLayouts:
     """The time of commits counts (interface, section 6)."""
 
-    def test_a_dataset_goes_back_by_system_time_and_its_chain_with_it(self, store, tmp_path):
+    def test_a_dataset_is_rewound_with_its_chain_by_system_time(self, store, tmp_path):
         dataset = Dataset(
             store, tmp_path, "{kind: Ledger, primaryKey: [city]}", columns="city STRING, population INT"
         )
@@ -84,7 +84,7 @@ class TestOtherLayouts:
             table.rewind(s(0))
         assert caught.value.code == "nothing-then"
 
-    def test_a_history_goes_back_with_its_base(self, store, tmp_path):
+    def test_a_history_is_rewound_with_its_base(self, store, tmp_path):
         """Its runs are undone too, so their ids load again. It waits for a load between its commits."""
         place = SparkPlace(store, tmp_path)
         place.use(document(dataset(input="stage.csv")))
@@ -113,7 +113,7 @@ class TestOtherLayouts:
 FED = {SETTLED: '["a", "b"]', MEMORY_SINCE: "2024-01-04T00:00:00Z"}
 
 
-def test_E20_copies_go_on_from_where_the_rewind_went(store):
+def test_E20_copies_are_accepted_again_after_a_rewind(store):
     """A withdrawn copy may be sent again for its own instant, but not one in between."""
     warehouse = Warehouse(store, embedded=False)
 
@@ -138,18 +138,18 @@ def test_E20_copies_go_on_from_where_the_rewind_went(store):
 class TestMemory:
     """The properties of the memory follow the known state (E20)."""
 
-    def test_E20_before_the_memory_began_there_is_none(self):
+    def test_E20_a_rewind_before_the_memory_clears_its_properties(self):
         back = memory_at(FED, t(1), NOW)
         assert (back[SETTLED], back[MEMORY_SINCE]) == (None, None)
 
-    def test_a_rewind_that_is_taken_back_brings_it_again(self):
+    def test_rewinding_a_rewind_restores_the_memory(self):
         back = memory_at(FED, t(1), NOW)
         again = memory_at({name: value for name, value in back.items() if value}, t(5), NOW + timedelta(1))
         assert {name: again[name] for name in FED} == FED
 
-    def test_while_it_lasts_nothing_changes(self):
+    def test_a_rewind_within_the_memory_keeps_its_properties(self):
         assert memory_at(FED, t(3), NOW) == {}
         assert memory_at({}, t(3), NOW) == {}
 
-    def test_what_was_settled_stays_settled(self):
+    def test_a_settled_interval_survives_a_rewind(self):
         assert memory_at({**FED, SETTLED: json.dumps([None, "b"])}, t(1), NOW) == {}

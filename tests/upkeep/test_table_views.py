@@ -20,7 +20,7 @@ def asked(store, sql, **times):
     return lives(store.spark.sql(sql, args=times or None).toArrow().to_pylist())
 
 
-def test_views_of_native_versions(store):
+def test_views_show_current_and_past_native_versions(store):
     """Views contain no memory rows, can be recreated, and need only names in another session."""
     found = remembered(store, "viewed", E14)
     tried = found.views(dry_run=True)
@@ -43,7 +43,7 @@ def test_views_of_native_versions(store):
     ]
 
 
-def test_views_of_what_fivetran_brings_are_the_readers(store):
+def test_views_of_fivetran_histories_equal_the_readers_rows(store):
     """Overlaps, missing flags and gaps of a millisecond are read as by `as_of`."""
     name = TableName("reading", "seen")
     drop(store, name)
@@ -66,7 +66,7 @@ def test_views_of_what_fivetran_brings_are_the_readers(store):
     assert len(seen) == 3
 
 
-def test_no_view_takes_the_name_of_something_else(spark, store, tmp_path):
+def test_a_view_never_replaces_another_table_or_view(spark, store, tmp_path):
     found = remembered(store, "crowded", E14)
     taken = "backstory.reading.crowded_current"
     spark.sql(f"CREATE OR REPLACE VIEW {taken} AS SELECT 1 AS mine")

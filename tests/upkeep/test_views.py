@@ -54,7 +54,7 @@ class Owner:
         return sorted(self.place.rows(query))
 
 
-def test_labels_that_changed_are_in_the_view(owner):
+def test_changed_labels_appear_in_the_view(owner):
     """R53: After a load with other labels, `_hist_labeled` contains them."""
     owner.load({"state_labels": LABELS})
     owner.load({"state_labels": {**LABELS, "new": "NEU"}})
@@ -62,7 +62,7 @@ def test_labels_that_changed_are_in_the_view(owner):
     assert owner.states() == ["NEU"]
 
 
-def test_another_effective_column_is_in_the_view(owner):
+def test_the_effective_view_follows_a_changed_column_or_granularity(owner):
     """R52: After a load with another column or granularity, `_hist_effective` uses it."""
     csv, columns = "k,a,b\nx,2024-01-01,2024-06-01\n", "k* a:DATE b:DATE"
     found = []
@@ -74,7 +74,7 @@ def test_another_effective_column_is_in_the_view(owner):
     assert found[1] != found[2]
 
 
-def test_the_view_of_a_rule_that_went_goes(owner):
+def test_the_view_of_a_removed_rule_is_dropped(owner):
     """R52, R53: A load without the rule drops only its view."""
     dating = {"effective_dating": {"column": "d"}}
     stage = ("k,d\nx,2024-01-01\n", "k* d:DATE")
@@ -88,7 +88,7 @@ def test_the_view_of_a_rule_that_went_goes(owner):
     assert owner.views() == []
 
 
-def test_a_load_without_change_makes_no_view_anew(owner):
+def test_a_load_without_rule_or_column_changes_keeps_the_views(owner):
     """R53: Views are recreated only if rules or columns change."""
     owner.load(RULES)
     before = owner.made()
@@ -102,7 +102,7 @@ def test_a_load_without_change_makes_no_view_anew(owner):
     ]
 
 
-def test_a_dry_run_leaves_the_views(owner):
+def test_a_dry_run_keeps_the_views(owner):
     """R53: A dry run with other labels changes no view."""
     owner.load(RULES)
     before = owner.made()
@@ -112,7 +112,7 @@ def test_a_dry_run_leaves_the_views(owner):
     assert owner.states() == ["N"]
 
 
-def test_views_that_upkeep_made_are_brought_to_the_model(owner):
+def test_a_load_updates_the_views_made_by_pruning(owner):
     """R53, R55: If the model changed, the next load recreates pruning's views."""
     owner.load(RULES)
     owner.load(RULES, "k,a\nx,2\n")
@@ -123,7 +123,7 @@ def test_views_that_upkeep_made_are_brought_to_the_model(owner):
     assert len(owner.place.rows("SELECT 1 FROM rawcore.rc_c_hist_all")) == 3
 
 
-def test_a_table_that_is_called_like_a_view_is_left_alone(owner):
+def test_a_table_with_the_name_of_a_view_is_kept(owner):
     """R53: If the model defines no view, a table with its name is not ours."""
     owner.load({})
     owner.place.create("rawcore", "rc_c_hist_labeled", owner.place.dataset.target_columns)
@@ -148,7 +148,7 @@ def test_views_and_archive_follow_a_renamed_dataset(owner):
     assert owner.upkeep("rc_d").prune(second(9), apply=True).versions == 0
 
 
-def test_a_rename_with_a_wider_column(owner):
+def test_a_view_of_the_old_name_does_not_block_a_wider_column(owner):
     """R40, R53: A column of a renamed history can be widened, although a view of the old name used it."""
     owner.load(RULES, "k,n\nx,1\n", "k* n:INTEGER")
     owner.load(RULES, "k,n\nx,5000000000\n", "k* n:BIGINT", name="rc_d", former_names=["rc_c"])
@@ -157,7 +157,7 @@ def test_a_rename_with_a_wider_column(owner):
     assert found == [(1,), (5_000_000_000,)]
 
 
-def test_a_rename_takes_nothing_of_another_history(owner):
+def test_a_rename_affects_no_other_history(owner):
     """R36: If another dataset has the former name, its archive and views are kept."""
     owner.load(RULES)
     owner.load(RULES, name="rc_d", former_names=["rc_c"])

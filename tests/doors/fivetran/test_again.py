@@ -21,7 +21,7 @@ from backstory.stores.iceberg.store import existing
         ("id:LONG v* synced more:DECIMAL(9,2)* other", True),
     ],
 )
-def test_the_same_alter_twice_is_done_once(sender, store, schema, columns, drop):
+def test_an_alter_sent_twice_is_applied_once(sender, store, schema, columns, drop):
     """39: A repeated alter succeeds without a commit, whatever it adds, drops or changes in the key."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1 \n 2 b 2 T1")
     before = place.metadata()
@@ -53,7 +53,7 @@ AFTER = f"""
 
 @pytest.mark.parametrize("partition", ["_fivetran_active=true", "_fivetran_active=false"])
 @pytest.mark.tables_on("iceberg")
-def test_a_batch_that_failed_half_way_ends_as_if_it_had_run_once(sender, store, schema, partition):
+def test_a_batch_that_failed_halfway_can_be_repeated(sender, store, schema, partition):
     """79, 11, F3: If one of a batch's two data files cannot be written, nothing is visible. The repeated
     batch is one commit."""
     place = Place.made(sender, store, schema, HISTORY, STORED)

@@ -89,7 +89,9 @@ RETYPED = [
 
 @pytest.mark.parametrize(("old", "new", "value", "gives_"), RETYPED)
 @pytest.mark.parametrize("columns", ["id:LONG* {} synced", "id:LONG* {} synced start* end active"])
-def test_other_types_rewrite_the_table_at_once(sender, store, schema, columns, old, new, value, gives_):
+def test_a_changed_type_rewrites_the_table_in_one_commit(
+    sender, store, schema, columns, old, new, value, gives_
+):
     """31: A rewrite keeps values and the column's position, and is one commit."""
     row = {"id": 1, "odd": value, "_fivetran_synced": instant("T1")}
     row |= table("start end active \n T1 TMAX true")[0] if "start" in columns else {}
@@ -107,7 +109,7 @@ def test_other_types_rewrite_the_table_at_once(sender, store, schema, columns, o
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_many_columns_get_other_types_in_one_commit(sender, store, schema):
+def test_many_columns_change_their_types_in_one_commit(sender, store, schema):
     """31: Each value is cast as if only its column were changed."""
     cases = {f"c{place}": case for place, case in enumerate(RETYPED)}
     old, new = (" ".join(f"{name}:{case[side]}" for name, case in cases.items()) for side in (0, 1))
@@ -120,7 +122,7 @@ def test_many_columns_get_other_types_in_one_commit(sender, store, schema):
     assert len(place.snapshots()) == 2
 
 
-def test_a_key_of_another_type_still_matches(sender, store, schema):
+def test_a_retyped_key_still_matches_its_rows(sender, store, schema):
     """32: If a key column is rewritten, later batches find their rows."""
     place = Place.made(sender, store, schema, "id* v synced", 'id v synced \n "07" a T1 \n 12 b T1')
     number = place.alter("id:LONG* v synced")
@@ -162,7 +164,7 @@ def test_a_type_that_a_value_does_not_fit_is_refused(sender, store, schema, old,
     assert place.files_below() == files
 
 
-def test_an_empty_table_takes_any_related_type(sender, store, schema):
+def test_an_empty_table_changes_its_types_without_a_snapshot(sender, store, schema):
     """31: A table without rows needs no rewrite and gets no snapshot."""
     place = Place.made(sender, store, schema, "id:LONG* odd synced")
     altered = place.alter("id* odd:BINARY synced")
@@ -171,7 +173,7 @@ def test_an_empty_table_takes_any_related_type(sender, store, schema):
 
 
 @pytest.mark.tables_on("iceberg")
-def test_a_snapshot_from_before_reads_as_it_was(sender, store, schema):
+def test_an_earlier_snapshot_keeps_its_schema(sender, store, schema):
     """31: Time travel uses the schema of the past time."""
     place = Place.made(sender, store, schema, "id:LONG* v synced", "id v synced \n 1 7 T1")
     place.alter("id:LONG* v:LONG synced")
@@ -182,7 +184,7 @@ def test_a_snapshot_from_before_reads_as_it_was(sender, store, schema):
     assert store.spark.sql(f"SELECT v FROM {name} VERSION AS OF {first}").collect() == [("7",)]
 
 
-def test_parameters_that_a_request_leaves_out_are_no_change(sender, store, schema):
+def test_omitted_parameters_and_string_lengths_change_nothing(sender, store, schema):
     """36, 39: DECIMAL and STRING without parameters, and a string length that tables do not store, change
     nothing."""
     place = Place.made(sender, store, schema, "id:LONG* d:DECIMAL(12,2) s:STRING(64) synced")
@@ -257,7 +259,7 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
 
 
 @pytest.mark.tables_on("memory", laws="iceberg")
-def test_columns_go_only_when_asked(place):
+def test_columns_are_dropped_only_on_request(place):
     """35: Only `drop_columns` drops the columns that a request lacks. A column that returns is new."""
     place.alter("id:LONG* synced")
     assert gives(STORED) == place.rows()
@@ -293,7 +295,7 @@ def test_a_missing_table_is_not_altered(place, schema):
     "columns",
     ["id:LONG v n:LONG synced", f"{LIVE} w w", f"{LIVE} v", f"{LIVE} v:XML"],
 )
-def test_definitions_that_no_table_can_have(place, columns):
+def test_invalid_definitions_are_refused(place, columns):
     """2.6, F17: For a definition without a key or with a repeated name, the answer is a task. The table is
     unchanged."""
     metadata = place.metadata()

@@ -22,7 +22,7 @@ def properties(place):
     return {row.key: row.value for row in found}
 
 
-def test_a_batch_is_one_commit_that_tells_what_it_did(sender, store, schema):
+def test_a_batch_is_one_commit_that_records_its_counts(sender, store, schema):
     """F3, interface 1: Every batch is one snapshot with token, door, counts and version."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(
@@ -43,7 +43,7 @@ def test_a_batch_is_one_commit_that_tells_what_it_did(sender, store, schema):
 
 
 @pytest.mark.tables_on("memory")
-def test_tokens_know_a_delivery_again(sender, store, schema):
+def test_a_token_identifies_the_newest_delivery(sender, store, schema):
     """F14, E2: The newest delivery is recognised if it is repeated, and an older one is applied again. No
     change means no commit."""
     place = Place.made(sender, store, schema, LIVE, STORED)
@@ -62,7 +62,7 @@ def test_tokens_know_a_delivery_again(sender, store, schema):
 
 
 @pytest.mark.parametrize(("columns", "layout"), [(LIVE, "fivetran-live"), (HISTORY, "fivetran-history")])
-def test_tables_tell_their_layout_and_key(sender, store, schema, columns, layout):
+def test_tables_store_their_layout_and_key(sender, store, schema, columns, layout):
     """Interface 1, F15: The table stores layout, layout version, key as JSON without the start, and format
     version 3."""
     place = Place.made(sender, store, schema, columns.replace("v ", 'v k"ü* '))
@@ -126,7 +126,9 @@ def test_deleted_rows_stay_deleted_in_an_upgraded_table(older, store, schema, tm
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_rows_that_others_deleted_by_value_stay_deleted(sender, older, store, schema, tmp_path, version):
+def test_rows_that_another_writer_deleted_by_value_stay_deleted(
+    sender, older, store, schema, tmp_path, version
+):
     """Another writer's equality deletes hide their rows before and after a batch. A row that is sent again is
     visible again."""
     place = Place.made(Sender.to(older, tmp_path) if version == 2 else sender, store, schema, LIVE, STORED)

@@ -58,7 +58,7 @@ def truncate(place, before):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_configurations_keep_to_their_targets(places, schema):
+def test_each_configuration_has_its_own_tables(places, schema):
     """14: One table name in four configurations is four tables, for alternating and for concurrent calls."""
     for number, place in enumerate(places):
         assert place.sender.describe(schema, "t") is None

@@ -23,7 +23,7 @@ EVERY_TYPE = """
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_every_type_comes_back(sender, store, schema):
+def test_every_type_is_described_as_created(sender, store, schema):
     """23, 25, 28: Describe returns the definition from create, in its order and without string lengths. Spark
     reads values of each type."""
     place = Place.made(sender, store, schema, EVERY_TYPE)
@@ -48,7 +48,7 @@ def test_every_type_comes_back(sender, store, schema):
     assert gives([values, nothing]) == place.rows()
 
 
-def test_history_tables_tell_start_as_a_key(sender, store, schema):
+def test_history_tables_describe_their_start_as_a_key(sender, store, schema):
     """24: The start is a key whether the definition marks it or not. Rows are matched by the other keys
     (F15)."""
     marked = Place.made(sender, store, schema, HISTORY)
@@ -57,7 +57,7 @@ def test_history_tables_tell_start_as_a_key(sender, store, schema):
     assert told(sender.describe(schema, bare.table.name)) == told(marked.table)
 
 
-def test_what_is_not_there_is_not_found(sender, store, schema):
+def test_missing_tables_and_schemas_are_not_found(sender, store, schema):
     """22: The answer for an unknown table or schema is `not_found`, whatever its name."""
     Place.made(sender, store, schema)
     for where, name in [(schema, "no"), ("no", "no"), ("a.b.c", "../x"), ("`", "'"), ("no", "x" * 500)]:
@@ -73,7 +73,7 @@ NAMES = [
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_names_of_columns_are_kept_exactly(sender, store, schema):
+def test_column_names_are_kept_exactly(sender, store, schema):
     """28, E4: Reserved words, spaces, dots, quotes, case and other letters are kept, including names that
     differ only in case."""
     place = Place(sender, store, schema, common.Table(name="named"))
@@ -95,7 +95,7 @@ def test_names_of_columns_are_kept_exactly(sender, store, schema):
 
 @pytest.mark.parametrize("kind", ["schema", "table"])
 @pytest.mark.tables_on("iceberg")
-def test_names_of_tables_are_kept_exactly_and_stay_in_the_warehouse(sender, store, schema, warehouse, kind):
+def test_any_table_name_is_kept_and_no_path_leaves_the_warehouse(sender, store, schema, warehouse, kind):
     """26, 28: Any name can be a schema or a table, and no name leads out of the warehouse's folder."""
     outside = _listing(warehouse.parent, but=warehouse)
     names = [
@@ -147,7 +147,7 @@ def test_an_existing_table_is_not_created_again(sender, store, schema):
         ("", "key"),
     ],
 )
-def test_definitions_that_no_table_can_have(sender, schema, columns, word):
+def test_invalid_definitions_are_refused(sender, schema, columns, word):
     """29: The answer to an invalid definition is a task that names the column, and no table is created."""
     request = sdk.CreateTableRequest(schema_name=schema, table=definition(fresh(), columns))
     assert word in refusal(sender.stub.CreateTable(request))
@@ -169,7 +169,7 @@ def test_a_column_type_of_a_newer_contract_is_a_task(sender, schema):
 
 
 @pytest.mark.tables_on("memory", laws="iceberg")
-def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
+def test_decimals_beyond_38_digits_are_capped(sender, store, schema):
     """28, F12: Precision is limited to 38, and the scale is kept."""
     columns = "id:LONG* a:DECIMAL(50,5) b:DECIMAL(76,37) c:DECIMAL(5,9) synced"
     place = Place.made(sender, store, schema, columns)
@@ -178,7 +178,7 @@ def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_eight_tables_at_once_in_a_schema_that_is_not_there(sender, store, schema):
+def test_eight_tables_are_created_at_once_in_a_missing_schema(sender, store, schema):
     """15, 26: Parallel creates make the schema once. If two tables have one name, one fails."""
     places = [Place(sender, store, schema, definition(f"t{i}", LIVE)) for i in range(8)]
     with ThreadPoolExecutor(10) as pool:

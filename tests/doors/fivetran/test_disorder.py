@@ -16,7 +16,7 @@ from backstory.testing.sender import CopyDifference, SourceCopy, definition
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema):
+def test_overlapping_versions_mark_the_table_for_full_reads(sender, store, schema):
     """A delete finds the version with the greatest start, even if that version ended long before (5.2, step
     4)."""
     columns = (Column("id", ColumnType(Kind.LONG)), Column("a", ColumnType(Kind.STRING)))
@@ -35,7 +35,7 @@ def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema
     assert load(store, TableName(schema, "t")).disorderly
 
 
-def test_versions_in_order_leave_no_mark(sender, store, schema):
+def test_versions_in_order_do_not_mark_the_table(sender, store, schema):
     """If all senders keep the order, only slices of the table are read."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
     told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
@@ -62,7 +62,7 @@ REKEYED = {"fewer": "id:LONG* part a", "retyped": "id:LONG* part:LONG* a", "swap
 
 @pytest.mark.tables_on("memory", "iceberg")
 @pytest.mark.parametrize("columns", REKEYED.values(), ids=REKEYED)
-def test_versions_that_get_one_key_may_overlap(sender, store, schema, columns):
+def test_a_key_change_that_merges_records_marks_the_table(sender, store, schema, columns):
     """33: A key that makes two records one leaves the mark, and the next batch of that key loads."""
     rows = [row | {"part": part} for row, part in zip(table(APART), ("1", "01"), strict=True)]
     place = Place.made(sender, store, schema, f"id:LONG* part* a{SYSTEM}", rows)
@@ -78,7 +78,7 @@ def test_versions_that_get_one_key_may_overlap(sender, store, schema, columns):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_a_key_that_joins_no_records_leaves_no_mark(sender, store, schema):
+def test_a_key_change_that_merges_no_records_does_not_mark_the_table(sender, store, schema):
     """33: If an unnecessary key column is removed, the table is still read by slices."""
     rows = "id part a start end active synced \n 1 x p T1 T2-1 false T1 \n 1 y q T2 TMAX true T2"
     place = Place.made(sender, store, schema, f"id:LONG* part* a{SYSTEM}", rows)
@@ -101,7 +101,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize("spoilt", SPOILT, ids=["two open", "overlap", "one start", "no start"])
-def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
+def test_a_slice_corrupted_by_another_program_is_refused(sender, store, schema, spoilt):
     """V119: If no door caused the overlap, the table has no mark. The remedy is `repair`, and nothing is
     written."""
     columns = (Column("id", ColumnType(Kind.LONG)),)

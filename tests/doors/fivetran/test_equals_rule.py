@@ -60,7 +60,7 @@ def test_histories_of_any_batch(table, history):
 @FEWER
 @given(live_batches())
 @pytest.mark.tables_on("iceberg")
-def test_live_rows_planned_where_spark_runs(spread_table, history):
+def test_live_rows_planned_in_tasks(spread_table, history):
     """64 to 78: The result is the same if the batches count as too large for the driver."""
     check(spread_table(LIVE, history.stored), history)
 
@@ -68,7 +68,7 @@ def test_live_rows_planned_where_spark_runs(spread_table, history):
 @FEWER
 @given(wild_batches())
 @pytest.mark.tables_on("iceberg")
-def test_histories_planned_where_spark_runs(spread_table, history):
+def test_histories_planned_in_tasks(spread_table, history):
     """81 to 91: The result is the same if the batches count as too large for the driver."""
     check(spread_table(HISTORY, history.stored), history)
 

@@ -45,7 +45,7 @@ def cut(file, size):
     return file
 
 
-def test_files_that_are_not_what_the_request_says(place):
+def test_unreadable_batch_files_are_refused_by_name(place):
     """52: A wrong, missing or short key, a truncated or missing file, a folder, and wrong compression: each
     task names the file."""
     folder, metadata = place.sender.folder, place.metadata()
@@ -84,7 +84,7 @@ def test_files_that_are_not_what_the_request_says(place):
 
 
 @pytest.mark.parametrize("way", [{"compression": 3}, {"encryption": 2}], ids=["compression", "encryption"])
-def test_files_wrapped_in_a_way_that_nobody_knows(place, way):
+def test_unknown_file_encodings_are_refused(place, way):
     """52, F17: An unknown compression or cipher is answered with a task that names it."""
     [file] = place.sent(encoding=PLAIN).files("id v \n 1 z")
     params = sdk.FileParams(null_string="-", unmodified_string=".", **way)
@@ -112,7 +112,7 @@ def test_files_wrapped_in_a_way_that_nobody_knows(place, way):
         (f"id,v,n\n1,x,y\n2,{CANARY},3\n", ["line 2", "n", "BIGINT"]),
     ],
 )
-def test_text_that_is_no_batch(place, content, words):
+def test_malformed_csv_is_refused_without_its_values(place, content, words):
     """63: For broken CSV, wrong columns or an unreadable cell, the task names file, line and column, but not
     the value."""
     metadata = place.metadata()
@@ -123,7 +123,7 @@ def test_text_that_is_no_batch(place, content, words):
     assert place.metadata() == metadata
 
 
-def test_deletions_without_a_key_are_no_empty_file(place):
+def test_delete_files_without_a_key_are_refused(place):
     """2.8, F17: A delete file without the key column is refused, not treated as empty."""
     for text in ("v \n x", "v n \n x 1"):
         [file] = place.files(text)
@@ -132,7 +132,7 @@ def test_deletions_without_a_key_are_no_empty_file(place):
     assert gives(ROWS) == place.rows()
 
 
-def test_a_replaced_row_is_whole(place):
+def test_a_replaced_row_has_no_unmodified_cells(place):
     """2.8: An unmodified cell in a replace file is answered with a task, and no file of the request is
     applied."""
     good = place.files("id v n synced \n 7 a 1 T2")
@@ -182,7 +182,7 @@ def test_cells_of_another_type(sender, store, schema):
 
 
 @pytest.mark.tables_on("iceberg")
-def test_faults_of_the_store_are_a_status(sender, store, schema):
+def test_store_faults_are_answered_with_a_status(sender, store, schema):
     """22, 11, 12: If a table's metadata is lost, the answer is a status, not `not_found`. The server
     continues."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
@@ -209,7 +209,7 @@ def test_faults_of_the_store_are_a_status(sender, store, schema):
     assert place.rows()[0]["v"] == "x"
 
 
-def test_batch_files_lie_in_their_folder(store, schema, tmp_path):
+def test_batch_files_outside_their_folder_are_refused(store, schema, tmp_path):
     """7.3: If a folder for batch files is set, no file outside of it is read, by any path or link."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()

@@ -95,7 +95,7 @@ PATIENT = {"WriteBatch", "WriteHistoryBatch", "AlterTable", "Truncate", "Migrate
 
 @pytest.mark.tables_on("iceberg")
 @pytest.mark.parametrize("kind", ["database", "warehouse"])
-def test_a_catalog_that_fails_is_a_fault_and_the_server_goes_on(spark, schema, store, tmp_path, kind):
+def test_a_broken_catalog_is_a_fault_and_the_server_continues(spark, schema, store, tmp_path, kind):
     """11, 20, 22: With a broken catalog, each RPC returns a status, a failure or a task, never `not_found`.
     Other catalogs still work."""
     with broken(spark, tmp_path, kind) as where:
@@ -138,7 +138,7 @@ def test_a_long_status_arrives(spark, schema, tmp_path, letter):
 
 
 @pytest.mark.tables_on("iceberg")
-def test_a_request_is_bounded_at_128_mebibytes_and_its_answer_quotes_little_of_it(address):
+def test_requests_are_limited_to_128_mebibytes_and_replies_stay_short(address):
     """6, 7.4: A request of 134,217,728 bytes is accepted, and one with a byte more is not. The task repeats
     part of a column's name."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

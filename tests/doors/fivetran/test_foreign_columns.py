@@ -60,7 +60,7 @@ def test_a_batch_for_a_table_with_a_foreign_column_is_a_task(sender, store, sche
 
 
 @pytest.mark.parametrize("columns", [LIVE, HISTORY])
-def test_no_other_request_touches_it_either(sender, store, schema, columns):
+def test_changes_to_a_table_with_a_foreign_column_are_refused(sender, store, schema, columns):
     """Truncates, alters and migrations are answered with a task that names the column. The table can still be
     dropped."""
     place = Place.made(sender, store, schema, columns, VERSIONS if columns == HISTORY else STORED)
@@ -82,7 +82,7 @@ def test_no_other_request_touches_it_either(sender, store, schema, columns):
     assert place.described() is None
 
 
-def test_a_table_that_spark_cannot_read_hides_no_other(spark, schema, tmp_path):
+def test_an_unreadable_table_does_not_hide_other_tables(spark, schema, tmp_path):
     """`tables` lists the unreadable table without counts, and the others with their counts."""
     store = lake(spark, "foreign_columns", tmp_path)
     with serving({"backstory": store}) as address:

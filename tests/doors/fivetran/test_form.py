@@ -14,7 +14,7 @@ def form(sender):
     return sender.stub.ConfigurationForm(common.ConfigurationFormRequest())
 
 
-def test_the_form_is_that_of_the_interface(form):
+def test_the_configuration_form_matches_the_interface(form):
     """18, F13: The form has two fields with unique names, each of one kind. The embedded catalog is
     preselected."""
     assert [field.name for field in form.fields] == ["catalog", "schema_prefix"]
@@ -29,7 +29,7 @@ def test_the_form_is_that_of_the_interface(form):
     assert all(test.label for test in form.tests)
 
 
-def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
+def test_a_server_with_two_catalogs_offers_both(store, tmp_path):
     """18, 14: The first catalog is preselected, and each configuration uses its own."""
     from backstory.testing.sender import Sender
 
@@ -47,7 +47,7 @@ def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
     "configuration",
     [{}, {"catalog": "", "schema_prefix": ""}, {"catalog": "backstory", "schema_prefix": "form_"}],
 )
-def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, configuration):
+def test_each_listed_test_succeeds_and_leaves_no_table(form, sender, store, configuration):
     """20, F20: An empty configuration means the defaults. The write test drops its table again."""
     from backstory.stores.tables import tables
 
@@ -73,7 +73,7 @@ def test_the_write_test_drops_its_table_again(form, sender, store, schema):
 @pytest.mark.parametrize(
     ("name", "catalog"), [("nonsense", ""), ("", ""), ("connection", "nowhere"), ("write", "nowhere")]
 )
-def test_what_cannot_work_is_a_failure_with_a_text(sender, name, catalog):
+def test_unknown_tests_and_catalogs_fail_with_a_message(sender, name, catalog):
     """20: An unknown test and an unknown catalog are failures, not statuses."""
     reply = sender.stub.Test(common.TestRequest(name=name, configuration={"catalog": catalog}))
     assert [field.name for field, _ in reply.ListFields()] == ["failure"]
@@ -91,7 +91,7 @@ def test_capabilities_need_no_configuration(sender, store, tmp_path):
         assert stub.Capabilities(sdk.CapabilitiesRequest()).batch_file_format == sdk.PARQUET
 
 
-def test_a_prefix_stands_before_every_schema(sender, store, schema):
+def test_schema_names_get_the_prefix_in_the_warehouse(sender, store, schema):
     """14, interface 3: The prefix is part of the schema's name in the warehouse, but not in replies."""
     from dataclasses import replace
 
@@ -138,7 +138,7 @@ def test_empty_requests_are_answered(sender):
         assert refusal(reply)
 
 
-def test_a_migration_of_no_kind_is_unsupported(sender):
+def test_a_migration_without_an_operation_is_unsupported(sender):
     """94: If the details name no operation, the reply contains only `unsupported = true`."""
     reply = sender.stub.Migrate(sdk.MigrateRequest(details=sdk.MigrationDetails()))
     assert reply == sdk.MigrateResponse(unsupported=True)

@@ -34,7 +34,7 @@ RIGHT = "id v n synced start end active \n 8 x 1 T9 T9 TMAX true"
 WAYS = ["memory", "tasks", "driver"][: deep(3, 2)]
 
 
-def test_every_guard_of_a_batch_has_a_row_here():
+def test_every_guard_of_a_batch_is_listed():
     """If the code gets a new guard, this test fails until the guard has a row here."""
     source = "\n".join(map(inspect.getsource, (batches.refuse_incomplete, batches._row_faults)))
     nodes = [*ast.walk(ast.parse(source))]
@@ -58,7 +58,7 @@ def place(request, way, schema, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_batch_is_refused_in_every_way(place):
+def test_a_batch_is_refused_in_every_way_of_planning(place):
     """A batch with valid and invalid rows is refused, and the table is unchanged."""
     for guard, wrong in GUARDS.items():
         if guard == SPOILT:

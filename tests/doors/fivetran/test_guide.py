@@ -89,7 +89,7 @@ def by_the_guide(stored, batch):
 
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 60), (2, 300)])
-def test_simple_batches_give_what_the_guides_statements_give(sender, store, schema, seed, count):
+def test_simple_batches_match_the_statements_of_the_guide(sender, store, schema, seed, count):
     """92: If each key has one kind of change, and its current version is active and older than s0, both
     results are equal."""
     stored, batch = source(seed, count)

@@ -66,7 +66,7 @@ def test_batches_rows_stages_and_commits_are_counted(metrics, sender, store, sch
     assert grown(before, metrics())["backstory_requests_total", "WriteBatch", "refused"] == 1
 
 
-def test_a_taken_port_is_told():
+def test_a_metrics_port_in_use_is_an_error():
     """A metrics port in use is reported in the same way as the server's own port."""
     port = serve_metrics("127.0.0.1", 0).server_port
     with pytest.raises(Failed) as caught:
@@ -74,7 +74,7 @@ def test_a_taken_port_is_told():
     assert caught.value.code == "port-in-use"
 
 
-def test_a_stage_counts_no_stage_within_it(metrics):
+def test_a_stage_excludes_the_time_of_its_inner_stages(metrics):
     """The stages of a batch add up to its duration."""
     before = metrics()
     with time_stage("test outer"):

@@ -37,7 +37,7 @@ def live(sender, store, schema):
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)
-def test_a_default_is_of_the_columns_type(live, type_, text, value):
+def test_a_default_has_the_type_of_its_column(live, type_, text, value):
     """93, 101: Every row gets the default, the column has the requested type, and a repeated migration
     changes nothing."""
     twice(live, "add_column_with_default_value", column="w", column_type=type_, default_value=text)
@@ -76,7 +76,7 @@ def test_defaults_and_nulls_of_every_type_in_one_table(live):
 
 
 @pytest.mark.parametrize("kind", ["live", "history"])
-def test_a_default_for_a_column_that_is_there_goes_to_every_row(kind, request):
+def test_a_default_overwrites_an_existing_column(kind, request):
     """95: A default for an existing column is set in all rows, including flagged rows and all versions."""
     place = request.getfixturevalue(kind)
     before = place.rows()
@@ -94,7 +94,7 @@ def test_a_value_is_set_on_every_row_and_no_time_changes(kind, request):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_a_column_added_to_a_history_makes_a_version(history):
+def test_a_column_added_to_a_history_opens_new_versions(history):
     """93, 99: Open versions close 1 ms before, and continue with the default. Deleted keys get nothing, and
     old versions read NULL."""
     asked = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
@@ -126,7 +126,7 @@ HISTORY_TOLD = {
 }
 
 
-def test_changes_of_one_time_share_one_version(history):
+def test_column_changes_at_one_time_share_one_version(history):
     """98, 100: Two added columns and a dropped one make one version. A drop keeps the old values, and only
     versions with a value change."""
     add = {"column_type": "LONG", "operation_timestamp": P}
@@ -147,7 +147,7 @@ def test_changes_of_one_time_share_one_version(history):
     )
 
 
-def test_a_dropped_column_makes_versions_only_where_it_had_a_value(sender, store, schema):
+def test_a_dropped_column_opens_versions_only_for_records_with_a_value(sender, store, schema):
     """100: An open version whose value is already NULL is unchanged."""
     rows = "id v n start end active synced \n 1 a 1 T1 TMAX true T1 \n 2 - 2 T1 TMAX true T1"
     place = Place.made(sender, store, schema, HISTORY, rows)
@@ -163,7 +163,7 @@ def test_a_dropped_column_makes_versions_only_where_it_had_a_value(sender, store
     )
 
 
-def test_a_version_that_starts_then_is_not_doubled(sender, store, schema):
+def test_a_version_that_starts_at_the_migration_time_is_not_split(sender, store, schema):
     """99: A version that starts at that time only gets the value."""
     rows = "id v n start end active synced \n 1 a 1 T5 TMAX true T1 \n 2 b 2 T1 TMAX true T1"
     place = Place.made(sender, store, schema, HISTORY, rows)
@@ -180,7 +180,7 @@ def test_a_version_that_starts_then_is_not_doubled(sender, store, schema):
     )
 
 
-def test_an_empty_history_gets_the_column_only(sender, store, schema):
+def test_an_empty_history_gets_only_the_column(sender, store, schema):
     """96: On an empty history, only the column is added. A drop does nothing."""
     place = Place.made(sender, store, schema, HISTORY)
     add = {"column_type": "LONG", "operation_timestamp": P}
@@ -191,7 +191,7 @@ def test_an_empty_history_gets_the_column_only(sender, store, schema):
     assert not place.snapshots()
 
 
-def test_a_history_without_open_versions_gets_the_column_only(sender, store, schema):
+def test_a_history_without_open_versions_gets_only_the_column(sender, store, schema):
     """96: If no version is open, no version begins."""
     rows = "id v n start end active synced \n 1 a 1 T1 T9 false T1"
     place = Place.made(sender, store, schema, HISTORY, rows)
@@ -201,7 +201,7 @@ def test_a_history_without_open_versions_gets_the_column_only(sender, store, sch
 
 
 @pytest.mark.parametrize("entity", ["add_column_in_history_mode", "drop_column_in_history_mode"])
-def test_a_time_before_an_open_version_is_refused(history, entity):
+def test_a_migration_before_the_start_of_an_open_version_is_refused(history, entity):
     """97, 110: The answer is a task, and the table is unchanged."""
     metadata = history.metadata()
     more = {"column_type": "LONG", "default_value": "1"} if entity.startswith("add") else {}
@@ -213,7 +213,7 @@ def test_a_time_before_an_open_version_is_refused(history, entity):
 T2 = "2024-02-29T00:00:02Z"
 
 
-def test_a_batch_after_the_migration_carries_on(history):
+def test_an_update_after_a_migration_continues_its_version(history):
     """93: The next update is based on the version that the migration created."""
     asked = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
     done(history.migrate("add_column_in_history_mode", **asked))
@@ -245,7 +245,7 @@ def test_a_renamed_column_keeps_all_but_its_name(sender, store, schema, columns)
 
 
 @pytest.mark.parametrize("kind", ["live", "history"])
-def test_a_copied_column_has_type_and_values(kind, request):
+def test_a_copied_column_has_the_type_and_values_of_its_source(kind, request):
     """93, 103: A copied column is not part of the key. If the target exists, its values are copied again."""
     place = request.getfixturevalue(kind)
     before = place.rows()
@@ -292,7 +292,7 @@ IN_HISTORY = ADD | {"operation_timestamp": P}
         ),
     ],
 )
-def test_what_a_table_does_not_allow_is_refused(kind, entity, asked, request):
+def test_invalid_column_migrations_are_refused(kind, entity, asked, request):
     """110, F17: The answer is a task without values, and the table is unchanged."""
     place = request.getfixturevalue(kind)
     metadata = place.metadata()

@@ -46,7 +46,7 @@ def with_live_modes(store, tmp_path):
 @pytest.mark.parametrize("kind", ["soft", "history"])
 @pytest.mark.usefixtures("tables_on")
 @pytest.mark.tables_on("memory", "iceberg")
-def test_a_copied_table_is_equal(kind, request):
+def test_a_copied_table_equals_its_source(kind, request):
     """93, 103: Rows, types, keys and parameters are equal. The source is unchanged, and the copy gets its own
     batches."""
     place = request.getfixturevalue(kind)
@@ -62,7 +62,7 @@ def test_a_copied_table_is_equal(kind, request):
     assert place.rows() == before
 
 
-def test_a_copy_takes_the_place_of_a_table_that_is_there(soft, history):
+def test_a_copy_overwrites_an_existing_table(soft, history):
     """104: A copy replaces an existing table of any layout."""
     done(soft.migrate("copy_table", from_table=soft.table.name, to_table=history.table.name))
     assert (history.rows(), history.described()) == (soft.rows(), soft.described())
@@ -85,7 +85,7 @@ def test_a_renamed_table_keeps_all_but_its_name(soft):
 
 
 @pytest.mark.parametrize("entity", ["copy_table", "copy_table_to_history_mode", "rename_table"])
-def test_a_source_that_is_missing_is_a_task(soft, entity):
+def test_a_missing_source_is_a_task(soft, entity):
     """6.1: The answer is a task, and the target is unchanged."""
     asked = {"from_table": "missing", "to_table": "nowhere"}
     assert "missing" in refusal(soft.migrate(entity, **asked)) or entity == "rename_table"
@@ -146,7 +146,7 @@ def test_soft_delete_becomes_history(soft):
     }
 
 
-def test_another_flag_stays_as_a_column(sender, store, schema):
+def test_a_custom_deleted_flag_stays_as_a_column(sender, store, schema):
     """105: `_fivetran_deleted` is removed, whatever the flag is."""
     rows = [row | {"gone": row["_fivetran_deleted"], "_fivetran_deleted": False} for row in FLAGGED]
     place = Place.made(sender, store, schema, f"{SOFT} gone:BOOLEAN", rows)
@@ -167,7 +167,7 @@ def test_history_becomes_soft_delete(history):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_records_of_0_0_and_of_minus_0_0_stay_two(sender, store, schema):
+def test_zero_and_minus_zero_remain_separate_keys(sender, store, schema):
     """106: As in batches, floats are distinguished by their bits, including in keys."""
     rows = table("v start end active synced \n a T1 TMAX true T1 \n b T2 TMAX true T2")
     rows = [row | {"id": id_} for row, id_ in zip(rows, [0.0, -0.0], strict=True)]
@@ -176,7 +176,7 @@ def test_records_of_0_0_and_of_minus_0_0_stay_two(sender, store, schema):
     assert {(str(row["id"]), row["v"]) for row in place.rows()} == {("0.0", "a"), ("-0.0", "b")}
 
 
-def test_another_flag_comes_beside_ours(history):
+def test_a_custom_deleted_flag_is_added_next_to_the_standard_flag(history):
     """106: The table has both flags, and ours is FALSE."""
     mode(history, "HISTORY_TO_SOFT_DELETE", soft_deleted_column="gone")
     found = {row["id"]: (row["gone"], row["_fivetran_deleted"]) for row in history.rows()}
@@ -185,7 +185,7 @@ def test_another_flag_comes_beside_ours(history):
 
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "", "missing"])
 @pytest.mark.tables_on("memory", laws="iceberg")
-def test_a_copy_to_history_leaves_its_source(soft, flag):
+def test_a_copy_to_history_leaves_its_source_unchanged(soft, flag):
     """107: The source is unchanged, with its flag, without a flag, and with a missing flag."""
     copy = other(soft, "history")
     asked = {"from_table": soft.table.name, "to_table": copy.table.name, "soft_deleted_column": flag}
@@ -197,7 +197,7 @@ def test_a_copy_to_history_leaves_its_source(soft, flag):
     assert soft.metadata() == metadata
 
 
-def test_a_history_is_copied_as_it_is(history):
+def test_a_copy_of_a_history_to_history_mode_is_equal(history):
     """6.10: A history that is copied to history mode is copied unchanged."""
     copy = other(history, "copy")
     asked = {"from_table": history.table.name, "to_table": copy.table.name}
@@ -245,7 +245,7 @@ def test_the_next_soft_delete_batch_loads(history):
 
 
 @pytest.mark.parametrize("name", ["SOFT_DELETE_TO_HISTORY", "HISTORY_TO_SOFT_DELETE"])
-def test_an_empty_table_only_changes_its_shape(sender, store, schema, name):
+def test_a_mode_change_of_an_empty_table_makes_no_snapshot(sender, store, schema, name):
     """6.8: The table gets the columns of the mode, but no snapshot."""
     columns = SOFT if name.startswith("SOFT") else HISTORY
     place = Place.made(sender, store, schema, columns)
@@ -255,7 +255,7 @@ def test_an_empty_table_only_changes_its_shape(sender, store, schema, name):
 
 
 @pytest.mark.tables_on("memory", laws="iceberg")
-def test_rows_that_were_never_synced_start_now(sender, store, schema):
+def test_rows_without_a_sync_time_start_at_the_current_time(sender, store, schema):
     """6.8: The start is rounded to the millisecond."""
     place = Place.made(sender, store, schema, SOFT, "id v \n 1 a")
     mode(place, "SOFT_DELETE_TO_HISTORY")
@@ -295,7 +295,7 @@ def test_an_unset_operation_is_unsupported(soft, operation):
 
 
 @pytest.mark.tables_on("memory", laws="iceberg")
-def test_live_modes_by_a_switch(with_live_modes, store, schema):
+def test_a_switch_enables_live_modes(with_live_modes, store, schema):
     """F8, 6.9: With the switch, live modes work as the guide once defined them."""
     soft = Place.made(with_live_modes, store, schema, SOFT, FLAGGED)
     mode(soft, "SOFT_DELETE_TO_LIVE")

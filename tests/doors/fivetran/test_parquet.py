@@ -84,7 +84,7 @@ def test_the_published_mapping(sender, store, schema):
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_batches_wrapped_in_every_way(sender, store, schema, compression):
+def test_parquet_batches_load_with_any_compression(sender, store, schema, compression):
     """50, 3.1: Parquet batches have the result of CSV batches, with any wrapping. A repeated batch changes
     nothing."""
     encrypted = compression is not Compression.GZIP
@@ -113,7 +113,7 @@ def test_histories(sender, store, schema):
     assert gives(expected) == place.rows()
 
 
-def test_what_cannot_be_read(sender, store, schema):
+def test_unreadable_parquet_files_are_refused(sender, store, schema):
     """52, 63: An unreadable Parquet file is answered with a task that names file, row and column, and nothing
     is written."""
     place = Place.made(sender, store, schema, TYPES.replace("synced", "at:NAIVE_DATETIME synced"))

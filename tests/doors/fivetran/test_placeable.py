@@ -56,7 +56,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_whole_rows_are_placeable(kind):
+def test_complete_rows_are_accepted(kind):
     """5: NULL and unmodified cells are placeable if the kind allows them. So is a file without rows."""
     assert refusal(kind, GOOD[kind]) is None
     assert refusal(kind, GOOD[kind].partition("\n")[0]) is None
@@ -86,7 +86,7 @@ def test_a_key_may_be_null_but_not_unmodified(kind):
 
 
 @pytest.mark.parametrize("history", [True, False])
-def test_a_replaced_row_is_given_whole(history):
+def test_a_replaced_row_has_no_unmodified_values(history):
     """2.8: A replaced row has no former value for an unmodified cell. NULL is a value."""
     text = "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 ~ T2 T9\nC3 ~ T3 T9"
     assert "row 2, column v" in refusal("replace", text, history=history)
@@ -119,13 +119,13 @@ def test_an_update_with_a_start_needs_an_end(missing):
 
 @pytest.mark.parametrize("value", ["x", "-"])
 @pytest.mark.parametrize("missing", ["-", SAME])
-def test_an_update_without_a_start_changes_no_value(value, missing):
+def test_a_value_change_without_a_start_is_refused(value, missing):
     """7.11: A value without a start, including NULL, is refused and not lost."""
     text = f"id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 {value} {missing} T9"
     assert "row 2, column v: a value changes but _fivetran_start is missing" in refusal("update", text)
 
 
-def test_an_update_file_without_starts_changes_no_value():
+def test_a_value_change_without_a_start_column_is_refused():
     """7.11: The same holds if the whole column is missing."""
     assert "row 2, column v" in refusal("update", "id v _fivetran_end\nA1 ~ T9\nB2 x T9")
 
@@ -142,7 +142,7 @@ def test_an_update_without_a_start_may_close_a_version(start):
     assert refusal("update", "id v _fivetran_start _fivetran_end\nA1 ~ - -") is None
 
 
-def test_the_key_of_an_update_without_a_start_is_no_change():
+def test_key_cells_do_not_count_as_value_changes():
     """5: Key columns identify the record, so they are always present."""
     text = "id part v _fivetran_end\nA1 P1 ~ T9"
     assert refusal("update", text, key=("id", "part")) is None
@@ -155,13 +155,13 @@ def test_live_rows_need_no_instant(kind):
     assert "row 1, column id" in refusal(kind, "id v\n~ x", history=False)
 
 
-def test_a_live_update_may_leave_all_values_as_they_are():
+def test_a_live_update_may_have_only_unmodified_values():
     """2.8: An update with only unmodified values is accepted and changes nothing."""
     assert refusal("update", "id v w\nA1 ~ ~", history=False) is None
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])
-def test_rows_are_counted_through_the_whole_file(chunk):
+def test_row_numbers_continue_across_blocks(chunk):
     """63: Rows are numbered from 1 across all blocks of a file, and the error names the first invalid row."""
     text = "id v _fivetran_start _fivetran_end\n" + "A1 x T1 T9\n" * 4 + "B2 x T1 -\n" * 2
     assert "row 5, column _fivetran_end" in refusal("update", text, chunk=chunk)
@@ -171,7 +171,7 @@ def test_rows_are_counted_through_the_whole_file(chunk):
     assert "row 5, column id" in refusal("earliest", text, chunk=chunk)
 
 
-def test_the_rows_are_left_as_they_are():
+def test_the_completeness_check_leaves_rows_unchanged():
     """The check does not change the rows."""
     delivered = rows(GOOD["update"])
     refuse_incomplete("update", FILE, delivered, ["id"], "_fivetran_end")

@@ -48,7 +48,7 @@ def current(place):
     return gives(rows.toArrow().to_pylist())
 
 
-def test_every_reserved_name_is_told_as_it_was_sent(sender, store, schema):
+def test_every_reserved_name_is_described_as_sent(sender, store, schema):
     """F21: A reserved name is stored with underscores appended until it is unique, and is described by its
     own name."""
     jvm = store.spark._jvm
@@ -72,7 +72,7 @@ def test_every_reserved_name_is_told_as_it_was_sent(sender, store, schema):
 
 
 @pytest.mark.parametrize(("encoding", "memory"), WAYS)
-def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
+def test_batches_load_columns_with_reserved_names(spark, store, schema, tmp_path, encoding, memory):
     """F21: Batches use the source's names, in CSV and Parquet, small and spread, in every mode."""
     stores = {"backstory": IcebergStore(spark, memory=memory)}
     with serving(stores, batch_format=encoding.format) as address:
@@ -104,7 +104,7 @@ def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
 
 
 @pytest.mark.tables_on("iceberg")
-def test_alter_brings_retypes_and_drops_them(place):
+def test_alter_adds_retypes_and_drops_columns_with_reserved_names(place):
     """F21: Later definitions also work, whether `_file` or `_file_` was first."""
     place = place.alter(f"{LIVE} _row_id:INT _spec_id_ _spec_id")
     assert names(place)[0][-3:] == ["_row_id_", "_spec_id_", "_spec_id__"]
@@ -129,7 +129,7 @@ def test_alter_brings_retypes_and_drops_them(place):
     assert current(place)[0]["_row_id"] is None
 
 
-def test_alter_changes_keys_of_them(place):
+def test_alter_changes_keys_with_reserved_names(place):
     """F21: Key changes, keys in replies and messages use the source's names."""
     metadata = place.metadata()
     request = sdk.AlterTableRequest(
@@ -168,7 +168,7 @@ def test_messages_use_the_sources_names(sender, spreading, store, schema, tmp_pa
     assert place.rows() == gives("id _pos_ _row_id_ \n 1 4 3")
 
 
-def test_columns_are_renamed_to_and_from_them(place):
+def test_columns_are_renamed_to_and_from_reserved_names(place):
     """F21: A column is renamed from `v` to `_row_id` to `_row_id_` and back. A repeated rename changes
     nothing."""
     for old, new in [("v", "_row_id"), ("_row_id", "_row_id_"), ("_row_id_", "_row_id"), ("_row_id", "w")]:
@@ -189,7 +189,7 @@ def test_columns_are_renamed_to_and_from_them(place):
     assert sorted((row["path"], row["_file"]) for row in current(place)) == [("a.csv", "A"), ("a.csv", "B")]
 
 
-def test_migrations_add_set_copy_and_truncate_them(place, schema):
+def test_migrations_and_truncates_support_reserved_names(place, schema):
     """F21: Defaults, copies and truncation flags work, and a copied table keeps the names."""
     for _ in range(2):
         done(
@@ -216,7 +216,7 @@ def test_migrations_add_set_copy_and_truncate_them(place, schema):
         assert each.described() == place.described()
 
 
-def test_migrations_between_modes_keep_them(place):
+def test_mode_migrations_keep_reserved_names(place):
     """F21: A soft-delete table with `_deleted` becomes a history, gains and loses a column, and returns."""
     place = place.alter(f"{LIVE} _deleted:BOOLEAN")
     place.write(update="_file _pos _deleted \n a.csv 1 true \n a.csv 2 false")

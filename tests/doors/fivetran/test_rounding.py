@@ -25,7 +25,7 @@ if DEPTH == "laws":
 
 @pytest.mark.tables_on("iceberg")
 @pytest.mark.parametrize(("encoding", "memory"), WAYS)
-def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, encoding, memory):
+def test_rounded_decimals_are_counted_and_logged(spark, store, schema, tmp_path, encoding, memory):
     """F18, F11: The commit counts `rounded` values, and one warning per file and column contains the number
     but no value."""
     stores = {"backstory": IcebergStore(spark, memory=memory)}
@@ -58,7 +58,7 @@ def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, e
 
 
 @pytest.mark.parametrize("value", ["999.995", "-1000", "99999.1"])
-def test_digits_before_the_point_are_refused(sender, store, schema, value):
+def test_excess_digits_before_the_point_are_refused(sender, store, schema, value):
     """F18: A value with too many digits before the point, even after rounding, is answered with a task with
     file and line."""
     place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1 1")
@@ -68,7 +68,7 @@ def test_digits_before_the_point_are_refused(sender, store, schema, value):
     assert len(place.snapshots()) == 1
 
 
-def test_what_nobody_sent_is_not_rounded(sender, store, schema):
+def test_stored_values_and_migration_values_are_not_rounded(sender, store, schema):
     """F18: A type change that would lose a stored digit, and a default with too many digits, are answered
     with tasks."""
     place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1.005 1")

@@ -14,7 +14,7 @@ from backstory.warehouse import Warehouse
 
 
 @pytest.mark.tables_on("iceberg")
-def test_a_warehouse_serves_until_it_is_told_to_stop(store, schema, tmp_path):
+def test_a_warehouse_serves_until_it_is_stopped(store, schema, tmp_path):
     """Port 0 means a free port. The sender's tables are tables of the warehouse, and after the stop nothing
     listens."""
     warehouse = Warehouse(store, embedded=False)
@@ -27,13 +27,13 @@ def test_a_warehouse_serves_until_it_is_told_to_stop(store, schema, tmp_path):
         assert again.port == running.port
 
 
-def test_half_of_a_certificate_is_refused(tmp_path):
+def test_a_certificate_without_its_key_is_refused(tmp_path):
     with pytest.raises(UsageError, match="certificate and its key"):
         credentials_of(ServeRequest(tls_cert=tmp_path / "server.pem"))
 
 
 @pytest.mark.parametrize("host", [None, "127.0.0.1", "localhost"])
-def test_a_port_that_is_taken_is_known_without_a_server(host):
+def test_a_port_in_use_is_detected_without_a_server(host):
     """Interface 3: The port is checked before Spark starts. Port 0 is never in use."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -43,7 +43,7 @@ def test_a_port_that_is_taken_is_known_without_a_server(host):
     require_port(host, 0)
 
 
-def test_a_metrics_port_that_is_taken_is_said_before_listening(store):
+def test_a_metrics_port_in_use_is_refused_before_listening(store):
     """Interface 3: If the metrics port is in use, no line contains `listening`, and the remedy names that
     port."""
     with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as lines:
@@ -53,7 +53,7 @@ def test_a_metrics_port_that_is_taken_is_said_before_listening(store):
     assert lines == []
 
 
-def test_the_metrics_port_is_free_again_when_the_server_stopped_or_never_listened(store):
+def test_the_metrics_port_is_free_again_after_the_server_stops(store):
     """A server that stops, or whose own port is in use, releases its metrics port."""
     stores = {store.catalog: store}
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -92,11 +92,11 @@ def test_only_clients_of_the_authority_are_served(store, files):
         assert not answers(address, files, "stranger")
 
 
-def test_without_files_there_is_no_tls():
+def test_tls_is_off_without_files():
     assert credentials(None, None, None) is None
 
 
-def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
+def test_invalid_tls_files_are_refused(files, tmp_path):
     """Half a pair, a missing file, a file that is not PEM, and the key of another certificate are reported."""
     (server, key), (_, other) = files["server"], files["client"]
     nothing = tmp_path / "nothing.pem"

@@ -21,7 +21,7 @@ ROWS = """
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_hard_truncate_goes_by_the_bound(sender, store, schema):
+def test_a_hard_truncate_deletes_only_rows_before_the_bound(sender, store, schema):
     """42, 44, 46, 49: Rows before the bound are deleted, and all others are kept. A repeated truncate makes
     no commit."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
@@ -114,7 +114,7 @@ def test_soft_truncate_closes_the_versions_of_a_history(sender, store, schema):
     assert gives(f"{closed.rstrip()} \n 1 new 2 T6 T5 TMAX true") == place.rows()
 
 
-def test_truncates_of_a_history_by_row(sender, store, schema):
+def test_a_history_can_be_truncated_by_row(sender, store, schema):
     """42, 2.7: A hard truncate deletes versions by their synced time. A soft one flags them if the table has
     the flag."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
@@ -125,7 +125,7 @@ def test_truncates_of_a_history_by_row(sender, store, schema):
     assert {row["v"] for row in place.rows()} == {"c", "e"}
 
 
-def test_what_is_missing_is_ignored(sender, store, schema):
+def test_truncates_of_missing_tables_are_ignored(sender, store, schema):
     """41: A truncate of a missing table or schema succeeds, in both modes."""
     place = Place.made(sender, store, schema)
     missing = place.having(LIVE)
@@ -166,14 +166,14 @@ def test_malformed_requests_wipe_nothing(sender, store, schema):
     ],
     ids=["key", "history"],
 )
-def test_what_tells_rows_or_versions_apart_is_no_flag(sender, store, schema, columns, flag, rows):
+def test_key_and_layout_columns_cannot_be_truncation_flags(sender, store, schema, columns, flag, rows):
     """47: A soft truncate that would merge two keys or reopen a deleted version is answered with a task."""
     place = Place.made(sender, store, schema, columns, rows)
     assert flag in refusal(place.truncate(instant("T9"), flag))
     assert gives(rows) == place.rows()
 
 
-def test_a_bound_beyond_the_calendar_is_no_bug(sender, store, schema):
+def test_a_bound_beyond_the_calendar_is_not_an_internal_error(sender, store, schema):
     """11, F17: A bound outside the calendar is answered with a task or compared, but never with INTERNAL."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
     request = sdk.TruncateRequest(

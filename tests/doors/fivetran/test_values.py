@@ -26,7 +26,7 @@ NASTY = [
 
 @pytest.mark.parametrize("more", [0, 300], ids=["few", "many"])
 @pytest.mark.tables_on("memory", "iceberg")
-def test_nasty_text_comes_back(sender, store, schema, more):
+def test_unusual_text_is_stored_exactly(sender, store, schema, more):
     """54, 70: Unusual text is kept as value and as key, and updates and deletes find it."""
     texts = [*NASTY, *(f"plain {number}" for number in range(more))]
     rows = [{"k": text, "v": text, "n": 1, "_fivetran_synced": instant("T1")} for text in texts]

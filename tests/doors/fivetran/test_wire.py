@@ -43,7 +43,7 @@ MODULES = {"common.proto": common_pb2, "destination_sdk.proto": sdk}
 
 
 @pytest.mark.parametrize("file", MODULES)
-def test_descriptors_are_the_contract(file):
+def test_descriptors_match_the_contract(file):
     """Each file declares exactly the items in its section of contract.txt."""
     assert sorted(contract()[file]) == sorted(rendered(proto(file)))
 
@@ -54,7 +54,7 @@ def test_contract_lists_both_files():
 
 
 @pytest.mark.parametrize("file", MODULES)
-def test_package_and_options_are_those_of_the_other_side(file):
+def test_package_and_file_options_match_the_fivetran_sdk(file):
     """gRPC paths and clients in other languages depend on the package and the file options."""
     options = FileOptions(
         optimize_for=FileOptions.SPEED,
@@ -133,7 +133,7 @@ def test_false_selects_its_member():
     assert common_pb2.FormField().WhichOneof("type") is None
 
 
-def test_optional_tells_absent_from_empty():
+def test_optional_fields_distinguish_absent_from_empty():
     """An optional field that is set to its default is not absent."""
     empty = sdk.TableSyncModeMigrationOperation(soft_deleted_column="")
 
@@ -148,7 +148,7 @@ def test_unset_migration_type_is_destructive():
     assert silent.type == sdk.SOFT_DELETE_TO_LIVE
 
 
-def test_the_two_batches_number_their_files_differently():
+def test_the_two_batch_requests_number_their_file_lists_differently():
     """The bytes of one kind of batch request decode as the other kind, but with the files in the wrong lists."""
     live = sdk.WriteBatchRequest(replace_files=["a"], delete_files=["b"])
 
@@ -337,7 +337,7 @@ print("met")
 
 
 @pytest.mark.parametrize("imports", [(THEIRS, OURS), (OURS, THEIRS)], ids=["theirs", "ours"])
-def test_ours_and_theirs_meet_in_one_process(tmp_path, imports):
+def test_other_stubs_of_the_contract_load_in_the_same_process(tmp_path, imports):
     """Other stubs with the same names and one more field work in the same process as ours."""
     newer = (FOLDER / "common.proto").read_text("utf-8")
     newer = newer.replace("message Table {", "message Table {\n  string extra = 3;")
@@ -363,7 +363,7 @@ def run(*arguments: str, before: Path | None = None) -> str:
 # The generator ------------------------------------------------------------------------------
 
 
-def test_stubs_are_what_the_generator_writes(tmp_path):
+def test_stubs_equal_the_output_of_the_generator(tmp_path):
     """If a .proto file or a stub changes, the generator must run. No stub is left over."""
     run(str(GENERATOR), "--into", str(tmp_path))
     fresh, kept = stubs(tmp_path), stubs(FOLDER)

@@ -74,7 +74,7 @@ def test_soft_deletes_are_updates(sender, store, schema):
     assert gives(expected) == place.rows()
 
 
-def test_repeated_keys_fold(place):
+def test_rows_with_a_repeated_key_are_merged_in_order(place):
     """72, 73: The last replaced row counts, and updates are combined in order, across the files of a kind."""
     rows = {
         "replace": table("id v n synced \n 1 x 7 T2 \n 6 y 8 T2 \n 1 z - T3 \n 6 - 9 T4"),
@@ -132,7 +132,7 @@ def test_columns_outside_of_the_request(sender, store, schema):
     assert gives(expected) == place.rows()
 
 
-def test_nothing_to_do_is_success_without_a_commit(place):
+def test_batches_without_changes_succeed_without_a_commit(place):
     """74: Empty requests, empty files, files with only a header, and rows without a change succeed without a
     commit."""
     before = place.snapshots()
@@ -167,7 +167,7 @@ def test_a_batch_sent_again_changes_nothing(place):
     assert len(commits) == 2
 
 
-def test_what_a_request_must_have(place, sender, store, schema):
+def test_requests_with_a_wrong_key_column_or_table_are_refused(place, sender, store, schema):
     """2.8, F17: A missing or wrong key, an unknown column and a missing table are answered with a task. The
     table is unchanged."""
     files = {"replace": place.files("id v n synced \n 1 x 1 T2")}
@@ -183,7 +183,7 @@ def test_what_a_request_must_have(place, sender, store, schema):
     assert gives(STORED) == place.rows()
 
 
-def test_the_calls_keep_to_their_mode(place, sender, store, schema):
+def test_write_calls_are_limited_in_the_other_mode(place, sender, store, schema):
     """F19: WriteBatch to a history table may only replace. WriteHistoryBatch to a live table is refused."""
     row = "id v n synced start end active \n 1 a 1 T1 T1 TMAX true"
     history = Place.made(sender, store, schema, HISTORY)

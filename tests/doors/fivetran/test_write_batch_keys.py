@@ -131,7 +131,7 @@ def test_the_time_zone_of_the_host_changes_no_key(sender, store, schema, monkeyp
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
+def test_key_columns_may_have_internal_names(sender, store, schema):
     """E4: A key column may have any name, including a name that our code uses."""
     columns = "_key_0* count:LONG* key* row* v synced"
     place = Place.made(
@@ -145,7 +145,7 @@ def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_more_keys_than_are_listed(sender, store, schema):
+def test_batches_with_many_keys_find_their_rows(sender, store, schema):
     """A batch of many keys finds them by a join, including composite keys and keys with spaces."""
     rows = [{"a": f"k{i % 20} ", "b": i, "v": "old", "_fivetran_synced": instant("T1")} for i in range(600)]
     place = Place.made(sender, store, schema, "a* b:INT* v synced", rows)
@@ -158,7 +158,7 @@ def test_more_keys_than_are_listed(sender, store, schema):
 
 
 @pytest.mark.tables_on("memory", "iceberg")
-def test_among_many_keys_one_is_no_number(sender, store, schema):
+def test_nan_is_found_among_many_keys(sender, store, schema):
     """70, E1: NaN is outside all bounds, but is still found."""
     keys = [float("nan"), *(number + 0.5 for number in range(300))]
     rows = [{"k": key, "v": "old", "_fivetran_synced": instant("T1")} for key in keys]

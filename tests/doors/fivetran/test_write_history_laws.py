@@ -18,7 +18,7 @@ def history(sender, store, schema):
     return of
 
 
-def test_first_step_goes_by_the_millisecond_and_by_the_key_alone(history):
+def test_the_first_step_removes_versions_by_key_and_millisecond(history):
     """81, 82, H9: Versions that start at s0 are removed, to the millisecond, by key and with the least s0 of
     all files."""
     place = history(
@@ -45,7 +45,7 @@ def test_first_step_goes_by_the_millisecond_and_by_the_key_alone(history):
     assert gives(expected) == place.rows()
 
 
-def test_replace_rows_land_unchanged(history):
+def test_replace_rows_are_stored_unchanged(history):
     """83, H22, H25: Replace rows keep their end and activity. An equal start is replaced, and finer digits
     are cut off."""
     place = history(ONE)
@@ -102,7 +102,7 @@ def test_deletes_of_every_shape(history, shape):
     assert gives(expected) == place.rows()
 
 
-def test_updates_of_records_that_live(history):
+def test_updates_of_existing_records(history):
     """84, 85, F16: NULL is set, unmodified keeps. An update finds its record across a gap, and inherits
     absent columns."""
     place = history(
@@ -127,7 +127,7 @@ def test_updates_of_records_that_live(history):
 
 
 @pytest.mark.tables_on("memory", laws="iceberg")
-def test_composite_and_missing_keys_have_histories_of_their_own(history):
+def test_composite_and_null_keys_have_separate_histories(history):
     """70, 82: NULL in a key part, case and spaces distinguish records."""
     names = "a b v start end active synced"
     place = history(
@@ -149,7 +149,7 @@ def test_composite_and_missing_keys_have_histories_of_their_own(history):
     assert gives(expected) == place.rows()
 
 
-def test_order_of_rows_files_and_columns_is_free(history):
+def test_the_order_of_rows_files_and_columns_is_irrelevant(history):
     """40, 91: The order of columns, rows and files does not affect the result."""
     stored = f"{COLUMNS} \n 1 a 1 T1 T1 TMAX true \n 2 b 2 T1 T1 TMAX true"
     update = table(f"{COLUMNS} \n 1 x . T7 T3 T4-1 false \n 1 . 5 T8 T4 TMAX true \n 2 . 6 T7 T5 TMAX true")
@@ -168,7 +168,7 @@ def test_order_of_rows_files_and_columns_is_free(history):
 
 @pytest.mark.parametrize("year", [1, 1582, 1969])
 @pytest.mark.tables_on("memory", "iceberg")
-def test_histories_of_long_ago(history, year):
+def test_histories_may_start_before_1970(history, year):
     """E1, E3, F18: Starts before 1970 and before the Gregorian calendar are ordinary instants."""
     first = instant("T0").replace(year=year, month=3, day=1)
     times = [first + timedelta(days=days) for days in range(4)]
@@ -198,7 +198,7 @@ def test_histories_of_long_ago(history, year):
     assert gives(expected[3:]) == place.rows()
 
 
-def test_rows_that_nothing_can_place_are_refused(history):
+def test_incomplete_history_rows_are_refused(history):
     """F17, 3.5: A missing or NULL start or end is answered with a task that names file and row. Nothing is
     written."""
     place = history(ONE)

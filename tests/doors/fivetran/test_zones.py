@@ -52,7 +52,7 @@ def test_keys_that_are_times_are_found_in_any_zone(sender, store, schema, type_,
     assert gives([row | {"v": "new"} for row in rows[:-1]]) == read(place)
 
 
-def test_histories_and_truncates_go_by_utc_in_any_zone(sender, store, schema):
+def test_histories_and_truncates_use_utc_in_any_zone(sender, store, schema):
     """60, 44, 81: Starts, ends and bounds are instants, exact to the millisecond."""
     names = "id v n synced start end active"
     rows = f"{names} \n 1 a 1 T1 T1 TMAX true \n 2 b 2 T3 T1 TMAX true \n 3 c 3 T3-1 T1 TMAX true"

@@ -103,7 +103,7 @@ def test_keys_and_hashes_of_the_base(full):
     assert aware(loaded) == second(1)
 
 
-def test_load_columns_that_the_stage_brings(full):
+def test_load_columns_of_the_stage_stay_in_the_base(full):
     """H9: Load columns of the stage are stored in the base, but never in the history."""
     full.stage(
         "s",
@@ -124,7 +124,7 @@ def test_load_columns_that_the_stage_brings(full):
         ("a:1 a:1", "DUPLICATE_KEY", ["a"]),
     ],
 )
-def test_a_stage_that_is_refused(full, text, code, keys):
+def test_a_refused_stage_changes_nothing(full, text, code, keys):
     """R19, R23: If the stage is refused, base and history are unchanged."""
     stage(full, "a:1 b:1")
     load(full, 1)
@@ -136,7 +136,7 @@ def test_a_stage_that_is_refused(full, text, code, keys):
     assert full.dump() == before
 
 
-def test_null_in_a_column_that_is_never_null(place, engine):
+def test_null_in_a_required_column_is_refused(place, engine):
     """R19: NULL in a column that is not nullable is refused with the row's key."""
     made = dataset(input="stage.s", historization={"engine": engine})
     made["target_columns"][1]["nullable"] = False
@@ -175,7 +175,7 @@ def test_two_records_with_one_key_do_not_collapse(place, engine):
     assert not place.has("rawcore", "rc_c")
 
 
-def test_a_record_that_takes_anothers_key_is_told(place, engine):
+def test_a_key_collision_is_logged(place, engine):
     """Section 2.4: Colliding keys are reported in the same way as colliding hashes."""
     place.use(document(dataset("a* b* v", input="stage.s", historization={"engine": engine})))
     for number, row in enumerate(RECORDS, 1):
@@ -198,7 +198,7 @@ def test_an_empty_stage(full):
     assert full.history() == ["a 1 [1,3) deleted r3"]
 
 
-def test_a_refusal_of_the_history_takes_the_base_back(full):
+def test_a_refused_history_rolls_back_its_base(full):
     """R19: Base and history are one transaction, so a refused history undoes the base."""
     stage(full, "a:1")
     load(full, 5)
@@ -209,7 +209,7 @@ def test_a_refusal_of_the_history_takes_the_base_back(full):
     assert full.dump() == before
 
 
-def test_a_value_that_the_database_refuses(place, engine):
+def test_a_value_rejected_by_the_database_fails_the_load(place, engine):
     """R19: A value that is too long for its column fails the load, and nothing is written."""
     place.use(document(dataset("k* n:INTEGER", input="stage.s", historization={"engine": engine})))
     place.stage("s", "k* n:BIGINT", [{"k": "a", "n": 1}])
@@ -241,7 +241,7 @@ def test_a_delta_is_merged(merged):
     assert receipt.counts == {"new": 1, "changed": 1, "deleted": 2, "reappeared": 0, "unchanged": 1}
 
 
-def test_the_cutoff_is_reckoned_from_the_load(merged):
+def test_the_cutoff_is_computed_from_the_load_time(merged):
     """3.7: The cutoff is T minus the interval, to the microsecond. NULL is out of scope."""
     stage(merged, "a:1,10 b:1,10 n:1,10 young:1,0")
     load(merged, 1)
@@ -275,7 +275,7 @@ def test_the_cutoff_of_months_and_years(place, engine, unit, length, cut):
     assert base(place) == "b:1@r1 young:1@r1"
 
 
-def test_without_handle_deletes_nothing_goes(place, engine):
+def test_a_merge_without_handle_deletes_keeps_missing_rows(place, engine):
     """3.7: Without delete handling, no row is deleted."""
     merging(place, engine, handle_deletes=False)
     stage(place, "a:1,1 b:1,1")
@@ -286,7 +286,7 @@ def test_without_handle_deletes_nothing_goes(place, engine):
     assert base(place) == "a:2@r2 b:1@r1"
 
 
-def test_without_filter_nothing_goes(place, engine):
+def test_a_merge_without_a_filter_keeps_missing_rows(place, engine):
     """3.7: Without a filter, no row is deleted."""
     merging(place, engine, {"name": "crm.customer", "incremental": True})
     stage(place, "a:1,1 b:1,1")
@@ -315,7 +315,7 @@ def test_an_empty_delta(merged):
         "col(\"Changed At\") >= {{DELTA_CUTOFF}} AND NOT A = 'x'",
     ],
 )
-def test_names_of_the_filter(place, engine, condition):
+def test_a_filter_matches_column_names_in_any_spelling(place, engine, condition):
     """3.7, A20: Names are matched by letters and digits, in any case, and by col()."""
     merging(place, engine, {**SOURCE, "increment_filter": condition})
     stage(place, "a:1,1 b:x,1 c:1,1")
@@ -398,7 +398,7 @@ def test_a_parquet_file(place, engine):
         ("k,n\na,1\n", ["s.csv", "no column a"]),
     ],
 )
-def test_a_file_that_is_refused(place, engine, text, told):
+def test_a_malformed_file_is_refused(place, engine, text, told):
     """R19: An error in a file is reported with its line but without the value, and nothing is written."""
     filed(place, engine, "k* a n:INTEGER")
     (place.folder / "s.csv").write_text(text)
@@ -409,7 +409,7 @@ def test_a_file_that_is_refused(place, engine, text, told):
     assert not place.has("rawcore", "rc_c")
 
 
-def test_a_file_that_is_not_there(place):
+def test_a_missing_file_is_wrong_usage(place):
     """H7: A missing file is an error of the caller."""
     filed(place, "auto")
 
@@ -432,7 +432,7 @@ def test_a_file_that_is_not_there(place):
         ("BOOLEAN", "INTEGER", False),
     ],
 )
-def test_types_of_the_stage(place, stored, wanted, fits):
+def test_stage_types_must_fit_the_base(place, stored, wanted, fits):
     """E1: A stage column whose values may not fit the base's type is refused by name, not cast."""
     place.use(document(dataset(f"k* v:{wanted}", input="stage.s")))
     plain = stored if stored != "FLOAT" else "BIGINT"
@@ -449,7 +449,7 @@ def test_types_of_the_stage(place, stored, wanted, fits):
         assert not place.has("rawcore", "rc_c")
 
 
-def test_a_stage_that_lacks_a_table_or_a_column(full):
+def test_a_missing_stage_table_or_column_is_refused(full):
     """E1: A missing table or column of the stage is refused by name."""
     full.stage("s", "k*")
     receipt = load(full, 1)
@@ -464,7 +464,7 @@ COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 
 
 @pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)])
-def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
+def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, told):
     """Section 2.4: If changed columns may collide under the default profile, the load names them."""
     place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
     for number, lines in enumerate((COLLIDING, COLLIDED), start=1):

@@ -30,7 +30,7 @@ def place(store, tmp_path):
     found.close()
 
 
-def test_a_load_is_refused_by_code(place):
+def test_a_load_without_a_layout_column_is_refused(place):
     """The error names the column and a remedy, and neither base nor history is written, here and in tasks."""
     place.mode("auto").base("a:1 b:1").load("r1", 1)
     place.base("a:2 b:1")
@@ -54,7 +54,7 @@ def test_a_load_is_refused_by_code(place):
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
 @pytest.mark.parametrize("columns", ["row_hash, load_run_id, loaded_at", *COMPUTED][: deep(4, 1)])
-def test_a_base_gets_back_what_each_load_computes(place, columns, always):
+def test_a_load_restores_the_computed_columns_of_its_base(place, columns, always):
     """A load writes its hashes and load columns again, and the history is the same as without the loss."""
     place.use(document(dataset("k* a", input="s.csv")))
     (place.folder / "s.csv").write_text("k,a\na,1\nb,1\n")

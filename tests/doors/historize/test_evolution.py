@@ -101,7 +101,7 @@ def test_r34_an_attribute_keeps_its_first_name_in_strict_hashes(owner):
         assert owner.loaded(columns, f"k,{header},b;1,{rows}", model=strict)[1] == "unchanged=2"
 
 
-def test_r34_names_that_move_along_a_chain(owner):
+def test_r34_columns_renamed_along_a_chain_keep_their_values(owner):
     """R34, R41: If `a` becomes `b` and `b` becomes `c`, each value stays in its column."""
     owner.loaded("k* a b", CSV)
     changes, counts = owner.loaded("k* b<a c<b", "k,b,c;1,x,10;2,y,20")
@@ -114,7 +114,7 @@ def test_r34_names_that_move_along_a_chain(owner):
     assert owner.rows("k, b, c") == [("1", "x", "10"), ("2", "y", "20")]
 
 
-def test_r41_names_that_are_swapped_are_refused(owner):
+def test_r41_swapped_names_are_refused(owner):
     """R41: Swapped names are refused, because a repeated rename cannot be detected. A new name works."""
     owner.loaded("k* a b", CSV)
     swapped = "k,a,b;1,10,x;2,20,y"
@@ -125,7 +125,7 @@ def test_r41_names_that_are_swapped_are_refused(owner):
     assert owner.rows("k, a, b") == [("1", "10", "x"), ("2", "20", "y")]
 
 
-def test_a_number_that_its_hash_cannot_hold_is_refused(owner):
+def test_a_number_too_large_for_its_hash_is_refused(owner):
     """2.4, E1: The error names the column and is an error of the data, not of the database."""
     columns = "k* f:FLOAT#DECIMAL(6,2)"
     owner.loaded(columns, "k,f;1,1.5")
@@ -175,7 +175,7 @@ def test_r37_r38_a_removed_column_stays(owner):
     assert owner.lock_text() == lock, "retired_at does not move"
 
 
-def test_r37_a_deleted_reference_leaves_its_column(owner):
+def test_r37_the_column_of_a_deleted_reference_stays(owner):
     """R37, A11: The foreign key's column stays in the history, inactive."""
     reference = {"id": 1, "referenced_dataset": "rc_r", "key_components": [{"from": "a", "to": "r"}]}
     owner.loaded("k* a b", CSV, references=[reference])
@@ -187,7 +187,7 @@ def test_r37_a_deleted_reference_leaves_its_column(owner):
     assert (left.name, left.system_role, left.input) == ("rc_r_key", "foreign_key", None)
 
 
-def test_r39_a_column_that_returns(owner):
+def test_r39_a_returning_column_is_reactivated(owner):
     """R39: The column becomes active again in place. Another type is refused, and nothing is written."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
@@ -255,7 +255,7 @@ def test_r40_narrowing_is_refused(owner):
         assert refused == ("HIST_TYPE_CONFLICT", [name])
 
 
-def test_r40_a_table_that_another_made_is_looked_at_too(owner):
+def test_r40_a_table_altered_by_another_program_is_refused(owner):
     """R40, R43: If the table itself differs from the metadata, the load is refused."""
     owner.loaded("k* a b:INTEGER", CSV)
     owner.place.sql(
@@ -303,7 +303,7 @@ def test_r42_an_added_column(owner):
     assert owner.rows("k, b", OPEN) == [("1", 10), ("2", 20)]
 
 
-def test_a_lost_lock_file_is_written_anew_from_the_table(owner):
+def test_a_lost_lock_file_is_rebuilt_from_the_table(owner):
     """4.2, R37: The columns are read from the table, including retired ones, and no version is added."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
@@ -325,7 +325,7 @@ def test_a_lost_lock_file_and_a_rename_at_once(owner):
     assert found == [("1", "x", 10), ("2", "y", 20)]
 
 
-def test_the_lock_file_is_the_history_s_metadata(owner):
+def test_the_lock_file_contains_the_metadata_of_the_history(owner):
     """1.3: The file is readable YAML with its origin, loads to the same state, and is written only after
     changes."""
     owner.loaded("k* a b:DECIMAL(10,2)", CSV)
@@ -354,7 +354,7 @@ def test_a_broken_lock_file_stops_the_load(owner):
     assert "rc_c.hist.lock.yaml, line 3, lineage_kye" in receipt.error["message"]
 
 
-def test_the_state_may_stand_in_the_model(owner):
+def test_the_history_state_may_be_in_the_model(owner):
     """1.3: `hist_state` in the model is used if there is no lock file."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)

@@ -80,7 +80,7 @@ def loaded(spark, tmp_path_factory):
     return module, warehouse, receipts, folder
 
 
-def test_the_history_is_the_rules(loaded):
+def test_the_history_equals_the_rule(loaded):
     """After all loads, every version equals the rule's: key, hash, start, end, state and run."""
     module, warehouse, _, folder = loaded
     rows = warehouse.spark.table(f"backstory.{TABLE}").toArrow().to_pylist()
@@ -100,7 +100,7 @@ def test_the_history_is_the_rules(loaded):
     assert len(found) == len(rows)
 
 
-def test_each_load_says_what_the_rule_counts(loaded):
+def test_each_load_reports_the_counts_of_the_rule(loaded):
     """The counts of each load equal the rule's. A copy with a repeated key is refused first, with its key."""
     module, _, receipts, folder = loaded
     _, runs = by_the_rule(folder, module)
@@ -133,7 +133,7 @@ def test_the_rename_and_the_drop(loaded):
     assert "retired_at" in lock
 
 
-def test_it_is_read_by_the_same_words(loaded):
+def test_as_of_and_timeline_read_a_model_history(loaded):
     """`as_of` and `timeline` read the history: Swaziland until 2018, then Eswatini."""
     _, warehouse, _, _ = loaded
     history = warehouse.table(TABLE)

@@ -63,7 +63,7 @@ WAYS = {
 }
 
 
-def test_every_guard_of_a_load_has_a_row_here():
+def test_every_guard_of_a_load_is_listed():
     """If the code gets a new guard, this test fails until the guard has a row here."""
     nodes = ast.walk(ast.parse(inspect.getsource(preflight)))
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
@@ -94,7 +94,7 @@ def place(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=" ".join)
-def test_a_load_is_refused_alike_in_every_way(place, store, guard):
+def test_a_load_has_the_same_refusal_in_every_way_of_planning(place, store, guard):
     """Code, sentence and keys are equal in every way of planning. Base and history are unchanged."""
     told, code = GUARDS[guard], guard[1]
     columns = [column(word) for word in told.get("columns", "k* a:STRING(5)").split()]

@@ -152,7 +152,7 @@ def test_golden_vectors_in_a_database(place, zone):
     assert told == TEXTS
 
 
-def test_a_name_behind_version_started_at_goes_behind_it():
+def test_a_key_name_sorted_after_version_started_at_is_hashed_after_it():
     """2.3: The components of a history key are sorted by name, whichever is declared first."""
     model, base = customer(name="zz_customer")
     text = f"version_started_at~2025-01-02 00:00:00.000000|zz_customer_key~{KEY}|{PEPPER}"
@@ -163,7 +163,7 @@ def test_a_name_behind_version_started_at_goes_behind_it():
     )
 
 
-def test_no_attributes(place):
+def test_a_base_without_attributes_has_a_fixed_hash(place):
     """2.4: A base with only keys has the hash of the text no_columns."""
     model = model_of(document(dataset("k*")))
     base = model.target_datasets[0]
@@ -240,7 +240,7 @@ def test_a_float_is_hashed_as_a_decimal(place, zone, hash_as, values):
     }
 
 
-def test_a_foreign_key_is_the_parents_key(place):
+def test_a_foreign_key_equals_the_key_of_its_parent(place):
     """R7: Equal values give equal keys, whatever the child's column names. NULL does not give NULL."""
     parent = dataset("region_code* land:INTEGER* a", name="rc_region")
     child = dataset("k* home_code home_land:BIGINT", name="rc_child") | {
@@ -275,7 +275,7 @@ def test_a_foreign_key_is_the_parents_key(place):
     assert dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child")) == found
 
 
-def test_strict_hashes_tell_all_tuples_apart(place):
+def test_strict_hashes_distinguish_all_tuples(place):
     """R8: strict_v2 separates all distinct tuples of a small set, and Python agrees."""
     words = [None, "", "|", "^", "~", "^0", "^p", "null_replaced", "a|b~c", "x~"]
     rows = [
@@ -286,7 +286,7 @@ def test_strict_hashes_tell_all_tuples_apart(place):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_strict_hashes_tell_random_tuples_apart(place, seed):
+def test_strict_hashes_distinguish_random_tuples(place, seed):
     """R8: The same holds for random texts of separator characters."""
     chance = random.Random(seed)
     texts = [

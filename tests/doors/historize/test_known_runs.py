@@ -29,7 +29,7 @@ def load(place, schema, run, rows, at=None, columns="k* a"):
     return receipt
 
 
-def test_a_run_is_of_its_schema(place):
+def test_a_run_id_belongs_to_its_schema(place):
     """Two datasets of one name in two schemas can share a run id. Each rerun has its own receipt."""
     first = load(place, EU, "2026-01-31", "a:1 b:1")
     other = load(place, US, "2026-01-31", "c:1")
@@ -42,7 +42,7 @@ def test_a_run_is_of_its_schema(place):
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_a_lock_file_is_of_its_schema(place):
+def test_a_lock_file_belongs_to_its_schema(place):
     """The lock file of one schema does not apply to another schema, whose first load is a first load."""
     load(place, EU, "r1", "a:1:2", 1, "k* a b:BIGINT")
     load(place, EU, "r2", "a:1", 2)
@@ -52,7 +52,7 @@ def test_a_lock_file_is_of_its_schema(place):
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_a_dataset_without_history_keeps_an_earlier_one(place):
+def test_a_dataset_without_history_keeps_its_earlier_history(place):
     """4.2 rule 10, 3.1: `historize: false` gives no history. An existing one is kept, and can be used again."""
     load(place, EU, "r1", "a:1", 1)
     before = place.dump(), place.lock().read_text()
@@ -63,7 +63,7 @@ def test_a_dataset_without_history_keeps_an_earlier_one(place):
     assert load(place, EU, "r3", "a:1", 3).status == "unchanged"
 
 
-def test_a_rerun_of_what_is_gone_loads_it(place):
+def test_a_rerun_reloads_dropped_tables(place):
     """After its tables are dropped, a run does not count as loaded. Tables of a later run do not contain an
     earlier one. A run whose versions are in the archive counts as loaded."""
 
@@ -89,7 +89,7 @@ def test_a_rerun_of_what_is_gone_loads_it(place):
     assert load(place, EU, "r2", "z:9").to_dict() == again.to_dict()
 
 
-def test_a_renamed_dataset_takes_its_latest_tables(place):
+def test_a_renamed_dataset_uses_the_tables_of_its_latest_name(place):
     """R35: If several tables have former names of a dataset, the table with the latest name is renamed."""
     for name in ("rc_a", "rc_b"):
         place.use(document(dataset(name=name)))
@@ -102,7 +102,7 @@ def test_a_renamed_dataset_takes_its_latest_tables(place):
     ]
 
 
-def test_another_database_has_a_lock_file_of_its_own(tmp_path):
+def test_each_database_has_its_own_lock_file(tmp_path):
     """If one model is loaded into two databases of one name, the first load of each is a first load."""
     locks = []
     for number, columns in enumerate(("k* a b:BIGINT", "k* a", "k* a b")):
@@ -117,7 +117,7 @@ def test_another_database_has_a_lock_file_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["duckdb", "postgres"], indirect=True)
-def test_a_rerun_of_versions_that_were_taken_away(place):
+def test_a_rerun_reloads_deleted_but_not_archived_versions(place):
     """A run without its versions in the history does not count as loaded. A run with pruned versions does."""
     first = load(place, EU, "r1", "a:1", 1)
     load(place, EU, "r2", "a:2", 2)

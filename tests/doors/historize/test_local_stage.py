@@ -74,7 +74,7 @@ def here(work):
 
 
 @pytest.mark.parametrize("profile", ["elevata_v1", "strict_v2"])
-def test_it_has_the_keys_hashes_and_values_that_spark_computes(place, profile):
+def test_a_local_stage_has_the_keys_hashes_and_values_of_spark(place, profile):
     more = {"historization": {"soft_delete": SOFT}}
     work = work_of(place, COLUMNS, ROWS, {"hash_profile": profile}, **more)
     made, wanted = here(work), stage_frame(work)
@@ -91,5 +91,5 @@ def test_it_has_the_keys_hashes_and_values_that_spark_computes(place, profile):
     ],
     ids=["float", "time", "id"],
 )
-def test_what_the_two_do_not_write_alike_is_left_to_spark(place, columns, rows, more):
+def test_types_with_another_text_in_spark_are_left_to_spark(place, columns, rows, more):
     assert here(work_of(place, columns, {"k": ["a"], **rows}, **more)) is None

@@ -208,7 +208,7 @@ def test_r1_every_default_is_written_out(tmp_path):
         ),
     ],
 )
-def test_r1_an_unknown_key_is_told_with_its_place(tmp_path, old, new, place, remedy):
+def test_r1_an_unknown_key_is_reported_with_its_place(tmp_path, old, new, place, remedy):
     """R1: The error contains path, line, and the nearest valid name."""
     wrong = refusal(WHOLE.replace(old, new, 1), tmp_path)
     assert wrong.message == f"model.yaml, {place}: there is no such key."
@@ -279,7 +279,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("old", "new", "place", "why"), RULES, ids=[rule[1][:40] for rule in RULES])
-def test_every_rule_is_refused_before_any_sql(tmp_path, old, new, place, why):
+def test_every_rule_violation_is_refused_with_its_place(tmp_path, old, new, place, why):
     """R2, R3, R9, R26, 1.1: The error contains path and line when the model is read."""
     assert WHOLE.count(old) >= 1
     told = refusal(WHOLE.replace(old, new, 1), tmp_path).message
@@ -287,7 +287,7 @@ def test_every_rule_is_refused_before_any_sql(tmp_path, old, new, place, why):
     assert why in told
 
 
-def test_twice_the_same_name_is_refused(tmp_path):
+def test_a_repeated_name_is_refused(tmp_path):
     """1.1: Layers, sources and datasets have unique names."""
     assert (
         "target_datasets[2]: rawcore.rc_crm_region is named twice"
@@ -316,7 +316,7 @@ def test_r2_the_longest_names_that_fit(tmp_path):
         ("rc_c_hist", {"historize": False}, False),
     ],
 )
-def test_r3_a_history_is_one_by_its_strategy(name, more, history):
+def test_r3_the_strategy_makes_a_dataset_a_history(name, more, history):
     """R3: Layer and strategy decide. A misleading name is reported, and a history is never historized."""
     model = model_of(document(dataset("k*", name, **more)))
     (found,) = model.target_datasets
@@ -359,14 +359,14 @@ def test_r5_the_order_of_business_keys_changes_nothing():
         {"active": False},
     ],
 )
-def test_r9_a_float_that_is_not_hashed_as_it_is(more):
+def test_r9_a_float_that_is_not_hashed_as_a_float_is_accepted(more):
     """R9: `hash_as`, `hash: false` and an inactive column make a float valid."""
     written = document(dataset("k* f:FLOAT"))
     written["target_datasets"][0]["target_columns"][1] |= more
     assert model_of(written).target_datasets[0].name == "rc_c"
 
 
-def test_r9_a_float_key_is_hashed_whatever_it_says():
+def test_r9_a_float_key_is_refused_even_without_hashing():
     """R9: A business key is part of the key, so `hash: false` has no effect."""
     written = document(dataset("k:FLOAT* a"))
     written["target_datasets"][0]["target_columns"][0]["hash"] = False
@@ -378,7 +378,7 @@ def test_r9_a_float_key_is_hashed_whatever_it_says():
 
 
 @pytest.mark.parametrize("word", ["on", "no", "yes", "off", "y", "null_", "true_"])
-def test_words_that_other_yaml_takes_for_truth_are_names(tmp_path, word):
+def test_boolean_words_of_older_yaml_are_names(tmp_path, word):
     """YAML 1.2: `on` and `no` are ordinary names."""
     text = WHOLE.replace("target_column_name: name,", f"target_column_name: {word},")
     written, _ = loaded(text, tmp_path)
@@ -411,12 +411,12 @@ def test_words_that_other_yaml_takes_for_truth_are_names(tmp_path, word):
         ),
     ],
 )
-def test_yaml_that_is_broken_or_means_something_else_is_refused(tmp_path, old, new, told):
+def test_broken_or_ambiguous_yaml_is_refused(tmp_path, old, new, told):
     """1.3: Duplicate keys, unknown aliases and numbers as names are refused with their line."""
     assert told in refusal(WHOLE.replace(old, new, 1), tmp_path).message
 
 
-def test_a_date_is_the_text_that_it_looks_like(tmp_path):
+def test_a_date_in_yaml_remains_text(tmp_path):
     """A date as a key stays text, although YAML parses dates."""
     text = WHOLE.replace('lineage_key: "rawcore:crm.customer"', "lineage_key: 2025-01-31")
     written, _ = loaded(text, tmp_path)
@@ -424,13 +424,13 @@ def test_a_date_is_the_text_that_it_looks_like(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "text\n", "# nothing\n", "7\n"])
-def test_what_is_no_mapping_is_refused(tmp_path, text):
+def test_a_document_without_a_mapping_is_refused(tmp_path, text):
     """1.3: An empty file, a list and a text are refused."""
     assert refusal(text, tmp_path).message.startswith("model.yaml, line 1")
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00format"])
-def test_a_file_that_cannot_be_read_is_told(tmp_path, content):
+def test_an_unreadable_model_file_is_refused(tmp_path, content):
     """E1: A file that is missing or not text is reported."""
     path = tmp_path / "model.yaml"
     if content:
@@ -440,7 +440,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, content):
     assert refused.value.code == "no-model"
 
 
-def test_anchors_are_yaml_too(tmp_path):
+def test_yaml_anchors_are_supported(tmp_path):
     """1.3: An anchor and its alias are the same part."""
     text = WHOLE.replace("former_names: [rc_crm_client]", "former_names: &old [rc_crm_client]")
     text = text.replace("former_names: [credit_limit]", "former_names: *old")
@@ -503,7 +503,7 @@ BETWEEN = ("longer than", "must not end in", "no layer", "reserved name", "twice
            "needs surrogate", "effective_dating", "soft_delete", "the same label", "a placeholder")  # fmt: skip
 
 
-def test_the_json_schema_accepts_what_is_a_model(tmp_path):
+def test_the_json_schema_accepts_valid_models(tmp_path):
     """R1: The schema accepts the printed and the resolved model."""
     assert valid(plain(PRINTED), SCHEMA, SCHEMA)
     _, model = loaded(WHOLE, tmp_path)
@@ -511,7 +511,7 @@ def test_the_json_schema_accepts_what_is_a_model(tmp_path):
 
 
 @pytest.mark.parametrize(("old", "new", "place", "why"), RULES, ids=[rule[1][:40] for rule in RULES])
-def test_the_json_schema_refuses_what_a_schema_can_tell(old, new, place, why):
+def test_the_json_schema_refuses_errors_within_one_part(old, new, place, why):
     """R1: Editors with the schema show the same errors, except errors between parts."""
     between = any(word in why for word in BETWEEN)
     assert valid(plain(WHOLE.replace(old, new, 1)), SCHEMA, SCHEMA) is between

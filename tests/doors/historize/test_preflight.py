@@ -61,7 +61,7 @@ def test_p3_identical_rows_of_one_key(loaded):
     assert (error["code"], error["keys"]) == ("DUPLICATE_KEY", ["a"])
 
 
-def test_p3_collapsing_still_refuses_what_differs(place, mode):
+def test_p3_collapsing_still_refuses_different_rows(place, mode):
     """R24: collapse_identical refuses a key with different rows, even if two of three are equal."""
     place.mode(mode, duplicate_keys="collapse_identical").base("a:1 b:1").load("r1", 1)
     error = refused(place.base("a:2 a:2 b:1 b:2 b:2"))
@@ -69,7 +69,7 @@ def test_p3_collapsing_still_refuses_what_differs(place, mode):
     assert (error["code"], error["keys"]) == ("DUPLICATE_KEY", ["b"])
 
 
-def test_p3_a_row_that_is_flagged_as_deleted_is_no_duplicate(place, mode):
+def test_p3_a_row_flagged_as_deleted_is_not_a_duplicate(place, mode):
     """P3, 7.3: Only rows that are not flagged as deleted count, whatever the flag's case."""
     place.mode(mode, soft_delete={"column": "a", "deleted_values": ["r.i.p.", "{{ x }}"]})
     place.base("a:1 a:r.i.p. b:r.i.p. b:r.i.p.").load("r1", 1)
@@ -119,7 +119,7 @@ def test_p5_a_key_is_not_versioned_twice_at_one_instant(loaded):
     assert (error["code"], error["keys"]) == ("NON_MONOTONIC_TIMESTAMP", ["a"])
 
 
-def test_p5_what_is_out_of_scope_does_not_matter(place, mode):
+def test_p5_versions_out_of_scope_are_ignored(place, mode):
     """P5: An open version that this load would not close may begin later."""
     place.mode(mode, snapshot="partial", delete_scope="h.a = '1'")
     place.put("a 2 [9,-) new r0\nb 1 [1,-) new r0").base("c:1")
@@ -137,7 +137,7 @@ def test_p6_an_empty_base(loaded):
     assert loaded.history() == versions("a 1 [1,3) deleted r3\nb 1 [1,3) deleted r3")
 
 
-def test_p6_the_model_may_allow_it(place, mode):
+def test_p6_the_model_may_allow_an_empty_base(place, mode):
     """R27: allow_empty_snapshot in the model allows an empty base."""
     place.mode(mode, allow_empty_snapshot=True).base("a:1").load("r1", 1)
 
@@ -151,7 +151,7 @@ def test_p6_an_empty_base_of_an_empty_history(place, mode):
     assert place.load("r2", 2).status == "unchanged"
 
 
-def test_p7_a_mass_of_deletes(place, mode):
+def test_p7_mass_deletes_are_refused(place, mode):
     """P7, R27: Closing more than the ratio of the open versions is refused, unless this run allows more."""
     place.mode(mode, max_delete_ratio=0.5).base("a:1 b:1 c:1 d:1").load("r1", 1)
     assert refused(place.base("a:2"))["code"] == "MASS_DELETE"
@@ -161,7 +161,7 @@ def test_p7_a_mass_of_deletes(place, mode):
     assert place.load("r5", 5, max_delete_ratio=1.0).counts["deleted"] == 1
 
 
-def test_p8_a_column_that_the_history_lacks(loaded):
+def test_p8_a_history_without_a_required_column_is_refused(loaded):
     """P8, R43: A history that lacks a required column is not loaded."""
     loaded.sql("ALTER TABLE rawcore.rc_c_hist DROP COLUMN version_state")
     receipt = loaded.base("a:2").load("r2", 2)
@@ -182,7 +182,7 @@ def test_p10_a_base_without_input(place, mode):
     assert before == place.dump("rawcore.rc_c", "rawcore.rc_c_hist")
 
 
-def test_p10_what_is_loaded_from_a_failed_dataset(place, mode):
+def test_p10_datasets_with_a_failed_input_are_skipped(place, mode):
     """P10, R28: A dataset whose direct or indirect input failed is not loaded."""
     chain = {"rc_first": "stage.s", "rc_second": "rawcore.rc_first", "rc_third": "rawcore.rc_second"}
     chain["rc_alone"] = "stage.other"
@@ -225,7 +225,7 @@ def test_a_rejection_is_registered_and_logged(loaded):
     assert loaded.rows(steps) == [("preflight", 0, "error", "DUPLICATE_KEY")]
 
 
-def test_a_refused_run_may_be_mended_and_run_again(loaded):
+def test_a_refused_run_can_be_repeated_after_a_fix(loaded):
     """3.5: The next attempt of a refused run has the same instant and is its second attempt."""
     first = loaded.base("a:1 a:2").load("r2")
     again = loaded.base("a:2 b:1").load("r2")

@@ -12,7 +12,7 @@ from backstory.stores.sql.ddl import fits
 from backstory.stores.sql.postgres_engine import open_postgres
 
 
-def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R29
+def test_columns_may_have_internal_names(place, engine):  # E4, R29
     """An attribute may have any name that a statement uses internally."""
     names = ("a", "action", "open_key", "match_key", "backstory_copy")
     rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
@@ -28,7 +28,7 @@ def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R
     """)
 
 
-def test_names_of_a_file_may_differ_by_case_only(place):
+def test_column_names_of_a_file_may_differ_only_by_case(place):
     """E4: Each column gets the values under its exact name. One name may feed two columns."""
     written = dataset("k* order upper again", input="stage.csv")
     written["target_columns"][2]["input"], written["target_columns"][3]["input"] = "Order", "order"
@@ -40,7 +40,7 @@ def test_names_of_a_file_may_differ_by_case_only(place):
 
 
 @pytest.mark.parametrize("place", ["nobody@{}/postgres", "backstory@{}/nowhere"])
-def test_a_server_that_turns_us_away_is_wrong_usage(postgresql_url, place):
+def test_a_refused_login_is_wrong_usage(postgresql_url, place):
     """A refused login is wrong usage, because a repeated attempt would not help. An unreachable server is
     temporary."""
     server = postgresql_url.partition("@")[2].partition("/")[0]
@@ -50,7 +50,7 @@ def test_a_server_that_turns_us_away_is_wrong_usage(postgresql_url, place):
         open_postgres("postgresql://backstory@127.0.0.1:1/postgres")
 
 
-def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # section 4.2
+def test_a_former_name_is_free_after_the_tables_are_renamed(place):  # section 4.2
     """A former name of a dataset is free only after its tables are renamed."""
     (place.folder / "a.csv").write_text("k,a\nx,1\n")
     (place.folder / "b.csv").write_text("k,a\ny,2\n")
@@ -82,7 +82,7 @@ def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # 
     assert (first.counts["unchanged"], second.counts["unchanged"]) == (1, 1)
 
 
-def test_a_dataset_never_takes_the_tables_of_another(place):  # section 4.2
+def test_a_dataset_never_uses_the_tables_of_another_dataset(place):  # section 4.2
     """A former name that another dataset has now is not a name of the renamed dataset, its history or archive."""
     (place.folder / "a.csv").write_text("k,a\nx,1\n")
     (place.folder / "b.csv").write_text("k,a\ny,2\n")
@@ -111,7 +111,7 @@ def test_a_dataset_never_takes_the_tables_of_another(place):  # section 4.2
         assert sorted(place.folder.glob("*.lock.yaml")) == [place.lock("rc_a"), place.lock("rc_c")]
 
 
-def test_a_dataset_never_takes_the_lock_file_of_another(place):  # section 1.3
+def test_a_dataset_never_uses_the_lock_file_of_another_dataset(place):  # section 1.3
     """A lock file with the lineage key of another dataset describes the history of that dataset only."""
     (place.folder / "a.csv").write_text("k,a\nx,1\n")
     renamed = dataset(name="rc_customer", lineage_key="one", former_names=["rc_client"], input="a.csv")
@@ -132,7 +132,7 @@ def test_a_dataset_never_takes_the_lock_file_of_another(place):  # section 1.3
     assert find_only_state(place.model, place.dataset, place.folder).lineage_key == "three"
 
 
-def test_a_name_that_comes_back_keeps_its_lock_file(place):  # section 1.3: the state cannot be derived
+def test_a_reused_former_name_keeps_its_lock_file(place):  # section 1.3: the state cannot be derived
     for number, (name, former) in enumerate(
         [("rc_a", []), ("rc_b", ["rc_a"]), ("rc_a", ["rc_a", "rc_b"])], 1
     ):
@@ -171,7 +171,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
     ]
 
 
-def test_an_input_is_known_in_any_case(place):  # R28
+def test_an_input_matches_its_table_in_any_case(place):  # R28
     """If a load failed, datasets that read its table are not loaded, however they spell its name. A dataset
     that is loaded before its input is refused."""
     (place.folder / "a.csv").write_text("k,a\nx,1\nx,2\n")
@@ -184,32 +184,32 @@ def test_an_input_is_known_in_any_case(place):  # R28
         place.loads("r2", 2)
 
 
-def test_two_keys_of_one_name_are_refused():  # section 2.3: every business key is a part of the key
+def test_two_key_columns_with_one_name_are_refused():  # section 2.3: every business key is a part of the key
     columns = [column("a*") | {"key_name": "id"}, column("b*") | {"key_name": "id"}, column("x")]
     with pytest.raises(UsageError, match="the key already has id"):
         model_of(document(dataset() | {"target_columns": columns}))
 
 
-def test_what_reappears_is_called_as_what_is_new():  # section 7.2
+def test_the_label_of_new_records_applies_to_reappeared_records():  # section 7.2
     labels = {"new": "N", "changed": "C", "deleted": "D"}
     found = model_of(document(dataset(historization={"state_labels": labels}))).target_datasets[0]
     assert found.historization.state_labels.reappeared == "N"
 
 
-def test_a_dry_run_names_no_key_that_stays(place):  # R25
+def test_a_dry_run_does_not_list_kept_keys(place):  # R25
     place.mode("auto", snapshot="partial")
     place.base("a:1 b:1").load("r1", 1)
     found = place.base("a:1").load("r2", 2, dry_run=True)
     assert (found.counts["deleted"], list(found.keys["deleted"])) == (0, [])
 
 
-def test_a_part_is_exact(place):  # P7: more than the part, not as much
+def test_the_delete_ratio_is_exact(place):  # P7: more than the part, not as much
     place.mode("auto", max_delete_ratio=0.29)
     place.base(" ".join(f"k{n}:1" for n in range(100))).load("r1", 1)
     assert place.base(" ".join(f"k{n}:1" for n in range(71))).load("r2", 2).counts["deleted"] == 29
 
 
-def test_a_live_row_is_kept_before_a_flagged_one(place, engine):  # section 7.3, P3
+def test_a_live_row_is_preferred_over_a_flagged_row(place, engine):  # section 7.3, P3
     rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
     rules |= {"soft_delete": {"column": "gone", "deleted_values": ["X"]}}
     columns = [column("k*"), column("a"), column("gone") | {"hash": False}]
@@ -221,7 +221,7 @@ def test_a_live_row_is_kept_before_a_flagged_one(place, engine):  # section 7.3,
     assert place.history() == versions("x 1 [1,-) new r1")
 
 
-def test_numbers_without_bounds_and_types_of_its_own_fit_nothing(place):  # Law 7
+def test_unbounded_numbers_and_custom_types_fit_no_column(place):  # Law 7
     """PostgreSQL's plain numeric has unlimited digits, and an enum matches no type of ours."""
     whole = ModelColumn.model_validate(column("c:DECIMAL(38,0)"))
     text = ModelColumn.model_validate(column("c"))
@@ -230,7 +230,7 @@ def test_numbers_without_bounds_and_types_of_its_own_fit_nothing(place):  # Law 
     assert not fits("stage.mood", text, place.dialect)
 
 
-def test_a_float_without_a_hash_collapses(place):  # R9, R24
+def test_rows_that_differ_in_an_unhashed_float_collapse(place):  # R9, R24
     rules = {"duplicate_keys": "collapse_identical"}
     columns = [column("k*"), column("a"), column("f:FLOAT") | {"hash": False}]
     place.use(document(dataset(input="stage.csv", historization=rules) | {"target_columns": columns}))

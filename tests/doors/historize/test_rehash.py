@@ -40,7 +40,7 @@ def hashed(place, engine, profiles):
     return use(place, profiles[1], "k* a", engine)
 
 
-def test_another_definition_needs_a_decision(hashed):
+def test_a_changed_hash_definition_needs_a_decision(hashed):
     """R56: A load whose hash definition differs from the stored one is rejected, and writes nothing."""
     before = hashed.dump()
 
@@ -51,7 +51,9 @@ def test_another_definition_needs_a_decision(hashed):
 
 
 @pytest.mark.parametrize(("decision", "changed"), [("rehash", 0), ("version", 3)])
-def test_a_delta_is_decided_for_all_records(place, engine, profiles, decision, changed):  # R56, section 7.6
+def test_a_hash_change_in_a_delta_applies_to_all_records(
+    place, engine, profiles, decision, changed
+):  # R56, section 7.6
     """Base rows that are missing from a delta are also hashed again, once."""
 
     def use(profile):
@@ -68,7 +70,7 @@ def test_a_delta_is_decided_for_all_records(place, engine, profiles, decision, c
     assert load(place, 4, {"b": "2"}).counts["changed"] == 1
 
 
-def test_version_begins_a_version_of_every_record(hashed):
+def test_the_version_decision_opens_a_version_of_every_record(hashed):
     """R56: With `version`, every record gets one changed version, once."""
     receipt = load(hashed, 2, OLD, hash_change="version")
 
@@ -76,7 +78,7 @@ def test_version_begins_a_version_of_every_record(hashed):
     assert load(hashed, 3, OLD).status == "unchanged"
 
 
-def test_rehash_versions_only_what_differs(hashed):
+def test_rehash_versions_only_changed_records(hashed):
     """R56: With `rehash`, only records with another attribute get a version."""
     receipt = load(hashed, 2, {"a": "1", "b": "2", "d": "1"}, hash_change="rehash")
 
@@ -96,7 +98,7 @@ def test_rehash_versions_only_what_differs(hashed):
     assert load(hashed, 3, {"a": "1", "b": "2", "d": "1"}).status == "unchanged"
 
 
-def test_rehash_writes_hashes_of_open_versions_only(hashed):
+def test_rehash_writes_only_hashes_of_open_versions(hashed):
     """R56: After a rehash, open versions have the new hash of their own values. Closed ones keep theirs."""
     use(hashed, hashed.schema.hash_profile, "k* a")
     first = (
@@ -113,7 +115,7 @@ def test_rehash_writes_hashes_of_open_versions_only(hashed):
     assert dict(hashed.rows(first)) == after
 
 
-def test_a_load_that_fails_takes_the_rehash_back(hashed):
+def test_a_failed_load_rolls_back_its_rehash(hashed):
     """R56: A rehash is part of its load, so a refused load leaves all hashes unchanged."""
     before = hashed.dump()
 

@@ -152,7 +152,7 @@ def test_the_registry_has_the_counts(place, engine, runs):
         assert place.registered(*names, run=run) == [expected[run]]
 
 
-def test_the_runs_of_a_table_are_found_again(place, engine):
+def test_versions_can_be_joined_to_their_runs(place, engine):
     """2.2: The start and end of a version are the instants of the runs that opened and closed it."""
     place.mode(engine).base("a:1").load("r1", 1)
     place.base("a:2").load("r2", 2)
@@ -180,7 +180,7 @@ def test_the_columns_of_the_run_log(place):
     assert {row[names.index("status")] for row in rows} == {"success", "error"}
 
 
-def test_each_step_has_a_row(place):
+def test_each_step_has_a_log_row(place):
     """R46, D26: Each step is logged in order with its own count."""
     place.mode("four_step").base("a:1 b:1 c:1").load("r1", 1)
     place.base("a:2 c:1 d:1 e:1").load("r2", 2)
@@ -215,7 +215,7 @@ def test_the_steps_of_a_merge(place):
     assert log(place, "load_run_id", "rows_affected") == [("r1", 2), ("r2", 4)]
 
 
-def test_a_failed_log_fails_no_load(place, engine):
+def test_a_failed_log_does_not_fail_a_load(place, engine):
     """R48: If the log cannot be written, the load still succeeds."""
     place.mode(engine).base("a:1").load("r1", 1)
     for table in ("load_run_log", "hist_step_log"):
@@ -243,7 +243,7 @@ def test_a_registry_that_cannot_be_written_fails_every_load(place, engine):
     assert place.dump() == before
 
 
-def test_a_long_error_is_cut_and_on_one_line(place, engine):
+def test_a_long_error_is_shortened_to_one_line(place, engine):
     """6.1: Error texts in the log have one line with at most 1,500 characters."""
     place.mode(engine).base("a:1").load("r1", 1)
 

@@ -61,7 +61,7 @@ def test_a25_a_key_that_returns_is_new_again(loaded):
     assert counts(receipt) == "reappeared=1 unchanged=1"
 
 
-def test_a_returned_key_lives_on(loaded):
+def test_changes_of_a_returned_key_are_versioned(loaded):
     """R15, 3.4: Later changes and deletions of a returned key are detected."""
     loaded.base("a:2").load("r2", 2)
     for second_, base in enumerate(("a:2 b:1", "a:2 b:7", "a:2", "a:2 b:7"), start=3):
@@ -189,7 +189,7 @@ def test_loads_within_a_second(place, engine):
     """)
 
 
-def test_a_partial_snapshot_closes_only_what_is_in_scope(place, engine):
+def test_a_partial_snapshot_closes_only_keys_in_scope(place, engine):
     """R25: A partial snapshot closes only keys in its scope. NULL is out of scope."""
     place.mode(engine, snapshot="partial", delete_scope="h.a = '1'")
     place.base("a:1 b:2 c:- d:1").load("r1", 1)
@@ -273,7 +273,7 @@ def test_many_loads_on_one_key(place, engine):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_record_reappears_if_it_was_there_and_is_not_open(place, engine, stored):
+def test_a_known_record_without_an_open_version_reappears(place, engine, stored):
     """R15, 7.2: A record reappears whatever closed its versions, including archived ones. A healed record
     does not."""
     labels = {"new": "N", "changed": "changed", "deleted": "D", "reappeared": "R", "mode": "stored"}
@@ -287,7 +287,7 @@ def test_a_record_reappears_if_it_was_there_and_is_not_open(place, engine, store
     assert dict(began) == {k: state if stored or k == "healed" else "new" for k, state in states.items()}
 
 
-def test_relabelling_knows_who_reappeared(place, engine):
+def test_relabelling_finds_reappeared_records(place, engine):
     """R53, 7.2: Labels that are stored later have the same meaning."""
     place.mode(engine)
     archived_pasts(place)
@@ -299,7 +299,7 @@ def test_relabelling_knows_who_reappeared(place, engine):
     assert dict(opened) == dict.fromkeys(BACK, "R") | {"fresh": "N", "open": "N", "healed": "C"}
 
 
-def test_the_rule_knows_who_reappeared():
+def test_the_rule_finds_reappeared_records():
     """R15, 7.2: The rule and all engines agree on these pasts."""
     lines = [VERSION.fullmatch(line) for line in versions(PASTS)]
     gone = [

@@ -51,7 +51,7 @@ def test_a20_names_of_the_stage_become_columns_of_the_base():
         (SqlServer, "b.[upd_date] >= {{ DELTA_CUTOFF }} AND b.[name] <> 'x'"),
     ],
 )
-def test_every_dialect_writes_the_condition_its_own_way(dialect, told):
+def test_the_condition_is_written_in_each_dialect(dialect, told):
     """3.7: A parsed condition is written with the dialect's quotes."""
     assert scoped("ModifiedDate >= {{DELTA_CUTOFF}} AND NAME <> 'x'", dialect, "b") == told
 
@@ -69,7 +69,7 @@ def test_every_dialect_writes_the_condition_its_own_way(dialect, told):
         ("id = 1 OR id IN (2, 3)", 't."id" = 1 OR t."id" IN (2, 3)'),
     ],
 )
-def test_what_a_filter_may_say(filter_, told):
+def test_supported_filters_are_translated(filter_, told):
     """3.7: `col("X")`, qualified names and a quoted cutoff are allowed. Texts are data, and comments are
     removed."""
     assert scoped(filter_) == told
@@ -103,7 +103,7 @@ def test_what_a_filter_may_say(filter_, told):
         "col('nowhere') = 1",
     ],
 )
-def test_what_is_more_than_a_condition_is_refused(text):
+def test_filters_with_more_than_a_condition_are_refused(text):
     """3.7: Statements, subqueries, other placeholders and unknown names are never part of the SQL."""
     found = model(scope=text or " ")
     hist = sync_hist(found.target_datasets[0], None, NOW)
@@ -115,7 +115,7 @@ def test_what_is_more_than_a_condition_is_refused(text):
             scoped(text)
 
 
-def test_a_name_that_is_two_columns_is_refused():
+def test_a_name_that_matches_two_columns_is_refused():
     """E1: A name that matches both `up_d` and `upd` is refused, unless it is exact."""
     columns = [
         {"target_column_name": name, "datatype": "STRING", "input": name.upper()} for name in ("up_d", "upd")
@@ -125,7 +125,7 @@ def test_a_name_that_is_two_columns_is_refused():
     assert scoped("UP_D = 'x' AND UPD = 'y'", columns=columns) == "t.\"up_d\" = 'x' AND t.\"upd\" = 'y'"
 
 
-def test_the_scope_of_a_partial_snapshot_is_on_the_open_version():
+def test_a_delete_scope_uses_the_columns_of_the_history():
     """3.7: A scope is a boolean expression over the history's columns, including technical ones, with alias
     `h`."""
     found = model(scope="name = 'x' AND version_state = 'new'")
@@ -134,7 +134,7 @@ def test_the_scope_of_a_partial_snapshot_is_on_the_open_version():
     assert told == "h.\"name\" = 'x' AND h.\"version_state\" = 'new'"
 
 
-def test_without_a_filter_there_is_no_scope():
+def test_a_dataset_without_a_filter_has_no_scope():
     """3.7: Without a filter, a source or a scope, there is no condition."""
     assert scoped(None) is None
     plain = model_of(document(dataset()))
@@ -172,7 +172,7 @@ def test_the_cutoff_is_the_run_s_instant_minus_the_interval(length, unit, now, c
     assert delta_cutoff(found, found.target_datasets[0], now) == cutoff
 
 
-def test_the_policy_is_the_environment_s_active_one():
+def test_the_active_policy_of_the_environment_is_used():
     """1.1: Policies of other environments and inactive policies are ignored."""
     policies = [
         {

@@ -88,7 +88,7 @@ def test_the_pepper_is_in_no_table_log_or_receipt(peppered, capsys, caplog):
         assert "pimienta" not in text
 
 
-def test_an_error_of_the_database_does_not_tell_it(peppered):
+def test_a_database_error_does_not_contain_the_pepper(peppered):
     """R10: The error of a failed statement contains neither the statement nor the pepper."""
     peppered.stage("s", "k* a", [{"k": "a", "a": "1"}])
     peppered.loads("r1", 1)
@@ -102,7 +102,7 @@ def test_an_error_of_the_database_does_not_tell_it(peppered):
     assert "pimienta" not in everything(peppered)
 
 
-def test_no_statement_of_postgresql_has_it(postgres_url, tmp_path, engine):
+def test_no_logged_postgresql_statement_contains_the_pepper(postgres_url, tmp_path, engine):
     """R10: Neither the server's log of all statements nor pg_stat_activity contains the pepper."""
     watch = Place("postgres", postgres_url, tmp_path)
     name = postgres_url.rpartition("/")[2]
@@ -139,7 +139,7 @@ def test_no_statement_of_postgresql_has_it(postgres_url, tmp_path, engine):
     watch.close()
 
 
-def test_the_statements_have_a_placeholder_for_it(place, engine):
+def test_statements_have_a_placeholder_for_the_pepper(place, engine):
     """R10, R50: A rendered or dry-run statement contains the placeholder and no value."""
     place.mode(engine)
     load = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
@@ -177,7 +177,7 @@ def test_values_are_data(place, engine):
     assert len(place.history()) == 2 * len(NASTY)
 
 
-def test_offending_keys_are_told_as_they_are(place):
+def test_offending_keys_are_reported_unchanged(place):
     """R23, R32: The keys in a refusal are the values themselves."""
     place.use(document(dataset(input="stage.s")))
     place.stage("s", "k* a", [{"k": text, "a": n} for text in NASTY[:5] for n in ("1", "2")])
@@ -266,7 +266,7 @@ def test_placeholders_are_replaced_once():
         "duckdb://bob:hunter2@127.0.0.1/none/db",
     ],
 )
-def test_no_error_shows_a_password_of_an_address(connect, url):
+def test_no_error_contains_the_password_of_an_address(connect, url):
     """A broken address is never quoted with its password, not even by the driver's message."""
     with pytest.raises(BackstoryError) as refused:
         connect(url)

@@ -37,7 +37,7 @@ def load(place, number, rows, header="k,a,gone"):
     return {name: count for name, count in receipt.counts.items() if count}
 
 
-def test_a_flag_closes_and_its_end_reopens(soft):
+def test_a_set_flag_closes_and_a_cleared_flag_reopens_a_record(soft):
     """R54: A set flag closes as deleted, and a cleared flag begins a new version. NULL and other values are
     live."""
     told = [
@@ -57,7 +57,7 @@ def test_a_flag_closes_and_its_end_reopens(soft):
     ]
 
 
-def test_a_record_that_came_flagged_is_nothing(soft):
+def test_a_record_flagged_from_the_start_has_no_version(soft):
     """R54: A record that was always flagged has no version, even if it changes."""
     for number, value in enumerate("123", start=1):
         load(soft, number, [f"x {value} X", "y 1 -"])
@@ -66,7 +66,7 @@ def test_a_record_that_came_flagged_is_nothing(soft):
 
 
 @pytest.mark.parametrize("order", [("X", None), (None, None), ("X", "X", None)], ids=str)
-def test_both_deletions_close_once(soft, order):
+def test_a_flagged_and_removed_record_closes_once(soft, order):
     """R54: A record that is flagged, removed or both is closed once, by the first."""
     load(soft, 1, ["x 1 -", "y 1 -"])
     for number, flag in enumerate(order, start=2):
@@ -94,7 +94,7 @@ def test_the_flag_is_not_a_change(soft):
     """)
 
 
-def test_a_boolean_flag_goes_by_its_canonical_text(place, engine):
+def test_a_boolean_flag_matches_its_canonical_text(place, engine):
     """R54: The deleted value `true` means a true BOOLEAN in every database."""
     using(place, engine, "k* a gone:BOOLEAN")
     load(place, 1, ["x 1 false", "y 1 -"])
@@ -106,7 +106,7 @@ def test_a_boolean_flag_goes_by_its_canonical_text(place, engine):
     """)
 
 
-def test_a_base_can_flag_what_is_gone(place, engine):
+def test_a_base_can_flag_missing_rows(place, engine):
     """R54: With on_delete flag, a row missing from the stage is flagged at T and kept. It can return."""
     using(place, engine, f"{COLUMNS} went:TIMESTAMP", deleted_at="went", on_delete="flag")
     header = "k,a,gone,went"

@@ -134,7 +134,7 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
     assert {"next", "NON_MONOTONIC_TIMESTAMP"} <= set(outcomes)
 
 
-def test_a_load_is_one_commit_and_none_if_nothing_changed(place):
+def test_a_load_makes_at_most_one_commit(place):
     """R17, R30: The single pass makes one commit, or none if nothing changed. Then the run id is free. A
     successful run is recognised by its commit, without a log."""
     place.base("a:1 b:1").load("r1", 1)
@@ -163,7 +163,7 @@ def test_a_load_is_one_commit_and_none_if_nothing_changed(place):
     """)
 
 
-def test_an_upper_bound_of_a_history_without_loads_is_read_from_manifests_or_rows(place):
+def test_the_newest_time_of_a_history_is_read_from_manifests_or_rows(place):
     """Its starts and ends have bounds in manifests. Without these, Spark reads the rows."""
     place.put("a 1 [1,9) deleted r0\nb 1 [2,-) new r0\n")
     assert place.target.newest_instant("rawcore", ["rc_c_hist"]) == second(9)
@@ -189,7 +189,7 @@ def both_ways(place, *load, **asked):
         yield place.load(*load, **asked)
 
 
-def test_what_would_not_be_right_is_refused(place):
+def test_unsafe_loads_are_refused(place):
     """R23, R24: P1 to P7 on Spark name keys and write nothing, as do two open versions. Identical rows may
     count once.
 
@@ -220,7 +220,7 @@ REWRITTEN = "CALL backstory.system.rewrite_data_files(table => 'rawcore.rc_c_his
     ("statements", "words"),
     [([DELETED, WIDENED], ["another program wrote to the table", "more was added"]), ([REWRITTEN], [])],
 )
-def test_what_another_program_wrote_to_the_history_is_said_once(place, statements, words):
+def test_foreign_writes_to_the_history_are_reported_once(place, statements, words):
     """The receipt of the next load reports it, from the driver or from Spark's tasks."""
     place.mode("auto").base("a:1 b:1").load("r1", 1)
     for statement in statements:
@@ -237,7 +237,7 @@ def test_what_another_program_wrote_to_the_history_is_said_once(place, statement
 
 # `test_guards_every_way` covers a delivered record.
 @pytest.mark.parametrize("key", ["z", "a"][: deep(2, 1)])
-def test_a_version_that_never_began_is_refused(place, key):
+def test_a_version_without_a_start_is_refused(place, key):
     """SQL inserts the row without a start. Its record may be delivered or not."""
     place.mode("auto").base("b:1").load("r1", 1)
     before = place.put(f"{key} 1 [1,-) new r0!start").dump("rawcore.rc_c_hist")
@@ -247,7 +247,7 @@ def test_a_version_that_never_began_is_refused(place, key):
     assert place.dump("rawcore.rc_c_hist") == before
 
 
-def test_a_partial_snapshot_closes_what_is_in_scope(place):
+def test_a_partial_snapshot_closes_only_keys_in_scope(place):
     """R25: With a scope, only keys in it close. Without one, none do."""
     place.mode("auto", snapshot="partial", delete_scope="a = '1'").base("a:1 b:2 c:1").load("r1", 1)
     for receipt in both_ways(place.base("c:1"), "r2", 2, dry_run=True):
@@ -257,7 +257,7 @@ def test_a_partial_snapshot_closes_what_is_in_scope(place):
     assert place.load("r3", 3).counts["deleted"] == 0
 
 
-def test_a_dry_run_tells_and_touches_nothing(place):
+def test_a_dry_run_only_reports_the_changes(place):
     """R50: A dry run prints counts and keys by outcome, and makes no commit, log or lock file."""
     place.base("a:1 b:1 c:1").load("r1", 1)
     place.base("a:2 c:1 d:1")
@@ -269,7 +269,7 @@ def test_a_dry_run_tells_and_touches_nothing(place):
     assert sorted(place.folder.iterdir()) == files
 
 
-def test_a_hash_profile_is_decided_for_all_records(place):
+def test_a_hash_change_applies_to_all_records(place):
     """R56, section 7.6: Another profile needs a decision. `rehash` versions only changed records, and
     `version` all. Base rows outside a delta are hashed again too, once."""
 
@@ -294,7 +294,7 @@ def test_a_hash_profile_is_decided_for_all_records(place):
     assert load(5, "elevata_v1", "a,1", "b,2", "c,2") == 1
 
 
-def test_a_flag_closes_and_reopens(place):
+def test_a_flag_closes_and_reopens_a_record(place):
     """R54: A flagged record is closed as deleted. When the flag is cleared, it is new again."""
     place.mode("auto", "k* a f", soft_delete={"column": "f", "deleted_values": ["X"]})
 
@@ -323,7 +323,7 @@ def test_a_flag_closes_and_reopens(place):
     ]
 
 
-def test_a_record_reappears_if_it_was_there_and_is_not_open(place):
+def test_a_known_record_without_an_open_version_reappears(place):
     """R15, R53, 7.2: A record reappears whatever closed its versions, including archived ones. A healed one
     does not. Other labels need a relabel with the same meaning."""
     archived_pasts(place)

@@ -81,7 +81,7 @@ def base_rows(place, *names):
 @pytest.mark.parametrize(
     ("profile", "zone"), [("elevata_v1", "America/New_York"), ("strict_v2", "Asia/Kathmandu")]
 )
-def test_keys_and_hashes_are_the_references(place, store, zone, profile):
+def test_keys_and_hashes_equal_the_reference(place, store, zone, profile):
     """R4, R6: Keys and row hashes of every type equal Python's, in any session time zone."""
     place.layer = {"hash_profile": profile}
     staged(place, ROWS)
@@ -159,7 +159,7 @@ def test_a_full_load_mirrors_its_stage(place, store):
     assert place.snapshots("rc_c") == commits
 
 
-def test_a_merge_deletes_inside_its_filter_only(place):
+def test_a_merge_deletes_only_inside_its_filter(place):
     """3.7: Rows inside the filter that the stage lacks are deleted, and others are kept."""
     source = {
         "name": "crm.c",
@@ -185,7 +185,7 @@ def test_a_merge_deletes_inside_its_filter_only(place):
     assert receipt.counts["deleted"] == 1
 
 
-def test_a_foreign_key_is_its_parents_key(place):
+def test_a_foreign_key_equals_the_key_of_its_parent(place):
     """R7: Equal values give equal keys, and the history copies the column."""
     parent = dataset("k* a", "rc_p", input="p.csv")
     child = dataset("c* pk", "rc_k", input="c.csv") | {
@@ -228,7 +228,7 @@ def test_two_records_with_one_key_do_not_collapse(place):
 
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
-def test_a_live_row_is_kept_before_a_flagged_one(place, always):
+def test_a_live_row_is_preferred_over_a_flagged_row(place, always):
     """7.3, P3: As on databases, the flagged row of an existing record is not a duplicate."""
     place.in_tasks(always=always)
     rules = {"duplicate_keys": "collapse_identical"}
@@ -242,7 +242,7 @@ def test_a_live_row_is_kept_before_a_flagged_one(place, always):
 
 
 @pytest.mark.parametrize("always", [True, False][: deep(2, 1)])
-def test_a_base_can_flag_what_is_gone(place, always):
+def test_a_base_can_flag_missing_rows(place, always):
     """R54: With on_delete flag, a row missing from the stage is flagged at T and keeps its row id."""
     place.in_tasks(always=always)
     soft = {"column": "gone", "deleted_values": ["X"], "deleted_at": "went", "on_delete": "flag"}
@@ -268,7 +268,7 @@ def test_a_base_can_flag_what_is_gone(place, always):
 
 # `test_guards_every_way` covers this guard, and the guards of keys below, in every way.
 @pytest.mark.parametrize("always", [False, True][: deep(2, 1)])
-def test_keys_that_are_made_in_another_way_are_refused(place, always):
+def test_keys_computed_with_another_pepper_are_refused(place, always):
     """KEYS_CHANGED: Records would end and begin again. A new base, and a delta of other records, are
     accepted."""
     place.in_tasks(always=always)
@@ -283,7 +283,7 @@ def test_keys_that_are_made_in_another_way_are_refused(place, always):
     assert place.dump() == before
 
 
-def test_a_stage_that_cannot_be_a_base_is_refused(place):
+def test_a_stage_with_invalid_keys_or_no_rows_is_refused(place):
     """P6, R24: A stage with NULL, repeated or missing keys is refused, as is an empty one without
     --allow-empty. Identical rows may collapse."""
     place.use(
@@ -334,7 +334,7 @@ def evolved(place, columns, text, run, at, former=None, **more):
     return place.load(run, at, skip_base=False)
 
 
-def test_a_history_goes_on_through_changes_of_its_schema(place, store):
+def test_a_history_continues_through_schema_changes(place, store):
     """R34, R35: A column, and then the dataset and its keys, are renamed in both tables. No version is new.
 
     R40: Types are widened in place. Narrower types are refused, and nothing is written. R37, R39, R42: A
@@ -393,7 +393,7 @@ def _assert_told(hist):
     assert parted_by == ["version_ended_at_year", "version_state"]
 
 
-def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
+def test_a_dataset_with_a_failed_input_is_not_loaded(place):
     """R28: A dataset whose input failed in this batch is blocked, and others still run."""
     first = dataset("k* a", "rc_a", input="a.csv")
     second_ = dataset("k* a", "rc_b", input="rawcore.rc_a")
@@ -451,7 +451,7 @@ AS_THEY_COME = "more rows than a step: planned in their order"
 SIFTED = "more rows than a step: planned where fingerprints differ"
 
 
-def test_a_stage_that_is_large_becomes_its_base(place, monkeypatch):
+def test_a_large_stage_becomes_its_base(place, monkeypatch):
     """3.7: A first load is planned row by row. Later ones plan only rows that the sift does not exclude."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
@@ -473,7 +473,7 @@ def test_a_stage_that_is_large_becomes_its_base(place, monkeypatch):
 
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
-def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
+def test_columns_may_have_internal_names(place, always):
     """E4: The names of a model can be any words."""
     place.in_tasks(always=always)
     words = "action count keys pairs appeared vanished r v"
@@ -491,7 +491,7 @@ def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
 
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
-def test_names_of_a_file_may_differ_by_case_only(place, monkeypatch, always):
+def test_column_names_of_a_file_may_differ_only_by_case(place, monkeypatch, always):
     """E4: Each column gets the values under its exact name, including in Spark's tasks."""
     place.in_tasks(always=always)
     monkeypatch.setattr("backstory.doors.historize.spark_tables.ON_DRIVER", 0 if always else 1 << 20)
@@ -546,7 +546,7 @@ def test_summer_time_changes_nothing(place, strange):
     assert [datetime.fromtimestamp(t / 1e6, UTC).strftime("%F %T") for _, t in stored] == naive
 
 
-def test_what_does_not_fit_its_hash_is_no_null(place, strange):
+def test_a_value_that_does_not_fit_its_hash_is_refused(place, strange):
     """E1, R6: Without ANSI mode the value would be NULL, and its change undetected."""
     written = dataset("k* x:FLOAT", input="s.csv")
     written["target_columns"][-1]["hash_as"] = "DECIMAL(10,2)"
@@ -571,7 +571,7 @@ def _typed(word):
     return name, ColumnType.parse(kind)
 
 
-def test_a_table_of_fivetran_is_read_as_its_current(place, store):
+def test_only_current_rows_of_a_fivetran_table_are_read(place, store):
     """E1, 7.3: Deleted records and ended versions are not read. If the model uses the mark of deletion
     itself, flagged rows are read, and close their versions."""
     january, february, june = (datetime(2024, month, 1, tzinfo=UTC) for month in (1, 2, 6))
@@ -601,7 +601,7 @@ def test_a_table_of_fivetran_is_read_as_its_current(place, store):
     assert place.rows("SELECT count(*) FROM rawcore.rc_flag") == [(3,)]
 
 
-def test_a_history_is_read_as_its_current(place, store):
+def test_only_current_rows_of_a_history_are_read(place, store):
     """E1: Closed records in a stage are not read, whichever door keeps its history."""
     ours = dataset("id:BIGINT* v", "rc_copies", input="stage.copies")
     for number, rows in enumerate(({1: "old", 2: "gone"}, {1: "now"}), 1):
@@ -622,7 +622,7 @@ COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 
 # The other profile is tested on databases, and here only before a release.
 @pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)][: deep(2, 1)])
-def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
+def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, told):
     """Section 2.4: If changed columns may collide under the default profile, the load names them."""
     place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
     for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
@@ -637,7 +637,7 @@ def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
-def test_a_float_of_a_stage_that_widens_is_no_change(place, always):
+def test_a_stage_float_widened_to_double_is_unchanged(place, always):
     """A FLOAT 72.1 is the DOUBLE 72.1, in the base and in its hash."""
     written = dataset("k* x:FLOAT", name="rc_widens", input="stage.widens")
     written["target_columns"][-1]["hash_as"] = "DECIMAL(20,9)"

@@ -49,7 +49,7 @@ def wrong(store, asked=check):
 @pytest.mark.parametrize(
     ("columns", "asked"), [(COLUMNS, check), (COLUMNS.replace(":TIME ", " "), checked_twice)]
 )
-def test_a_hash_of_other_values_is_found_however_the_row_was_hashed(store, place, columns, asked):
+def test_a_wrong_hash_is_found_under_every_hash_definition(store, place, columns, asked):
     """A wrong hash is found under every definition of the model: another profile, an added or a renamed
     column."""
     place.use(document(dataset(columns, input="stage.csv")))
@@ -67,7 +67,7 @@ def test_a_hash_of_other_values_is_found_however_the_row_was_hashed(store, place
     assert wrong(store, asked) == {str(BASE): ["z"], str(HISTORY): ["x", "y"]}
 
 
-def test_a_table_that_never_told_tells_nothing_later(store, place):
+def test_a_missing_hash_definition_is_not_recorded_later(store, place):
     """Without a record of the hash definition, rows are never checked later."""
     place.use(document(dataset(input="stage.csv")))
     load(place, 1, "k,a", {"a": "1"})
@@ -78,7 +78,7 @@ def test_a_table_that_never_told_tells_nothing_later(store, place):
     assert [told(store, table) for table in (BASE, HISTORY)] == [None, None]
 
 
-def test_a_base_that_somebody_else_hashed_speaks_for_no_history(store, place):
+def test_a_base_hashed_by_another_tool_clears_the_definition_of_its_history(store, place):
     """If another tool hashed the base, its history is not checked any more."""
     place.base("a:1")
     place.load("r1", 1)

@@ -109,7 +109,7 @@ def test_another_writer_between_the_commits(place):
     assert LEASE not in properties(place)
 
 
-def test_a_first_load_that_was_taken_back_was_none(place):
+def test_a_rolled_back_first_load_does_not_count(place):
     """A base without former rows is empty again. A rerun gets its own instant, which is not before that of a
     later load."""
     load(place, "r0", "", 1, allow_empty=True)
@@ -121,7 +121,7 @@ def test_a_first_load_that_was_taken_back_was_none(place):
     assert place.history() == versions("a 1 [4,-) new r1\nb 1 [3,-) new r2")
 
 
-def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
+def test_a_run_killed_between_the_commits_continues(place, monkeypatch):
     """R18, P9: A killed run continues under its id and instant. Other runs try again later until its lease
     ends. Then another run restores the base. A dropped base is loaded again."""
     monkeypatch.setattr("backstory.engine.deliver.ATTEMPTS", 1)
@@ -145,7 +145,7 @@ def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
     assert (base(place), LEASE in properties(place)) == ("a:7 b:5", False)
 
 
-def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
+def test_concurrent_runs_leave_a_consistent_base_and_history(place, monkeypatch):
     """R31: Without this process's locks, as for two processes, the base equals the history's open versions."""
     monkeypatch.setattr("backstory.doors.historize.spark_target.lock_tables", lambda *_: nullcontext())
     load(place, "r0", "a:0 b:0")

@@ -22,7 +22,7 @@ def stage(place, columns, *rows):
 @pytest.mark.parametrize(
     "written", ["k varchar, a varchar", '"K" varchar, "A" varchar', 'K varchar, "a" varchar']
 )
-def test_a_column_is_read_however_the_stage_spells_it(place, written):
+def test_a_stage_column_matches_in_any_case(place, written):
     """R45: Upper-case names of a stage, folded or not, match the model's."""
     stage(place, written, "'x', '1'")
 
@@ -30,7 +30,7 @@ def test_a_column_is_read_however_the_stage_spells_it(place, written):
     assert place.rows(STATES) == [("x", "1")]
 
 
-def test_load_columns_are_taken_however_the_stage_spells_them(place):
+def test_load_columns_of_the_stage_match_in_any_case(place):
     """R45, H9: A stage's own run and time match in upper case too."""
     stage(
         place,
@@ -46,7 +46,7 @@ def test_load_columns_are_taken_however_the_stage_spells_them(place):
 @pytest.mark.parametrize(
     ("names", "code"), [('"ID", id', None), ('id, "ID"', None), ('"ID", "Id"', "repeated-column")]
 )
-def test_of_columns_that_differ_by_case(place, names, code):
+def test_the_exact_spelling_wins_among_columns_that_differ_by_case(place, names, code):
     """R45: The column with the model's spelling is used. If there is none, the stage is refused."""
     first, second = (f"{name} varchar" for name in names.split(", "))
     stage(place, f"{first}, {second}, a varchar", "'x', 'y', '1'")

@@ -88,7 +88,7 @@ def test_a_name_may_be_larger_than_a_mebibyte(tmp_path):
         b"\nk,x,a\n1,\xc3\xa4,b\n",
     ],
 )
-def test_a_header_as_the_parser_reads_it(tmp_path, text):
+def test_the_header_is_parsed_like_the_rows(tmp_path, text):
     """H7: Byte order marks, blank lines, line ends and quotes have the same meaning in header and rows."""
     assert of_csv(tmp_path, text) == [{"k": "1", "a": "b"}]
 
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_csv(tmp_path, text, code):
         (3, b"k,a\n1,2\n3\n"),
     ],
 )
-def test_the_line_is_told(tmp_path, line, text):
+def test_csv_errors_are_reported_with_their_line(tmp_path, line, text):
     """E1: A refusal names the file and the line, but no key."""
     told = refusal(of_csv, tmp_path, text)
     assert f"line {line}" in told.message
@@ -142,7 +142,7 @@ def test_the_line_is_told(tmp_path, line, text):
 
 
 @pytest.mark.parametrize("text", ["1,a", '1,""', "1,", '1,"a\n""b"', '1,a"b', " 1, a ", "1,a\n\n2,b"])
-def test_a_file_says_the_same_at_every_door(tmp_path, text):
+def test_stages_and_deliveries_read_equal_rows(tmp_path, text):
     """E1: A stage reads a file as a delivery does, except for unquoted empty cells."""
     stage = of_csv(tmp_path, f"k,a\n{text}\n")
     columns = dict.fromkeys(("k", "a"), ColumnType(Kind.STRING))
@@ -189,7 +189,7 @@ def test_zeros_beyond_microseconds(tmp_path):
 
 @pytest.mark.parametrize("type_", TYPES.split())
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_column_of_no_type(tmp_path, type_, count):
+def test_an_untyped_parquet_column_is_null_in_any_type(tmp_path, type_, count):
     """H7: A Parquet column with only NULL has no type, and fits any column."""
     assert of_parquet(tmp_path, type_, pa.nulls(count)) == [None] * count
 
@@ -242,7 +242,7 @@ def test_floats(tmp_path, stored):
     assert (first, isnan(second), third, fourth) == (1.5, True, None, 0)
 
 
-def test_what_duckdb_copies(tmp_path):
+def test_parquet_files_of_duckdb_are_read(tmp_path):
     """H7: Columns are read as DuckDB's COPY writes them."""
     duckdb.sql(
         f"COPY (SELECT 1 AS k, UUID '{ID}' AS u, TIME '01:02:03.5' AS t, NULL AS n, JSON '[1]' AS j,"
@@ -254,7 +254,7 @@ def test_what_duckdb_copies(tmp_path):
     ]
 
 
-def test_what_a_database_takes(place, engine):
+def test_parquet_values_reach_the_tables(place, engine):
     """H7: Ids, times, NaN and columns without a type reach the tables, and a repeated load changes nothing."""
     written = dataset("k* u:UUID t:TIME n:DATE f:FLOAT", input="s.parquet", historization={"engine": engine})
     written["target_columns"][-1]["hash"] = False
@@ -273,7 +273,7 @@ def test_what_a_database_takes(place, engine):
     assert (u, t, n, isnan(f)) == (ID, time(1, 2, 3, 500000), None, True)
 
 
-def test_a_file_is_read_as_its_block_says(tmp_path):
+def test_a_csv_file_is_read_with_its_options(tmp_path):
     """The result is the same if Arrow's parser reads all cells or each is parsed as text."""
     text = "k;a;b;c\nä;1,5;NA;'x;y'\nö;;2,25;''\n".encode("cp1252")
     read = {"separator": ";", "encoding": "cp1252", "decimal": ",", "null": "NA", "quote": "'"}
@@ -300,12 +300,12 @@ def test_a_file_is_read_as_its_block_says(tmp_path):
         ('k,a\n1,"2,5"\n2,3\n', "unreadable-cell", "read: {decimal: ','}"),
     ],
 )
-def test_nothing_is_guessed_and_the_refusal_names_what_to_add(tmp_path, text, code, word):
+def test_a_refused_file_names_the_missing_read_option(tmp_path, text, code, word):
     stop = refusal(of_csv, tmp_path, text, "k* a:FLOAT")
     assert (stop.code, word in stop.remedy) == (code, True)
 
 
-def test_a_block_that_its_input_does_not_have_is_refused(tmp_path):
+def test_read_options_that_do_not_fit_the_input_are_refused(tmp_path):
     pq.write_table(pa.table({"k": ["1"]}), tmp_path / "s.parquet")
     for name, read in (
         ("s.parquet", {"separator": ";"}),
@@ -318,7 +318,7 @@ def test_a_block_that_its_input_does_not_have_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("pack", "program"), [(gzip.compress, "gzip"), (_zip, "zip")])
 @pytest.mark.parametrize("name", ["s.csv", "s.csv.gz"])
-def test_an_archive_is_refused_with_the_step_that_helps(tmp_path, name, pack, program):
+def test_an_archive_is_refused_with_the_advice_to_unpack_it(tmp_path, name, pack, program):
     """H7: A stage file is CSV or Parquet as it is, so the remedy for an archive is to unpack it."""
     (tmp_path / name).write_bytes(pack(b"k,a\n1,x\n"))
     told = refusal(rows, tmp_path, "k* a", name)
@@ -327,7 +327,7 @@ def test_an_archive_is_refused_with_the_step_that_helps(tmp_path, name, pack, pr
 
 
 @pytest.mark.parametrize("name", ["s.jsonl", "S.JSON", "s.tsv.gz"])
-def test_an_input_that_looks_like_another_file_names_the_formats_of_a_stage(tmp_path, name):
+def test_an_unsupported_file_name_is_refused_with_the_supported_formats(tmp_path, name):
     """H7: A name like s.jsonl is a table's, and the error also says which files a stage may be."""
     (the,) = model_of(document(dataset("k*", input=name))).target_datasets
     told = no_stage_table(stage_of(the, tmp_path))
@@ -337,7 +337,7 @@ def test_an_input_that_looks_like_another_file_names_the_formats_of_a_stage(tmp_
 
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
 @pytest.mark.parametrize("passes", [0, 1], ids=["in a pass", "between two"])
-def test_a_stage_that_others_write_while_a_load_reads_it_is_refused(tmp_path, name, passes):
+def test_a_stage_that_changes_during_a_load_is_refused(tmp_path, name, passes):
     """Law 8: If a load reads its stage twice, both reads must see one state. The next load reads the next
     one."""
     path, (the,) = tmp_path / name, model_of(document(dataset(input=name))).target_datasets

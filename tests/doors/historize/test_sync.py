@@ -65,7 +65,7 @@ def test_a7_a_history_mirrors_its_base():
     assert all(each.is_system_managed for each in found.target_columns)
 
 
-def test_a8_twice_is_once():
+def test_a8_synchronisation_is_idempotent():
     """R33, A8: A second synchronisation changes nothing at any time."""
     once = sync_hist(base(), None, T1)
     assert sync_hist(base(), once, T2) == once
@@ -119,7 +119,7 @@ def test_a10_a33_columns_follow_the_base(before, after, history):
     assert sync_hist(base(after), second_, second(3)) == second_
 
 
-def test_two_columns_cannot_both_have_been_one():
+def test_two_columns_cannot_share_a_former_name():
     """R41: A former name that two new columns claim is refused with both names."""
     first = sync_hist(base("k* a"), None, T1)
     with pytest.raises(Refused) as refused:
@@ -127,7 +127,7 @@ def test_two_columns_cannot_both_have_been_one():
     assert (refused.value.code, refused.value.keys) == ("AMBIGUOUS_RENAME", ["b", "c"])
 
 
-def test_a_former_name_that_is_a_column_again_is_its_own():
+def test_a_reused_former_name_is_a_separate_column():
     """R41: After `a` became `b` and a new `a` was added, `b` becoming `c` does not concern the new `a`."""
     state = None
     for columns in ("k* a", "k* b<a", "k* b<a a:DATE", "k* c<a,b a:DATE"):
@@ -135,7 +135,7 @@ def test_a_former_name_that_is_a_column_again_is_its_own():
     assert told(state) == "k c<a,b a:DATE"
 
 
-def test_a_name_that_a_retired_column_keeps_is_not_taken_by_another():
+def test_a_column_cannot_be_renamed_to_a_retired_column():
     """R37, E1: If `x` is retired, `y` cannot become `x`, because the old values are under that name."""
     state = sync_hist(base("k* y"), sync_hist(base("k* x y"), None, T1), T1)
     for rule in ("block", "fork"):
@@ -144,7 +144,7 @@ def test_a_name_that_a_retired_column_keeps_is_not_taken_by_another():
         assert (refused.value.code, refused.value.keys) == ("DUPLICATE_COLUMN", ["x"])
 
 
-def test_a11_a_deleted_reference_leaves_its_column():
+def test_a11_the_column_of_a_deleted_reference_stays():
     """R37, A11: The column of a deleted reference is inactive, with its time and without an input."""
     reference = {
         "id": 17,
@@ -165,7 +165,7 @@ def test_a11_a_deleted_reference_leaves_its_column():
     assert left.retired_at == "2025-01-02 00:00:02.000000"
 
 
-def test_a_renamed_reference_is_found_by_its_identity():
+def test_a_renamed_reference_is_found_by_its_id():
     """4.2 rule 2: `fk:<id>` identifies the column under another prefix."""
     reference = {"id": 1, "referenced_dataset": "rc_r", "key_components": [{"from": "city", "to": "r"}]}
     first = sync_hist(base(references=[reference]), None, T1)
@@ -174,7 +174,7 @@ def test_a_renamed_reference_is_found_by_its_identity():
     assert (mirror.name, mirror.former_names) == ("own_rc_r_key", ("rc_r_key",))
 
 
-def test_a_column_that_returns_is_no_longer_retired():
+def test_a_returning_column_is_no_longer_retired():
     """R39: A column returns with the same or a wider type. Another type is refused, and `fork` keeps both
     columns."""
     gone = sync_hist(base("k* a"), sync_hist(base("k* a b:INTEGER"), None, T1), T1)
@@ -203,7 +203,7 @@ def test_a_column_that_returns_is_no_longer_retired():
         ("a:INTEGER", "a"),
     ],
 )
-def test_another_type_is_refused_or_forked(before, after):
+def test_an_incompatible_type_is_refused_or_forked(before, after):
     """R40, 4.4: A type that cannot hold every old value conflicts. With `fork`, the old column keeps values,
     type and former names."""
     first = sync_hist(base(f"k* {before}"), None, T1)
@@ -223,7 +223,7 @@ def test_another_type_is_refused_or_forked(before, after):
         assert sync_hist(changed, state, second(3)) == state
 
 
-def test_a_forked_name_fits():
+def test_the_name_of_a_fork_fits_the_length_limit():
     """4.4: A fork of the longest column name still has at most 63 letters."""
     long = "a" * 63
     first = sync_hist(base(f"k* {long}"), None, T1)

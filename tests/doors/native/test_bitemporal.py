@@ -119,7 +119,7 @@ def test_the_published_example_is_three_rows(house, store):
 
 
 @pytest.mark.parametrize("seed", range(deep(laws=12, gate=1)))
-def test_each_answer_is_the_source_s(house, store, seed):
+def test_an_import_has_the_answers_of_its_source(house, store, seed):
     """Results are equal for any instant and known time. The rows equal our own writer's rows."""
     chance = random.Random(seed)
     lives = {key: random_life(chance) for key in range(150)}
@@ -185,7 +185,7 @@ def test_a_contradiction_is_refused_with_its_keys(house, store, fault):
     assert load(store, TableName(*target.split("."))) is None
 
 
-def test_a_key_with_too_few_columns_shows_ten_of_the_keys(house, store):
+def test_an_incomplete_key_is_refused_with_ten_keys(house, store):
     """With part of the key, rows of different records contradict each other. With the whole key, they do not."""
     rows = [
         {"id": key, "part": part, "status": "a", **dict(zip(TIMES, (t(1), None, t(2), None), strict=True))}
@@ -206,7 +206,7 @@ def test_a_key_with_too_few_columns_shows_ten_of_the_keys(house, store):
     }
 
 
-def test_wrong_calls_name_what_is_wrong(house, store):
+def test_wrong_adopt_calls_have_their_own_errors(house, store):
     """Each wrong call has its own code and a remedy with options of `adopt`, and nothing is created."""
     table, target = source(store, "wrong", rows_of_text(PUBLISHED)), into(store, "wrong")
     ahead = source(store, "ahead", rows_of_text(HEADER + "7 a T0 - T1 -"))
@@ -247,7 +247,7 @@ def test_wrong_calls_name_what_is_wrong(house, store):
     assert load(store, TableName(*target.split("."))) is None
 
 
-def test_the_same_import_again_changes_nothing(house, store):
+def test_a_repeated_import_changes_nothing(house, store):
     """A dry run writes nothing. Another state of the source, or another table, is refused."""
     table, target = source(store, "again", rows_of_text(PUBLISHED)), into(store, "again")
 
@@ -264,7 +264,7 @@ def test_the_same_import_again_changes_nothing(house, store):
     assert stop.value.code == "table-exists"
 
 
-def test_dates_and_naive_times_are_in_utc_and_a_far_end_is_none(house, store):
+def test_dates_and_naive_times_are_utc_and_a_far_end_is_open(house, store):
     """Times are read as in other layouts of `adopt`."""
     rows = rows_of_text(HEADER + "7 a T0 T60 T1 T90\n7 b T60 - T1 -")
     table, target = source(store, "dated", rows), into(store, "dated")
@@ -289,7 +289,7 @@ def test_dates_and_naive_times_are_in_utc_and_a_far_end_is_none(house, store):
     ]
 
 
-def test_what_was_imported_goes_on_as_a_table_of_ours(house, store):
+def test_an_imported_table_supports_later_copies_and_rewinds(house, store):
     """Later copies are accepted, a rewind restores the source's known state, and changes use its times."""
     table, target = source(store, "onward", rows_of_text(PUBLISHED)), into(store, "onward")
     house.adopt(table, layout=LAYOUT, key="id", into=target)

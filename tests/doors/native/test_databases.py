@@ -93,7 +93,7 @@ INEXACT = [
 ]
 
 
-def test_what_has_no_exact_type_is_refused_by_column_and_a_query_or_a_type_helps(lake, server):
+def test_columns_without_an_exact_type_are_refused_with_working_remedies(lake, server):
     url, do = server
     for number, (column, value, why) in enumerate(INEXACT):
         table = f"odd{number}"
@@ -126,7 +126,7 @@ def test_views_partitions_names_of_any_case_and_a_thousand_columns_are_read(lake
     assert copy(lake, f"{url}?table=parted", key="id", allow_empty=True) == []
 
 
-def test_a_copy_is_of_one_state_and_of_its_time_though_others_write_meanwhile(lake, server):
+def test_a_copy_has_one_state_and_time_despite_concurrent_writes(lake, server):
     """Each transaction writes one number into all rows, so a mixed state would contain two numbers."""
     url, do = server
     do("CREATE TABLE moved AS SELECT id, 0 AS v FROM generate_series(1, 20000) id")
@@ -154,7 +154,7 @@ def test_a_copy_is_of_one_state_and_of_its_time_though_others_write_meanwhile(la
     assert all(began <= each.astimezone(UTC) <= clock() for each in starts)
 
 
-def test_changes_in_a_table_of_a_database_are_a_feed_by_a_column_that_grows(lake, server):
+def test_a_database_table_of_changes_can_be_applied_as_a_feed(lake, server):
     url, do = server
     do("CREATE TABLE audit (id int, name text, changed_at timestamptz)")
     do("INSERT INTO audit VALUES (1, 'Ann', '2024-01-01'), (1, 'Anna', '2024-01-03')")
@@ -166,7 +166,7 @@ def test_changes_in_a_table_of_a_database_are_a_feed_by_a_column_that_grows(lake
     assert lake.table(into).as_of("2024-01-02").collect()[0]["name"] == "An"
 
 
-def test_what_cannot_be_read_is_told_without_a_password(lake, server):
+def test_read_errors_do_not_contain_the_password(lake, server):
     url, do = server
     do("CREATE TABLE t (id int)")
     address = re.sub(r"//(\w+)(:\w*)?@", r"//\1:canary@", url)
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_told_without_a_password(lake, server):
         copy(lake, "table:a.b", query="SELECT 1")
 
 
-def test_a_connection_that_breaks_in_the_middle_leaves_nothing(lake, server):
+def test_a_connection_lost_during_a_copy_writes_nothing(lake, server):
     """The connection breaks after twenty megabytes, while the last row waits for a lock."""
     url, do = server
     do("SELECT pg_advisory_lock(1)")
@@ -228,7 +228,7 @@ def test_a_connection_that_breaks_in_the_middle_leaves_nothing(lake, server):
         lake.table(into)
 
 
-def test_a_table_that_is_locked_is_waited_for_and_then_tried_again_later(lake, server, monkeypatch):
+def test_a_locked_table_is_a_temporary_failure(lake, server, monkeypatch):
     url, do = server
     monkeypatch.setattr("backstory.sources.databases.postgres._FORMS", ("SET LOCAL lock_timeout = '100ms'",))
     do("CREATE TABLE held (id int)")
@@ -238,7 +238,7 @@ def test_a_table_that_is_locked_is_waited_for_and_then_tried_again_later(lake, s
             copy(lake, f"{url}?table=held")
 
 
-def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was(lake, server):
+def test_a_table_altered_during_a_copy_is_copied_unchanged(lake, server):
     """The copy holds a lock from before it reads the columns until the last row, so an ALTER waits."""
     url, do = server
     do("CREATE TABLE altered AS SELECT id, repeat('x', 500) AS v FROM generate_series(1, 40000) id")
@@ -274,7 +274,7 @@ def sqlite(path, script):
         connection.commit()
 
 
-def test_sqlite_columns_are_what_all_of_their_values_are(lake, tmp_path):
+def test_sqlite_column_types_follow_all_values(lake, tmp_path):
     sqlite(
         tmp_path / "s.db",
         """CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(9), ratio REAL, price DECIMAL(9,2), raw BLOB, any, none);
@@ -294,7 +294,7 @@ MIXED = [
 ]
 
 
-def test_sqlite_values_of_another_type_refuse_their_column(lake, tmp_path):
+def test_sqlite_columns_with_mixed_types_are_refused(lake, tmp_path):
     """The error names the types, and a query that casts the values helps."""
     for number, (column, values, why) in enumerate(MIXED):
         file = tmp_path / f"{number}.db"

@@ -54,7 +54,7 @@ def versions(lake, name):
 
 
 @pytest.mark.parametrize("table", ["plain", "whole"])
-def test_V61_recorded_messages_leave_what_the_database_had(lake, name, table):
+def test_V61_recorded_messages_reproduce_the_rows_of_the_database(lake, name, table):
     """Messages produce the database's rows, in order and backwards, one by one. Repeated ones are duplicates
     (V52)."""
     keys, values = messages_of(RECORDED, table)
@@ -72,7 +72,7 @@ def test_V61_recorded_messages_leave_what_the_database_had(lake, name, table):
 
 
 @pytest.mark.parametrize("table", ["plain", "whole"] if DEPTH == "laws" else ["plain"])
-def test_spark_alone_reads_messages(in_tasks, lake, name, table):
+def test_spark_tasks_read_messages_like_the_driver(in_tasks, lake, name, table):
     """With `driver-memory = "0m"`, columns, values and versions equal the driver's."""
     keys, values = messages_of(RECORDED, table)
     messages = pa.table({"key": keys, "value": values})
@@ -83,7 +83,7 @@ def test_spark_alone_reads_messages(in_tasks, lake, name, table):
     assert in_tasks.apply(messages, into=name, envelope="debezium").snapshot_id is None
 
 
-def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
+def test_spark_tasks_read_lines_without_some_columns(in_tasks, name, tmp_path):
     """A column that is missing from the messages of one part is unmodified there."""
     rows = [{"k": "k", "v": "a"}, {"k": "m", "v": "x"}, {"k": "n", "v": "y"}, {"k": "k", "w": 1.5}]
     receipt = in_tasks.apply(lines_of(tmp_path, rows), into=name, key="k", envelope="debezium")
@@ -96,7 +96,7 @@ def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_no_message_at_all_is_no_error(way, name, tmp_path, request):
+def test_a_delivery_without_messages_is_accepted(way, name, tmp_path, request):
     """V59: An empty batch of a stream makes no commit, on the driver or in tasks."""
     lake = request.getfixturevalue(way)
     lake.apply(lines_of(tmp_path, [{"k": "k", "v": "a"}]), into=name, key="k", envelope="debezium")
@@ -126,7 +126,7 @@ def upsert(number, after):
     return json.dumps({"op": "c", "before": None, "after": after, "source": source})
 
 
-def test_V61_lines_of_json_are_messages_too(lake, name, tmp_path):
+def test_V61_json_lines_are_read_as_messages(lake, name, tmp_path):
     def message(op, ms, lsn, before=None, after=None):
         source = {"connector": "postgresql", "ts_us": ms * 1000, "lsn": lsn}
         return json.dumps({"op": op, "before": before, "after": after, "source": source, "ts_ms": ms})
@@ -147,7 +147,7 @@ def test_V61_lines_of_json_are_messages_too(lake, name, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way, request):
+def test_V62_a_connector_with_an_unknown_log_needs_an_order(name, tmp_path, way, request):
     line = {"op": "c", "before": None, "after": {"k": "k", "v": "a"}, "ts_ms": 1}
     line["source"] = {"connector": "mongodb", "ts_ms": int(day(10).timestamp() * 1000), "ord": 7}
     file = tmp_path / "messages.jsonl"
@@ -158,7 +158,7 @@ def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way
 
 
 @pytest.mark.parametrize("way", ["lake", "in_tasks"])
-def test_V65_a_table_kept_downstream_by_the_changes_of_another(lake, name, way, request):
+def test_V65_changes_of_a_table_maintain_a_downstream_table(lake, name, way, request):
     """V107: The downstream table equals the source, commit by commit."""
     source = f"{name}s"
     copies = ["a:1 b:1", "a:2 c:3", "a:2 b:1 c:1"][: deep(3, 2)]
@@ -239,7 +239,7 @@ if DEPTH == "laws":
 
 
 @pytest.mark.parametrize(("connector", "way"), CONNECTORS)
-def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, name, tmp_path, request):
+def test_V131_the_log_order_decides_instead_of_the_clock(way, connector, name, tmp_path, request):
     """Late reads, clocks that are set back, deletes and truncates have one result, together and one by one."""
     lake = request.getfixturevalue(way)
     for number, life in enumerate(CONNECTORS[connector, way]):
@@ -259,7 +259,7 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp_path, request):
+def test_V131_a_transaction_that_commits_later_is_ordered_later(way, name, tmp_path, request):
     """Its `lsn` is lower than the others' and a read's, but the log has not restarted."""
     lake = request.getfixturevalue(way)
     told = [
@@ -278,7 +278,7 @@ def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_path, request):
+def test_V134_a_late_log_position_changes_the_end_of_an_earlier_version(way, name, tmp_path, request):
     """A version that ended before the delivery's time gets a later end."""
     lake = request.getfixturevalue(way)
     early = [log_message("postgresql", "c", 1, 100, "a"), log_message("postgresql", "u", 5, 300, "b")]
@@ -296,7 +296,7 @@ def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_pa
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, name, tmp_path, request):
+def test_V136_a_restarted_log_is_refused_unless_new_log_is_set(way, name, tmp_path, request):
     """Falling positions with rising times, or another server or connector, are a new log. Earlier time is
     then settled."""
     lake = request.getfixturevalue(way)
@@ -337,7 +337,7 @@ def test_V136_times_far_ahead_are_refused_unless_they_are_allowed(way, name, tmp
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, name, tmp_path, request):
+def test_a_delivery_may_contain_only_truncates(way, name, tmp_path, request):
     """No row has a column of the record. The split of a feed does not affect the table."""
     lake = request.getfixturevalue(way)
     apply_lines(
@@ -354,7 +354,7 @@ def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, na
 
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
-def test_V138_a_line_of_json_asserts_the_columns_that_it_has(way, name, tmp_path, request):
+def test_V138_a_json_line_sets_only_its_own_columns(way, name, tmp_path, request):
     """The result does not depend on the columns of other lines, or on the split."""
     lake = request.getfixturevalue(way)
     lines = [

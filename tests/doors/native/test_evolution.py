@@ -100,7 +100,7 @@ def types(found):
         ("struct<s<a>>", "struct<s<a,b>>", "STRUCT<s: STRUCT<a: INT, b: INT>>"),
     ],
 )
-def test_a_type_that_widens_is_widened(stored, delivered, now):
+def test_a_wider_type_widens_the_column(stored, delivered, now):
     assert types(after(f"k int, v {stored}", f"k int, v {delivered}")) == {"k": "INT", "v": now}
 
 
@@ -120,7 +120,7 @@ def test_a_type_that_widens_is_widened(stored, delivered, now):
         ("struct<a,b>", "struct<b,a>"),
     ],
 )
-def test_any_other_type_is_refused_with_both_named(stored, delivered):
+def test_any_other_type_is_refused_with_both_types(stored, delivered):
     with pytest.raises(BackstoryError) as told:
         after(f"k int, v {stored}", f"k int, v {delivered}")
     assert (told.value.code, told.value.keys, told.value.exit_code) == ("type-changed", ["v"], 3)
@@ -129,7 +129,7 @@ def test_any_other_type_is_refused_with_both_named(stored, delivered):
     assert other in told.value.message
 
 
-def test_a_column_with_values_beside_a_field_without_one_is_kept():
+def test_a_struct_field_without_values_becomes_text():
     """The field's type is unknown, so it is text, or the stored field's type. No value is left out."""
     first = begun("k int, v struct<a,v>, m map<void>, n struct<v>")
     assert types(first) == {"k": "INT", "v": "STRUCT<a: INT, v: STRING>", "m": "MAP<STRING, STRING>"}
@@ -137,14 +137,14 @@ def test_a_column_with_values_beside_a_field_without_one_is_kept():
     assert types(after("k int, v struct<a>", "k int, v struct<a,v>"))["v"] == "STRUCT<a: INT, v: STRING>"
 
 
-def test_fields_of_one_name_are_refused():
+def test_repeated_struct_fields_are_refused():
     """No table has two fields of one name in a struct."""
     with pytest.raises(BackstoryError) as stop:
         begun("k int, v struct<a,a>")
     assert (stop.value.code, stop.value.keys) == ("repeated-column", ["v"])
 
 
-def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():
+def test_a_column_without_values_is_text_or_left_out():
     """The column gets the type of its first values, because no row has another type."""
     first = begun("k int, v void, w array<void>")
     assert (types(first), first.left_out) == ({"k": "INT", "v": "STRING"}, ["w"])
@@ -160,7 +160,7 @@ def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():
     assert (types(later), later.left_out) == ({"k": "INT", "n": "STRING"}, ["w"])
 
 
-def test_a_column_takes_the_type_that_it_is_given():
+def test_retype_sets_the_type_of_a_column():
     """The column is named by its old or new name. If it already has the type, nothing changes."""
     double = {"v": type_named("double")}
     for name in "vx":
@@ -191,7 +191,7 @@ def test_a_column_takes_the_type_that_it_is_given():
         ("array<int>", "array<bigint>", None),
     ],
 )
-def test_the_refusal_of_a_type_names_the_option_with_one_for_both(stored, delivered, holds):
+def test_a_refused_type_change_suggests_a_common_type(stored, delivered, holds):
     with pytest.raises(BackstoryError) as told:
         after(f"k int, v {stored}", f"k int, v {delivered}")
     assert told.value.code == "type-changed"
@@ -200,7 +200,7 @@ def test_the_refusal_of_a_type_names_the_option_with_one_for_both(stored, delive
         assert f"`retype={{'v': '{holds}'}}`" in told.value.remedy
 
 
-def test_columns_keep_their_place_and_new_ones_stand_behind():
+def test_new_columns_are_added_after_existing_columns():
     found = after("k int, a int, b int", "new int, b int, k int", a="c")
     assert [each.name for each in found.shape.columns] == ["k", "c", "b", "new", *OWN]
     assert (found.renamed, found.added) == ({"a": "c"}, {"new"})
@@ -225,13 +225,13 @@ def test_columns_keep_their_place_and_new_ones_stand_behind():
         ("k int, v double", {"retype": {"v": type_named("decimal(9,2)")}}, "type-changed"),
     ],
 )
-def test_what_a_table_cannot_take(delivered, options, code):
+def test_unsupported_column_changes_are_refused(delivered, options, code):
     with pytest.raises(BackstoryError) as told:
         after("k int, v int", delivered, **options)
     assert told.value.code == code
 
 
-def test_a_first_copy_says_its_key():
+def test_a_first_copy_needs_a_valid_key():
     for key, code in ((None, "bad-option"), (("v",), "bad-option"), (("q",), "missing-column")):
         with pytest.raises(BackstoryError) as told:
             begun("k int, v array<int>", key)
@@ -249,7 +249,7 @@ def test_the_refusal_of_types_names_every_column():
 
 
 @pytest.mark.parametrize("type_", ["struct<>", "array<struct<>>", "struct<s<>>", "map<struct<>>"])
-def test_a_struct_without_fields_is_of_no_type_that_a_table_holds(type_):
+def test_a_struct_without_fields_is_refused(type_):
     with pytest.raises(BackstoryError) as told:
         after("k int", f"k int, v {type_}")
     assert (told.value.code, told.value.keys) == ("unsupported-type", ["v"])
@@ -265,21 +265,21 @@ def test_a_struct_without_fields_is_of_no_type_that_a_table_holds(type_):
         ("decimal(18,2)", "double", "`retype={'v': 'STRING'}` for all others"),
     ],
 )
-def test_the_remedy_for_a_type_is_no_dead_end(stored, delivered, way):
+def test_incompatible_types_are_refused_with_a_remedy(stored, delivered, way):
     """Even numbers beyond a double, and nested values next to text, have a working remedy."""
     with pytest.raises(BackstoryError) as told:
         after(f"k int, v {stored}", f"k int, v {delivered}")
     assert way in told.value.remedy
 
 
-def test_a_type_that_holds_all_values_of_both_is_named_alone():
+def test_refusals_of_several_types_suggest_types_that_hold_both():
     with pytest.raises(BackstoryError) as told:
         after("k int, v int, w string, x decimal(10,2)", "k int, v decimal(10,2), w int, x double")
     assert "for types that hold both" in told.value.remedy
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_delivery_that_names_no_columns_is_refused_without_a_dead_end(kept):
+def test_a_delivery_without_columns_is_refused_with_a_remedy(kept):
     """An empty file of JSON names no columns, to which a remedy could refer."""
     with pytest.raises(BackstoryError) as told:
         refuse_lacking_key(["id"], [], kept=kept)

@@ -65,7 +65,7 @@ def test_NULL_in_a_condition_is_false(fed):
     assert fed.lives == ["k: a[10,20)"]
 
 
-def test_what_orders_changes_is_kept_and_makes_no_version(fed):
+def test_the_order_column_is_stored_and_opens_no_version(fed):
     """V49: The time is a column of the record, with the value of the change that began the version."""
     fed.apply("k a 10 U", "k a 20 U")
     assert fed.lives == ["k: a[10,)"]
@@ -74,7 +74,7 @@ def test_what_orders_changes_is_kept_and_makes_no_version(fed):
     assert "op" not in row.asDict()
 
 
-def test_a_change_may_lie_in_the_future(fed):
+def test_a_change_may_have_a_future_time(fed):
     """V57: A change in the future is already current, but not valid at the present time."""
     soon = datetime.now(UTC) + timedelta(days=30)
     rows = pa.Table.from_pylist([{"k": "k", "v": "a", "at": soon, "op": "U"}], pa.schema(TYPES))
@@ -103,7 +103,7 @@ def test_each_change_is_counted_once(fed):
     assert told["snapshot_id"] is not None
 
 
-def test_what_says_nothing_makes_no_commit(fed):
+def test_a_delivery_without_effect_makes_no_commit(fed):
     """V59: An empty delivery, only duplicates, or only late changes make no commit."""
     fed.apply("k a 10 U")
     fed.warehouse.maintain(fed.name, settle_before=day(15))
@@ -117,7 +117,7 @@ def test_what_says_nothing_makes_no_commit(fed):
     assert len(fed.table.log()) == before + 1
 
 
-def test_a_column_may_come_or_widen_and_no_other_change(fed):
+def test_a_feed_may_only_add_or_widen_columns(fed):
     """V60: Columns may be added or widened. Earlier changes have no value in a new column."""
     fed.apply("k 1 10 U", types={"v": pa.int32()})
     receipt = fed.apply("k 2 red 20 U", names="k v w at op", types={"v": pa.int64(), "w": pa.string()})
@@ -152,14 +152,14 @@ EXPRESSIONS = (
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_are_conditions_of_each_delivered_row_alone(fed, expression):
+def test_expressions_may_use_only_the_delivered_row(fed, expression):
     """V124: Expressions may not use the current time, other rows or other tables, which would change a
     replay."""
     refusal = fed.refused("k a 10 U", apply_as_deletes=expression)
     assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
 
 
-def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
+def test_the_order_of_changes_needs_a_delivered_column(fed):
     """V52, V124: The order needs an existing column, even if the table stores the order and the delivery
     lacks the column."""
     assert fed.refused("k a 10 U", sequence_by=["at", "current_timestamp()"]).code == "bad-option"
@@ -170,7 +170,7 @@ def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
     assert "no column n, which the order of changes" in str(fed.refused("k b 20 U", **options))
 
 
-def test_columns_to_update_is_an_array_of_columns_of_the_source(fed):
+def test_columns_to_update_must_name_columns_of_the_source(fed):
     """V50: An array that names another column is refused, because its change would be lost silently."""
     refusal = fed.refused("k a 10 U", columns_to_update="v")
     assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
@@ -183,7 +183,7 @@ def test_columns_to_update_is_an_array_of_columns_of_the_source(fed):
     assert (refusal.value.code, refusal.value.keys) == ("unknown-column", ["V"])
 
 
-def test_truncates_alone_make_no_table(fed):
+def test_a_first_feed_of_only_truncates_is_refused(fed):
     """V48 ignores their key, so its type is unknown."""
     types = {"k": pa.null()}
     refusal = fed.refused("~ ~ 10 T", types=types, apply_as_truncates="op = 'T'")
@@ -192,7 +192,7 @@ def test_truncates_alone_make_no_table(fed):
         fed.warehouse.table(fed.name)
 
 
-def test_an_empty_restatement_names_its_end(fed):
+def test_an_empty_restatement_needs_an_end(fed):
     """V86: Without changes, the end of the withdrawn time is unknown."""
     fed.apply("k a 10 U", "k b 20 U")
     window = {"restate_from": day(10), "all_keys": True, "allow_empty": True}
@@ -210,7 +210,7 @@ def test_a_restatement_at_the_instant_of_a_truncate_breaks_no_law(fed):
     assert [each["law"] for each in fed.table.check() if each["violations"]] == []
 
 
-def test_rows_of_other_records_are_left_where_they_are(fed):
+def test_rows_of_other_records_are_not_rewritten(fed):
     """V80: Other rows keep files, places and ids. A version that only ends keeps its id."""
     fed.apply("k a 10 U", "m x 10 U")
 

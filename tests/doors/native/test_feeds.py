@@ -127,7 +127,7 @@ def in_tasks(store):
     return in_tasks_of(store)
 
 
-def test_spark_alone_plans_feeds_truncates_and_late_copies(in_tasks):
+def test_spark_tasks_plan_feeds_truncates_and_late_copies(in_tasks):
     """With `driver-memory = "0m"`, the lives of E2, E8, E10 and E5 are in one table."""
     in_tasks.apply("k: c@40 k: a@10 m: a@10")
     in_tasks.apply("k: -@30 all: !@35")
@@ -143,7 +143,7 @@ def test_spark_alone_plans_feeds_truncates_and_late_copies(in_tasks):
 
 
 @pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0] if DEPTH == "laws" else [DRIVER_MEMORY])
-def test_a_rename_follows_a_rewind_of_a_feed_too(store, memory):
+def test_a_rename_can_follow_a_rewind_of_a_feed(store, memory):
     """A copy renames the column. The feed's values under the new name are sent again, and reported once."""
     fed = Fed(Warehouse(replace(store, memory=Memory(memory)), embedded=False))
     fed.apply("k: a@10 m: b@10")
@@ -182,12 +182,12 @@ def test_E1_E2_E3_E4_facts_of_one_record_in_any_order(fed):
     assert fed.remembered == ["delete@20", "delete@30", "delete@30", "delete@30", "upsert@10"]
 
 
-def test_E3_a_delete_before_anything_is_silent(fed):
+def test_E3_a_delete_of_an_unknown_record_is_silent(fed):
     fed.apply("k: a@10")
     assert fed.apply("k: -@30 m: -@20") == {"ended": 1, "silent": 1}
 
 
-def test_E5_one_instant_twice(fed):
+def test_E5_conflicting_changes_at_one_time_are_refused(fed):
     fed.apply("k: a@10 m: a@10.1")
     assert fed.apply("k: a@10") == {"duplicate": 1}
     assert (fed.refused("k: b@10"), fed.refused("k: -@10")) == ("sequence-conflict", "sequence-conflict")
@@ -196,7 +196,7 @@ def test_E5_one_instant_twice(fed):
     assert (fed.lives, fed.commits) == (["k: a[10,)", "m: b[10,)"], 2)
 
 
-def test_E8_a_truncate_and_what_comes_late_before_it(fed):
+def test_E8_late_changes_before_a_truncate_end_at_the_truncate(fed):
     fed.apply("k: a@10 m: a@10")
     assert fed.apply("all: !@30") == {"ended": 1}
     fed.apply("k: b@20 n: x@25")
@@ -205,7 +205,7 @@ def test_E8_a_truncate_and_what_comes_late_before_it(fed):
     assert fed.check() == []
 
 
-def test_E9_a_full_copy_corrects_a_feed_and_late_events_find_it_there(fed):
+def test_E9_a_full_copy_corrects_a_feed_and_late_events_still_apply(fed):
     fed.apply("k: a@10 m: a@10 p: a@10")
     assert fed.copy(30, "k:a m:b n:x") == {"new": 1, "changed": 1, "closed": 1, "unchanged": 1}
     assert fed.lives == ["k: a[10,)", "m: a[10,30) b[30,)", "n: x[30,)", "p: a[10,30)"]
@@ -214,14 +214,14 @@ def test_E9_a_full_copy_corrects_a_feed_and_late_events_find_it_there(fed):
     assert fed.check() == []
 
 
-def test_E10_a_copy_that_comes_late_itself(fed):
+def test_E10_a_late_copy_applies_at_its_own_time(fed):
     fed.apply("k: a@10 n: a@10 n: c@40")
     fed.apply("k: b@30")
     fed.copy(20, "k:x m:y", max_delete_ratio=1)
     assert fed.lives == ["k: a[10,20) x[20,30) b[30,)", "m: y[20,)", "n: a[10,20) c[40,)"]
 
 
-def test_E11_copies_of_two_scopes_at_one_instant_and_a_record_moves_between_them(fed):
+def test_E11_a_record_moves_between_two_scopes_at_one_time(fed):
     def copy(at, text, **options):
         rows = [dict(zip(("k", "v", "region"), each.split(":"), strict=True)) for each in text.split()]
         rows = pa.Table.from_pylist(rows)
@@ -245,7 +245,7 @@ def test_E11_copies_of_two_scopes_at_one_instant_and_a_record_moves_between_them
     assert fed.check() == []
 
 
-def test_E12_copies_first_a_feed_afterwards(fed):
+def test_E12_a_feed_can_follow_copies(fed):
     fed.copy(10, "k:a m:a")
     fed.copy(20, "k:b m:a")
     fed.apply("k: c@25")
@@ -256,7 +256,7 @@ def test_E12_copies_first_a_feed_afterwards(fed):
     assert fed.lives == ["k: o[5,10) a[10,20) b[20,25) c[25,)", "m: a[7,)"]
 
 
-def test_E14_what_was_taken_back_may_be_said_again(fed):
+def test_E14_a_rewound_change_can_be_replaced(fed):
     fed.apply("k: a@10")
     first = fed.warehouse.table(fed.name).log()[0]
     fed.apply("k: x@20")
@@ -265,14 +265,14 @@ def test_E14_what_was_taken_back_may_be_said_again(fed):
     assert fed.lives == ["k: a[10,20) b[20,)"]
 
 
-def test_E15_restate_from_a_date(fed):
+def test_E15_a_restatement_replaces_changes_from_a_date(fed):
     fed.apply("k: a@10 k: b@20 k: c@30 m: a@10")
     fed.apply("k: x@12 k: c@25", restate_from=day(12), restate_until=day(30))
     assert fed.lives == ["k: a[10,12) x[12,25) c[25,)", "m: a[10,)"]
     assert fed.refused("k: y@40", restate_from=day(12), restate_until=day(30)) == "outside-restatement"
 
 
-def test_E17_what_comes_after_settling(fed):
+def test_E17_late_changes_of_settled_times_are_refused(fed):
     fed.apply("k: a@10 k: -@30 m: A@5 m: A@10 m: A@15")
     fed.warehouse.table(fed.name).maintain(settle_before=day(20))
     fed.apply("k: b@25")
@@ -281,7 +281,7 @@ def test_E17_what_comes_after_settling(fed):
     assert fed.apply("m: B@12", late="drop") == {"too_late": 1}
 
 
-def test_E19_the_same_again_and_a_copy_replaced(fed):
+def test_E19_repeated_changes_are_duplicates_and_a_copy_can_be_replaced(fed):
     fed.apply("k: a@10 k: b@20")
     assert fed.apply("k: b@20 k: a@10") == {"duplicate": 2}
     fed.copy(30, "k:b")
@@ -294,7 +294,7 @@ def test_E19_the_same_again_and_a_copy_replaced(fed):
     assert fed.commits == 3
 
 
-def test_E6_a_sparse_update_whose_base_comes_late(fed):
+def test_E6_a_sparse_update_is_completed_by_a_late_change(fed):
     schema = pa.schema(
         {"k": pa.string(), "v": pa.string(), "city": pa.string(), "at": pa.timestamp("us", "UTC")}
     )
@@ -321,7 +321,7 @@ def test_E6_a_sparse_update_whose_base_comes_late(fed):
     assert shown() == ["k: ann/oslo[10,15) bob/oslo[15,20) bob/rome[20,)"]
 
 
-def test_E7_null_and_unmodified_are_two_things(fed):
+def test_E7_null_and_unmodified_are_different(fed):
     rows = pa.Table.from_pylist(
         [
             {"k": "k", "v": "ann", "city": "oslo", "at": day(10)},
@@ -336,7 +336,7 @@ def test_E7_null_and_unmodified_are_two_things(fed):
     assert now == {fed.name: None, other: "ann"}
 
 
-def test_the_memory_begins_with_the_first_feed_and_settles_what_copies_left(fed):
+def test_the_first_feed_starts_the_memory_and_settles_earlier_copies(fed):
     """V28: The first feed starts the memory and settles the time of earlier copies."""
     fed.copy(10, "k:a")
     assert SETTLED not in existing(fed.store, table_name(fed.name)).properties
@@ -353,7 +353,7 @@ def test_the_memory_begins_with_the_first_feed_and_settles_what_copies_left(fed)
         ("at", pa.timestamp("us"), "naive-time", None),
     ],
 )
-def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code, told):
+def test_sequence_columns_without_instants_are_refused(store, column, type_, code, told):
     """V45: The first of sequence_by must contain instants."""
     fed = Fed(Warehouse(store, embedded=False))
     rows = events("k: a@10")
@@ -373,7 +373,7 @@ LINES = (
 )
 
 
-def test_json_without_keys_or_lines_is_the_same_in_any_split(fed, tmp_path):
+def test_json_feeds_have_the_same_result_in_any_split(fed, tmp_path):
     """L2: Objects without keys have the table's type. A file without a line is no change (V59)."""
     (tmp_path / "none.jsonl").touch()
     whole, order = f"{fed.name}w", {"key": "k", "sequence_by": "at"}
@@ -391,7 +391,7 @@ def test_json_without_keys_or_lines_is_the_same_in_any_split(fed, tmp_path):
 
 
 @pytest.mark.parametrize("words", [{"sequence_by": ["at", "seq desc"]}, {"apply_as_deletes": "v = 'a' and"}])
-def test_a_word_after_an_expression_is_not_its_name(store, words):
+def test_a_word_after_an_expression_is_not_an_alias(store, words):
     """Spark would read the word as a name, so the order or the condition would not be the intended one."""
     fed = Fed(Warehouse(store, embedded=False))
     with pytest.raises(BackstoryError, match="Spark cannot compute") as stop:
@@ -413,7 +413,7 @@ COMPARISONS = [("op in ('D', 'T')", None), ("op = 'D'", 0), ("op = 'D'", None)]
 
 
 @pytest.mark.parametrize(("order", "size"), COMPARISONS[: deep(3, 2)])
-def test_a_comparison_with_null_is_no_place_in_the_order(store, order, size):
+def test_a_null_comparison_cannot_order_changes(store, order, size):
     """V47: The driver and Spark's tasks refuse the same rows. As a condition, NULL is false (V48)."""
     store = store if size is None else replace(store, memory=Memory(size))
     fed = Fed(Warehouse(store, embedded=False))
@@ -424,7 +424,7 @@ def test_a_comparison_with_null_is_no_place_in_the_order(store, order, size):
     assert fed.warehouse.apply(rows, into=fed.name, **FEED).counts["began"] == 1
 
 
-def test_a_dry_run_tells_and_writes_nothing(fed):
+def test_a_dry_run_only_reports_the_changes(fed):
     """V120: A dry run reports counts and writes nothing."""
     fed.apply("k: a@10")
     plan = fed.warehouse.apply(events("k: b@20 m: x@5"), into=fed.name, **FEED, dry_run=True)
@@ -453,7 +453,7 @@ def test_the_table_keeps_the_types_of_its_order_in_their_stored_form(fed):
         fed.warehouse.apply(other, into=fed.name, **FEED)
 
 
-def test_what_rows_mean_is_kept(fed):
+def test_row_options_are_stored_for_later_feeds(fed):
     """A delivery without these options uses the stored ones, if it has their columns."""
     fed.apply("k: a@10")
     fed.warehouse.apply(events("k: b@20 k: -@30"), into=fed.name)
@@ -472,7 +472,7 @@ def test_what_rows_mean_is_kept(fed):
         ({"apply_as_deletes": None, "apply_as_truncates": None}, "drop"),
     ],
 )
-def test_stored_options_do_not_lapse_by_the_case_of_a_column(fed, options, named):
+def test_a_column_in_another_case_does_not_disable_stored_options(fed, options, named):
     """B5: Otherwise deletes would be stored as updates, and dropped columns would be stored."""
     fed.apply("k: a@10", **options)
     rows = events("k: -@20")
@@ -496,7 +496,7 @@ def test_a_literal_is_a_condition(fed):
     assert fed.lives == ["k: a[10,20)"]
 
 
-def test_what_is_said_of_rows_takes_the_place_of_what_was(fed):
+def test_new_row_options_replace_stored_options(fed):
     fed.apply("k: a@10")
     fed.warehouse.apply(events("k: b@20"), into=fed.name, apply_as_deletes="op = 'U'")
     fed.warehouse.apply(events("m: b@20"), into=fed.name)
@@ -509,7 +509,7 @@ def test_what_is_said_of_rows_takes_the_place_of_what_was(fed):
     "option",
     [{"ignore_null_updates": ["v"]}, {"unmodified": "same"}, {"ignore_null_updates": True}][: deep(3, 2)],
 )
-def test_which_cells_are_unmodified_is_kept(fed, option):
+def test_options_for_unmodified_cells_are_stored(fed, option):
     """Otherwise NULL would be stored for an unmodified cell."""
     text = "k: same@20" if "unmodified" in option else "k: ~@20"
     fed.apply("k: a@10", **option)
@@ -517,7 +517,7 @@ def test_which_cells_are_unmodified_is_kept(fed, option):
     assert fed.lives == ["k: a[10,)"]
 
 
-def test_dates_and_texts_are_times_too(store):
+def test_dates_and_texts_can_order_changes(store):
     """V45: A date is its first instant, and a text without an offset is UTC."""
     fed = Fed(Warehouse(store, embedded=False))
     rows = pa.table({"k": ["a", "b"], "v": ["1", "2"], "at": ["2024-03-10", "2024-03-10T02:00:00+02:00"]})
@@ -538,7 +538,7 @@ def test_dates_and_texts_are_times_too(store):
 
 
 @pytest.mark.parametrize("where", ["here", "in_tasks"])
-def test_unmodified_cells_of_a_csv_leave_columns_of_any_type(where, store, tmp_path):
+def test_unmodified_csv_cells_keep_values_of_any_type(where, store, tmp_path):
     """Numbers, days and texts are unmodified, even if a column of this file has no other cell, or the table
     stores the option."""
     into = in_tasks_of(store) if where == "in_tasks" else Fed(Warehouse(store, embedded=False))
@@ -556,7 +556,7 @@ def test_unmodified_cells_of_a_csv_leave_columns_of_any_type(where, store, tmp_p
     assert say("1,,=,b,2026-02-03\n2,=,=,=,2026-02-03\n")[0] == (1, None, "2026-01-02", "b")
 
 
-def test_a_key_that_is_the_text_of_unmodified_cells_is_a_key(fed, tmp_path):
+def test_a_key_equal_to_the_unmodified_placeholder_is_kept(fed, tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("k,v,at\n=,a,2026-02-01\nx,=,2026-02-01\n")
     fed.warehouse.apply(str(path), into=fed.name, key="k", sequence_by="at", unmodified="=")

@@ -55,7 +55,7 @@ def copied(store, tmp_path):
 @pytest.mark.parametrize(
     ("encoding", "mark"), [("cp1252", ""), ("utf-16", ""), ("utf-8", ""), ("utf-8", "\ufeff")]
 )
-def test_a_spreadsheet_of_germany_is_read(copied, encoding, mark):
+def test_a_german_spreadsheet_export_is_read(copied, encoding, mark):
     options = {"encoding": encoding, "separator": ";", "decimal": ",", "key": "kunde"}
     into = f"file_options.german_{encoding.replace('-', '')}_{len(mark)}"
     rows, receipt = copied(into, (mark + GERMAN).encode(encoding), **options)
@@ -65,7 +65,7 @@ def test_a_spreadsheet_of_germany_is_read(copied, encoding, mark):
     assert (again, receipt.snapshot_id) == (ROWS, None)
 
 
-def test_decimal_commas_are_named_where_they_matter(copied):
+def test_decimal_commas_are_reported_with_the_decimal_option(copied):
     """The first load's receipt, and later refusals, suggest the option. Nothing is guessed."""
     _, receipt = copied("file_options.first", GERMAN, separator=";", key="kunde")
     assert receipt.schema_changes[1:] == [
@@ -98,14 +98,14 @@ def test_types_are_declared_and_then_kept(copied):
     assert rows == [("a", 1.0)]
 
 
-def test_an_unreadable_value_names_the_type_as_the_option_does(ahead):
+def test_an_unreadable_value_is_reported_with_the_type_of_the_option(ahead):
     """The caller wrote no manifest, whose types have other names."""
     for name in ("BIGINT", "DECIMAL(9,2)", "TIMESTAMP_NTZ", "BOOLEAN"):
         stop = ahead("a,b\n1,x\n", key="a", type={"b": name})
         assert stop.message == f"a.csv, line 2, column `b`: `x` is not of type {name}."
 
 
-def test_a_text_stands_for_null_and_values_have_other_quotes(copied):
+def test_null_texts_and_other_quotes_are_supported(copied):
     rows, _ = copied("file_options.nulls", "k,v,t\n'a,b',NA,NA\nc,5,'x'\n", key="k", null="NA", quote="'")
     assert rows == [("a,b", None, None), ("c", 5, "x")]
     rows, _ = copied(
@@ -116,7 +116,7 @@ def test_a_text_stands_for_null_and_values_have_other_quotes(copied):
 
 @pytest.mark.parametrize("more", ["", "x" * SMALL], ids=["small", "large"])
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
-def test_a_header_that_another_separator_splits_is_refused_with_its_name(ahead, separator, more):
+def test_a_header_with_another_separator_is_refused_with_the_option(ahead, separator, more):
     stop = ahead(f"a{separator}b\n1,5{separator}2\n{more}{separator}1\n", key="a")
     assert stop.code == "wrong-separator"
     assert (
@@ -126,7 +126,7 @@ def test_a_header_that_another_separator_splits_is_refused_with_its_name(ahead, 
     assert ahead(f"a{separator}b\n1{separator}2\n", key="a", separator=separator) is None
 
 
-def test_a_file_of_one_column_may_have_any_letters(ahead):
+def test_a_file_with_one_column_may_contain_any_separator(ahead):
     """A single column may contain any separator, unless rows become even or the separator is named."""
     assert ahead("a\nx;y\n", key="a") is None
     assert ahead("a;b\nx\n", key="a;b") is None
@@ -134,13 +134,13 @@ def test_a_file_of_one_column_may_have_any_letters(ahead):
 
 
 @pytest.mark.parametrize("size", [1, SMALL])
-def test_bytes_that_are_not_utf_8_name_the_option(ahead, size):
+def test_a_file_that_is_not_utf_8_is_refused_with_the_encoding_option(ahead, size):
     stop = ahead(f"a,b\nGröße,1\n{'x' * size},1\n".encode("cp1252"), key="a")
     assert (stop.code, "`encoding='cp1252'`" in stop.remedy) == ("unreadable-file", True)
 
 
 @pytest.mark.parametrize("text", ["a,b\nä,1\n", '{"a": "ä"}\n'])
-def test_the_remedy_for_another_encoding_is_the_right_one(ahead, text):
+def test_the_remedy_for_another_encoding_names_that_encoding(ahead, text):
     ending = "csv" if text[0] == "a" else "jsonl"
     for codec in ("utf-16", "cp1252"):
         stop = ahead(text.encode(codec), f"a.{ending}", key="a")
@@ -173,12 +173,12 @@ def test_the_remedy_for_values_without_a_type_stores_their_text(ahead, tmp_path,
         ("a,b\n1,2\n", {"key": "a", "type": {"c": "BIGINT"}}, "bad-option"),
     ],
 )
-def test_what_needs_no_table_is_refused_without_one(ahead, content, options, code):
+def test_errors_that_need_no_table_are_found_early(ahead, content, options, code):
     assert ahead(content, **options).code == code
 
 
 @pytest.mark.parametrize("more", ["", "3,4,5\n" * (SMALL // 6)], ids=["small", "large"])
-def test_a_feed_whose_table_may_keep_an_envelope_or_drop_columns_is_not_refused_early(ahead, more):
+def test_feeds_that_stored_options_may_allow_are_not_refused_early(ahead, more):
     """The stored envelope, the dropped columns and the placeholder decide which names and values are right."""
     reserved = f"k,_change_type,valid_from\n1,insert,2\n{more}"
     assert ahead(reserved, of=ApplyRequest) is None
@@ -189,7 +189,7 @@ def test_a_feed_whose_table_may_keep_an_envelope_or_drop_columns_is_not_refused_
     assert ahead("k,k\n1,2\n", of=ApplyRequest).code == "repeated-column"
 
 
-def test_a_later_feed_may_drop_reserved_columns_too(store, tmp_path):
+def test_a_later_feed_may_drop_reserved_columns(store, tmp_path):
     """An export is a feed whose own columns are dropped, in every delivery."""
     warehouse, path = Warehouse(store, embedded=False), tmp_path / "out.csv"
     options = {"key": "id", "sequence_by": "valid_from", "drop": ["valid_from", "valid_to"]}
@@ -211,7 +211,7 @@ def test_an_array_is_recognized_in_its_encoding(ahead, tmp_path, codec, indent):
 
 
 @pytest.mark.parametrize("more", ["", "3,4\n" * (SMALL // 4)], ids=["small", "large"])
-def test_a_rename_is_no_rename_of_the_files_columns(ahead, more):
+def test_a_rename_does_not_apply_to_the_columns_of_the_file(ahead, more):
     """Whether a file may have the former name depends on the table, which early checks do not read."""
     renamed = {"key": "k", "rename": {"id": "k"}}
     for names in ("id,k", "id,v"):
@@ -219,7 +219,7 @@ def test_a_rename_is_no_rename_of_the_files_columns(ahead, more):
     assert ahead(f"k,k\n1,2\n{more}", "a.csv", **renamed).code == "repeated-column"
 
 
-def test_options_that_do_not_fit_are_refused(ahead, copied, tmp_path):
+def test_options_that_do_not_fit_the_format_are_refused(ahead, copied, tmp_path):
     """An invalid option is refused with its format, and none is ignored."""
     pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
     parquet = (tmp_path / "b.parquet").read_bytes()

@@ -59,13 +59,13 @@ def test_a_source_is_a_file_a_glob_or_a_folder(folder):
         ("_SUCCESS", "unknown-format"),
     ],
 )
-def test_what_names_no_files_of_one_format_is_refused(folder, source, code):
+def test_sources_without_files_of_one_format_are_refused(folder, source, code):
     with pytest.raises(BackstoryError) as told:
         source_files(str(folder / source))
     assert told.value.code == code
 
 
-def test_a_tilde_is_the_home_of_the_user(folder, tmp_path, monkeypatch):
+def test_a_tilde_is_expanded_to_the_home_folder(folder, tmp_path, monkeypatch):
     """A shell expands it, but not in quotes, in a file or in Python. A folder of that name is taken first."""
     monkeypatch.setenv("HOME", str(folder))
     assert named(source_files("~/b.csv")) == (["b.csv"], "csv")
@@ -162,7 +162,7 @@ def test_a_link_without_its_target_is_refused(tmp_path, link, source, target):
 
 
 @pytest.mark.parametrize("source", ["", "*.csv", "**/*.csv"])
-def test_what_is_neither_a_file_nor_a_folder_is_refused(tmp_path, source):
+def test_special_files_are_refused(tmp_path, source):
     (tmp_path / "a.csv").write_text("id\n1\n")
     os.mkfifo(tmp_path / "b.csv")
     with pytest.raises(Refused, match=r"b\.csv is neither") as told:
@@ -204,7 +204,7 @@ def test_files_of_a_lake_table_are_refused(tmp_path, kind, file, source):
         ("_temporary/0/task/a.csv", "**/*.csv"),
     ],
 )
-def test_files_that_spark_still_writes_are_refused_for_now(tmp_path, file, source):
+def test_unfinished_spark_files_are_refused_temporarily(tmp_path, file, source):
     for folder in ((tmp_path / file).parent, tmp_path / "_temporary/0"):
         folder.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("id\n1\n")
@@ -213,7 +213,7 @@ def test_files_that_spark_still_writes_are_refused_for_now(tmp_path, file, sourc
     assert told.value.code == "source-changed"
 
 
-def test_what_is_packed_is_unpacked(tmp_path):
+def test_archives_are_unpacked(tmp_path):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id\n1\n"))
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("inner.csv", "id\n1\n")
@@ -241,7 +241,7 @@ def between(tmp_path, ending, *contents, **known):
     return {field.name: str(field.type) for field in columns}
 
 
-def test_files_are_of_the_types_that_one_file_of_all_their_rows_would_be(tmp_path):
+def test_several_files_have_the_types_of_their_combined_rows(tmp_path):
     """Law 4: The number of files does not affect the types."""
     assert between(tmp_path, "csv", "a,b,c\n1,1,\n", "c,b,a\n,x,1.5\n") == {
         "a": "double",
@@ -253,7 +253,7 @@ def test_files_are_of_the_types_that_one_file_of_all_their_rows_would_be(tmp_pat
     assert between(tmp_path, "json", '[{"a": 1}]', '[{"a": 2}]') == {"a": "int64"}
 
 
-def test_a_column_keeps_the_tables_type_where_it_may(tmp_path):
+def test_a_file_column_gets_the_type_of_the_table_if_its_values_fit(tmp_path):
     known = {"a": pa.float64(), "b": pa.string(), "c": pa.timestamp("us", "UTC"), "d": pa.int64()}
     told = between(tmp_path, "csv", "a,b,c,d\n1,1,2026-01-01,x\n", **known)
     assert told == {"a": "double", "b": "string", "c": "timestamp[us, tz=UTC]", "d": "string"}
@@ -272,7 +272,7 @@ def test_a_column_keeps_the_tables_type_where_it_may(tmp_path):
         (pa.timestamp("us"), "2026-01-01T10:00:00", "2026-01-01T10:00:00Z"),
     ],
 )
-def test_cells_are_of_the_tables_type_where_they_are_it_exactly(tmp_path, type_, cell, other):
+def test_csv_cells_get_the_type_of_the_table_if_they_fit_exactly(tmp_path, type_, cell, other):
     (kept,) = between(tmp_path, "csv", f"a\n{cell}\n", a=type_).values()
     (told,) = between(tmp_path, "csv", f"a\n{cell}\n{other}\n", a=type_).values()
     assert kept == str(type_) != told
@@ -288,13 +288,13 @@ def test_cells_are_of_the_tables_type_where_they_are_it_exactly(tmp_path, type_,
         (pa.decimal128(38, 10), "12345678901234567890.1234567890", "0.00000000001"),
     ],
 )
-def test_numbers_of_json_are_of_the_tables_type_where_they_are_it_exactly(tmp_path, type_, number, other):
+def test_json_numbers_get_the_type_of_the_table_if_they_fit_exactly(tmp_path, type_, number, other):
     (kept,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {number}}}\n', a=type_).values()
     (told,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {other}}}\n', a=type_).values()
     assert kept == str(type_) != told
 
 
-def test_empty_cells_are_of_the_tables_type_in_quotes_too(tmp_path):
+def test_quoted_empty_cells_fit_a_number_column(tmp_path):
     """O27: An empty cell is NULL if its column is not text, even in quotes."""
     assert between(tmp_path, "csv", 'a,b\n"",""\n', a=pa.int64(), b=pa.binary()) == {
         "a": "int64",
@@ -302,7 +302,7 @@ def test_empty_cells_are_of_the_tables_type_in_quotes_too(tmp_path):
     }
 
 
-def test_times_without_a_zone_stay_without_one(tmp_path):
+def test_times_without_a_zone_remain_naive(tmp_path):
     """Interface, section 1: Instants are `timestamptz`, and date-times without a zone `timestamp`."""
     naive, instant = pa.timestamp("ns"), pa.timestamp("ms", "Asia/Tokyo")
     inside = pa.struct([("at", pa.timestamp("us"))])
@@ -331,7 +331,7 @@ def test_parquet_files_widen_or_are_refused_by_name(tmp_path):
     assert (told.value.code, told.value.keys) == ("missing-column", ["b"])
 
 
-def test_a_type_that_is_named_needs_no_type_that_fits(tmp_path):
+def test_a_declared_type_replaces_type_inference(tmp_path):
     """`--type` in JSON sets the type for numbers beyond a float, and for mixed values."""
     (tmp_path / "a.jsonl").write_text('{"i": 12345678901234567.89, "t": 1}\n{"i": 1, "t": "x"}\n')
     source = source_files(f"{tmp_path}/a.jsonl")
@@ -340,7 +340,7 @@ def test_a_type_that_is_named_needs_no_type_that_fits(tmp_path):
     assert {each.name: str(each.type) for each in schema} == {"i": "decimal128(38, 2)", "t": "string"}
 
 
-def test_objects_of_json_are_read_as_the_tables(tmp_path):
+def test_json_objects_get_the_struct_type_of_the_table(tmp_path):
     """JSON objects may lack or reorder fields. Fields that the table lacks are added last."""
     stored = pa.struct(
         {"a": pa.int64(), "n": pa.float64(), "l": pa.list_(pa.struct({"d": pa.decimal128(5, 2)}))}

@@ -40,7 +40,7 @@ from backstory.warehouse import Warehouse
         (pa.array([1], pa.timestamp("s", "Asia/Tokyo")), pa.timestamp("us", "UTC")),
     ],
 )
-def test_columns_are_of_types_that_tables_have(values, type_):
+def test_arrow_types_become_types_of_tables(values, type_):
     rows = plain_arrow(pa.table({"v": values}))
     assert rows.schema.field("v").type == type_
     assert rows["v"].to_pylist() == pa.chunked_array([values]).cast(type_).to_pylist()
@@ -53,7 +53,7 @@ TEXTS_OF_OTHERS = (
 
 
 @pytest.mark.parametrize(("values", "text"), TEXTS_OF_OTHERS)
-def test_types_that_databases_have_besides_are_their_text(values, text):
+def test_database_types_without_a_table_type_become_text(values, text):
     """DuckDB and pandas write UUIDs and JSON as types of Arrow, including in lists, structs and maps."""
     values = values[1:]
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), values)
@@ -135,20 +135,20 @@ MIXTURES = {
 
 
 @pytest.mark.parametrize("values", MIXTURES.values(), ids=MIXTURES)
-def test_a_pandas_column_of_several_kinds_of_times_is_refused_by_column(values):
+def test_a_pandas_column_with_mixed_kinds_of_times_is_refused(values):
     """Arrow would take times without a zone for UTC, and drop the clock after a date."""
     with pytest.raises(Refused) as stop:
         arrow_of_pandas(pd.DataFrame({"v": pd.Series(values, dtype=object)}))
     assert (stop.value.code, stop.value.keys) == ("unreadable-frame", ["v"])
 
 
-def test_a_series_is_no_source_of_rows(python):
+def test_a_series_is_refused_as_a_source(python):
     """A pandas object without columns is refused like any other object."""
     with pytest.raises(UsageError, match="A Series is not a source of rows"):
         python.snapshot(pd.Series([1]), into="frames.series", key="id")
 
 
-def test_a_pandas_column_of_one_kind_of_times_is_taken():
+def test_a_pandas_column_with_one_kind_of_times_is_accepted():
     whole = {"a": [NAIVE, pd.NaT], "b": [AWARE, None], "c": [{"x": NAIVE, "y": AWARE}, {"x": NAIVE}]}
     rows = arrow_of_pandas(
         pd.DataFrame({name: pd.Series(each, dtype=object) for name, each in whole.items()})
@@ -157,7 +157,7 @@ def test_a_pandas_column_of_one_kind_of_times_is_taken():
 
 
 @pytest.mark.parametrize(("type_", "size"), [("DATE", None), ("TIMESTAMP", 0), ("TIMESTAMP_NTZ", None)])
-def test_a_frame_of_spark_with_such_a_time_is_refused_in_every_way(store, type_, size):
+def test_a_spark_frame_with_a_time_after_9999_is_refused_in_every_way(store, type_, size):
     """Neither a copy nor a feed stores it, on the driver or in tasks. The bounds themselves are stored."""
     store = store if size is None else replace(store, memory=Memory(size))
     warehouse, into = Warehouse(store, embedded=False), f"frames.{type_.lower()}{size}"
@@ -210,19 +210,19 @@ def test_values_within_frames_of_spark_are_checked(store):
     assert rows_of_frame(nothing).frame().collect() == [(None,)]
 
 
-def test_a_frame_of_files_is_known_as_files_when_it_is_checked(store, tmp_path):
+def test_a_checked_frame_keeps_its_files(store, tmp_path):
     pq.write_table(pa.table({"k": ["a"], "at": [date(2024, 1, 1)]}), tmp_path / "f.parquet")
     frame = store.spark.read.parquet(str(tmp_path))
     assert frame_files(rows_of_frame(frame).frame()).stamps == frame_files(frame).stamps
 
 
-def test_a_frame_whose_column_is_of_two_types_is_refused_without_its_values():
+def test_a_column_with_two_types_is_refused_without_its_values():
     with pytest.raises(Refused, match="column id") as told:
         arrow_of_pandas(pd.DataFrame({"id": [1, "secret"]}))
     assert "secret" not in told.value.message
 
 
-def test_a_number_that_no_column_of_a_frame_holds_is_refused():
+def test_a_number_too_large_for_arrow_is_refused():
     with pytest.raises(Refused) as told:
         arrow_of_pandas(pd.DataFrame({"id": [2**70]}))
     assert told.value.code == "unreadable-frame"

@@ -55,7 +55,7 @@ WAYS = {
 }
 
 
-def test_every_guard_of_a_copy_has_a_row_here():
+def test_every_guard_of_a_copy_is_listed():
     """If the code gets a new guard, this test fails until the guard has a row here."""
     guards = {name for name in vars(refusals) if name.startswith("refuse_")}
     assert guards - BEFOREHAND - OF_FAULTS - OF_FEEDS | set(FAULTS) == set(COPIES)
@@ -98,7 +98,7 @@ def copied(spark):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("guard", COPIES)
-def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
+def test_a_copy_is_refused_in_every_way_of_planning(store, monkeypatch, copied, guard, way):
     """First copies and later ones are refused, and the table is unchanged."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
@@ -151,7 +151,7 @@ FEEDS = {
 }
 
 
-def test_every_guard_of_a_feed_has_a_row_here():
+def test_every_guard_of_a_feed_is_listed():
     """If the code gets a new guard, this test fails until the guard has a row here."""
     assert {*arrival.FAULTS, "refuse_absences"} == set(FEEDS)
 
@@ -172,7 +172,7 @@ def settled(spark):
 
 @pytest.mark.parametrize("way", ["driver", "tasks"])
 @pytest.mark.parametrize("guard", FEEDS)
-def test_a_feed_is_refused_in_every_way(store, settled, guard, way):
+def test_a_feed_is_refused_in_every_way_of_planning(store, settled, guard, way):
     """The table is unchanged in every way of planning."""
     memory = Memory(0) if way == "tasks" else store.memory
     lake = Warehouse(replace(store, memory=memory), embedded=False)

@@ -51,7 +51,7 @@ class Blocked(threading.Thread):
             self.told = told
 
 
-def test_a_copy_is_of_the_time_at_which_its_call_began(store):
+def test_a_copy_has_the_start_time_of_its_call(store):
     """If a newer copy was stored while this copy waited, it is refused, because it would undo the newer one."""
     warehouse, name = Warehouse(store, embedded=False), "native_instants.late"
     warehouse.snapshot(rows("first"), into=name, key="k")
@@ -73,7 +73,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
 
 
 @pytest.mark.parametrize("by_frames", [False, True], ids=["driver", "frames"])
-def test_a_table_that_remembers_keeps_the_time_of_a_copy_that_changes_nothing(store, by_frames):
+def test_a_table_with_memory_records_the_time_of_an_unchanged_copy(store, by_frames):
     """V27, V28, V31: `remember` starts the memory, once. A copy for an earlier time then ends at it."""
     held = replace(store, memory=Memory(0)) if by_frames else store
     warehouse, name = Warehouse(held, embedded=False), f"native_instants.kept_{by_frames}".lower()
@@ -149,7 +149,7 @@ def test_the_driver_and_spark_read_the_same_instants(store):
     assert facts == [True] * 5 + [False] * 4
 
 
-def test_the_first_copy_may_begin_the_memory_alone_or_with_a_backfill(store):
+def test_the_first_copy_may_start_the_memory_with_or_without_backfill(store):
     """V28: Nothing is settled by the first copy."""
     warehouse = Warehouse(store, embedded=False)
     for number, options in enumerate(({"remember": True}, {"remember": True, "backfill": True})):

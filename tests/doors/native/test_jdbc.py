@@ -83,7 +83,7 @@ def test_types_of_mariadb_are_exact(lake, mariadb):
     assert row["day"] == date(2024, 2, 29)
 
 
-def test_what_has_no_exact_value_refuses_its_column(lake, mariadb):
+def test_columns_with_inexact_values_are_refused(lake, mariadb):
     port, do = mariadb
     do("SET sql_mode = ''; CREATE TABLE zero (id int, d date); INSERT INTO zero VALUES (1, '0000-00-00')")
     do("CREATE TABLE digits (id int, d decimal(60,2)); INSERT INTO digits VALUES (1, 1)")
@@ -94,7 +94,7 @@ def test_what_has_no_exact_value_refuses_its_column(lake, mariadb):
         assert copy(lake, address(port), query=f"SELECT id, CAST(d AS CHAR) AS d FROM {table}")
 
 
-def test_what_cannot_be_read_is_told_without_a_password(lake, mariadb):
+def test_read_errors_do_not_contain_the_password(lake, mariadb):
     port, do = mariadb
     do("CREATE TABLE there (id int)")
     cases = {
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_told_without_a_password(lake, mariadb):
         copy(lake, address(port), query="SELEKT 1")
 
 
-def test_tables_are_listed_with_the_keys_that_they_declare(lake, mariadb):
+def test_tables_are_listed_with_their_declared_keys(lake, mariadb):
     port, do = mariadb
     do("CREATE DATABASE listed; GRANT ALL ON listed.* TO me@localhost", "")
     do(
@@ -129,7 +129,7 @@ def test_tables_are_listed_with_the_keys_that_they_declare(lake, mariadb):
         declared_keys_by_jdbc(lake.store, parse_server("jdbc:h2:mem:x"))
 
 
-def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was_or_refused(lake, mariadb):
+def test_a_table_altered_during_a_copy_is_copied_unchanged_or_refused(lake, mariadb):
     """The statement locks the definition until the last row, so an ALTER waits, or the read ends."""
     port, do = mariadb
     do("CREATE TABLE altered AS SELECT seq AS id, repeat('x', 500) AS v FROM seq_1_to_40000")
@@ -161,7 +161,7 @@ def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was_or_refused(la
     other.join()
 
 
-def test_a_copy_is_of_one_state_though_others_write_meanwhile(lake, mariadb):
+def test_a_copy_has_one_state_despite_concurrent_writes(lake, mariadb):
     """This includes sessions that divide the rows of a file."""
     port, do = mariadb
     do(

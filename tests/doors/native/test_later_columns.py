@@ -51,7 +51,7 @@ def rows_of(text, names):
 
 
 @pytest.mark.parametrize(("late", "memory"), [("copy", DRIVER_MEMORY), ("event", 0)])
-def test_the_order_of_arrival_of_columns_decides_nothing(store, late, memory):
+def test_the_arrival_order_of_columns_is_irrelevant(store, late, memory):
     """L1: The copy of 20 has no w, so it keeps the w of a fact before it, whichever arrived first."""
     deliveries = {
         "first": lambda table: table.event(5, "kz", "kv"),
@@ -67,7 +67,7 @@ def test_the_order_of_arrival_of_columns_decides_nothing(store, late, memory):
 
 
 @pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0])
-def test_a_late_copy_with_a_later_column_is_refused_and_one_without_it_is_not(store, memory):
+def test_only_late_copies_with_a_newer_column_are_refused(store, memory):
     """The copy of 20 had no w. A late copy with w would lose it there; one without w loses nothing."""
     table = Later(store, memory)
     table.copy(20, "ka", "kv", remember=True)

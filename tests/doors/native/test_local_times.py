@@ -39,7 +39,7 @@ def said(times, zone, side):
 
 @pytest.mark.parametrize("form", ["utc", "naive", "text", "nanoseconds"])
 @pytest.mark.parametrize("case", [line.split() for line in CASES.strip().split("\n")])
-def test_a_local_time_is_the_instant_of_its_zone_or_refused(case, form):
+def test_a_local_time_is_converted_by_its_zone_or_refused(case, form):
     """The specified side decides for every form of a source."""
     day, clock, zone, *expected = case
     time = datetime.fromisoformat(f"{day}T{clock}:00")
@@ -52,7 +52,7 @@ def test_a_local_time_is_the_instant_of_its_zone_or_refused(case, form):
     assert [said(pa.chunked_array([times]), zone, side) for side in ("", "earlier", "later")] == expected
 
 
-def test_a_refusal_has_its_row_and_an_expression_that_helps():
+def test_an_ambiguous_local_time_is_refused_with_row_and_expression():
     times = pa.chunked_array([pa.array([None, datetime(2026, 7, 1), datetime(2026, 10, 25, 2, 10)])])
     with pytest.raises(Refused) as stop:
         instants_of(times.cast(pa.timestamp("us")), PARIS, counted=True)
@@ -81,7 +81,7 @@ def test_an_unknown_zone_is_named():
 
 
 @pytest.mark.parametrize("zone", ["Europe/Paris", "America/New_York", "UTC"])
-def test_instants_of_the_repeated_hour_are_taken_in_nanoseconds(zone):
+def test_instants_of_the_repeated_hour_are_accepted_in_nanoseconds(zone):
     """A time with a zone is one instant. Only digits below a microsecond are cut off."""
     minutes = pa.array([1_761_437_400_000_000_000 + each * 60 * 10**9 + 999 for each in range(720)])
     instants = cast_exactly(minutes.cast(pa.timestamp("ns", zone)), pa.field("at", pa.timestamp("us", "UTC")))
@@ -89,7 +89,7 @@ def test_instants_of_the_repeated_hour_are_taken_in_nanoseconds(zone):
 
 
 @pytest.mark.parametrize("way", ["driver", "tasks"])
-def test_a_feed_refuses_them_in_every_way_and_takes_the_side_later(store, tmp_path, way):
+def test_a_feed_refuses_ambiguous_times_and_accepts_the_side_later(store, tmp_path, way):
     """The remedy works: the table accepts the missing side later, and further columns order the changes."""
     warehouse = Warehouse(store if way == "driver" else replace(store, memory=Memory(0)), embedded=False)
     name = f"local.{way}"

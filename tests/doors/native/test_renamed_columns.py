@@ -35,7 +35,7 @@ def lake(store):
         ("a '2026-01-01' < a", "a '2026-01-01' < b"),
     ],
 )
-def test_expressions_get_the_new_names_of_columns_and_of_nothing_else(before, after):
+def test_a_rename_changes_only_column_names_in_expressions(before, after):
     """Strings, functions, fields of structs and prefixes of literals keep their words."""
     assert rename_in_text(before, NAMES) == after
 
@@ -53,7 +53,7 @@ def rows_of_feed(text, **names):
     return pa.table({names.get(name, name): values for name, values in columns.items()})
 
 
-def test_a_feed_goes_on_under_the_new_names_of_its_columns(lake):
+def test_a_feed_continues_under_renamed_columns(lake):
     """The order, the deletes and the unmodified NULLs still apply, although the later feed repeats none."""
     into, new = "renamed.feed", {"v": "value", "at": "changed", "seq": "lsn", "gone": "deleted"}
     lake.apply(

@@ -84,7 +84,7 @@ every_way = pytest.mark.parametrize("kept", ["driver", "frames", "version 2"][: 
 
 # Tests below use frames with other new types, so frames run here only before a release.
 @pytest.mark.parametrize("kept", ["driver", "frames", "version 2"][: deep(3, 1)], indirect=True)
-def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
+def test_a_column_of_integers_can_become_double(kept):
     """In one commit, old versions, hidden rows, earlier snapshots and known states are kept."""
     kept.copy(1, records(a=1, b=2, c=3, d=4))
     kept.copy(2, records(a=1, b=5, d=4))
@@ -145,7 +145,7 @@ def test_a_value_that_would_change_is_refused_with_its_keys(kept):
 
 
 @pytest.mark.parametrize("by_frames", [False, True][: deep(2, 1)])
-def test_what_a_table_remembers_stays_true(store, by_frames):
+def test_marks_remain_valid_after_a_retype(store, by_frames):
     """Marks refer to a retyped column by its new id, including after renames, new columns and restatements."""
     kept = Kept(store, by_frames=by_frames)
     kept.copy(5, [{"k": "a", "v": 1, "w": 1}, {"k": "b", "v": 2, "w": 1}], backfill=True)
@@ -206,7 +206,7 @@ def test_files_are_read_in_the_new_type(store, tmp_path):
 
 
 @one_way
-def test_a_column_that_never_had_a_value_takes_any_type(kept):
+def test_a_column_without_values_accepts_any_type(kept):
     """The column exists from its first copy on. When numbers arrive, no row has another type."""
     first = kept.copy(1, [{"k": "a", "v": None}])
     assert first.schema_changes == ["new table: k STRING, v STRING"]
@@ -218,14 +218,14 @@ def test_a_column_that_never_had_a_value_takes_any_type(kept):
     assert kept.sound()
 
 
-def test_a_column_that_parts_the_table_keeps_its_type(store):
+def test_a_partition_column_keeps_its_type(store):
     kept = Kept(store)
     kept.copy(1, records(a=1))
     store.spark.sql(f"ALTER TABLE backstory.{kept.name} ADD PARTITION FIELD v")
     assert kept.refused(2, records(a=1), retype={"v": "STRING"}).keys == ["v"]
 
 
-def test_overwritten_and_ignored_columns_take_types_too(store):
+def test_overwritten_and_ignored_columns_can_be_retyped(store):
     for option in ("ignore", "overwrite"):
         kept = Kept(store)
         kept.copy(1, records(a=1, b=2), **{option: "v"})
@@ -234,7 +234,7 @@ def test_overwritten_and_ignored_columns_take_types_too(store):
         assert [row["v"] for row in kept.rows("k", "v")] == ([1.0, 2.0] if option == "ignore" else [1.5, 2.0])
 
 
-def test_a_source_without_rows_is_empty_whatever_its_types(kept, tmp_path):
+def test_an_empty_source_may_have_any_types(kept, tmp_path):
     """C5: Columns of an empty pandas frame are objects. With `allow_empty`, the copy is accepted."""
     kept.copy(1, records(a=1, b=2))
     (tmp_path / "a.csv").write_text("k,v\n")
@@ -253,7 +253,7 @@ def losing(number, of=39):
 
 
 @one_way
-def test_an_export_half_emptied_is_refused(kept):
+def test_a_copy_that_loses_half_of_its_values_is_refused(kept):
     """N4: More than half of the values, and at least 20, may not be lost without a larger `max_null_ratio`."""
     kept.copy(1, [*losing(0), {"k": "gone", "v": "x", "w": 1}, {"k": "null", "v": None, "w": 1}])
     kept.copy(2, [*losing(0), {"k": "null", "v": None, "w": 1}])
@@ -282,7 +282,7 @@ def test_an_export_half_emptied_is_refused(kept):
     assert kept.copy(4, losing(39), dry_run=True).warnings == ["column v: 15 of 15 records lose their value"]
 
 
-def test_a_restatement_and_an_older_copy_lose_values_like_any(store):
+def test_lost_values_are_checked_in_restatements_and_older_copies(store):
     """N4: The values at the copy's own instant count."""
     kept = Kept(store)
     kept.copy(5, losing(0), backfill=True)
@@ -292,7 +292,7 @@ def test_a_restatement_and_an_older_copy_lose_values_like_any(store):
     assert kept.copy(5, losing(24), restate=True, max_null_ratio=1).counts["changed"] == 24
 
 
-def test_a_column_that_is_missing_while_another_comes_may_have_another_name(kept):
+def test_a_likely_rename_is_suggested_in_the_receipt(kept):
     """The receipt lists both columns, and suggests a rename if nine in ten values are equal."""
     places = [{"k": f"k{n}", "ort": f"o{n}", "v": n} for n in range(20)]
     kept.copy(1, places)
@@ -323,7 +323,7 @@ BESIDE = """SELECT 'a' AS k, CAST(1 AS bigint) AS v, map('x', 1) AS m, named_str
     CAST(1.5 AS decimal(20,3)) AS e, X'00FF' AS b, double('NaN') AS f, CAST(NULL AS string) AS `a b.c`, true AS y"""
 
 
-def test_all_beside_it_stays_as_it_is_stored(store):
+def test_a_retype_leaves_other_columns_unchanged(store):
     """Nested values, old times and unusual names are kept. A feed of changes contains the retyped column
     again."""
     kept = Kept(store)
@@ -338,7 +338,7 @@ def test_all_beside_it_stays_as_it_is_stored(store):
     assert kept.copy(3, frame).snapshot_id is None
 
 
-def test_two_columns_at_once_and_what_is_asked_of_none(kept):
+def test_several_columns_are_retyped_in_one_copy(kept):
     """Widened types rewrite no row. A comma separates types, except within parentheses."""
     kept.copy(1, [{"k": "a", "v": 1, "w": "1.5", "x": 0.5}])
     receipt = kept.copy(
@@ -364,7 +364,7 @@ def floats(type_, **values):
 
 
 @both_ways
-def test_a_float_is_the_number_that_it_shows_in_every_wider_type(kept):
+def test_a_float_keeps_its_displayed_number_in_wider_types(kept):
     """FLOAT 72.1 and DOUBLE 72.1 are equal: no version begins, in either order, and past rows are the same."""
     shown = {"a": 72.1, "b": 0.1, "c": 66.0, "d": 0.07, "e": None}
     options = {"retype": {name: type_ for name, type_ in WIDER.items() if type_}}
@@ -381,7 +381,7 @@ def test_a_float_is_the_number_that_it_shows_in_every_wider_type(kept):
     assert kept.sound()
 
 
-def test_a_feed_of_doubles_leaves_a_column_of_floats_alone_and_floats_are_doubles_in_a_feed(kept):
+def test_a_feed_refuses_doubles_for_floats_and_widens_floats_to_double(kept):
     """A feed rewrites no rows. DOUBLE into FLOAT is refused, and FLOAT into DOUBLE is its displayed number."""
     at = pa.array([DAY], pa.timestamp("us", "UTC"))
 
@@ -442,7 +442,7 @@ def _nested(element, value):
 
 
 @every_way
-def test_a_field_comes_to_structs_wherever_they_are(kept):
+def test_a_new_field_is_added_to_structs_at_any_depth(kept):
     """A new field in lists, maps and structs is NULL in stored values, and begins no version."""
     kept.copy(1, _nested(ELEMENT, {"a": 1}))
     receipt = kept.copy(2, _nested(GROWN, {"a": 1, "b": None}))
@@ -457,7 +457,7 @@ def test_a_field_comes_to_structs_wherever_they_are(kept):
     assert kept.sound()
 
 
-def test_a_struct_takes_a_field_under_a_new_name(kept):
+def test_a_renamed_struct_column_can_gain_a_field(kept):
     """A rename, a new field and the new type of another column are one commit."""
     numbers = pa.array([1, 2, 3])
     kept.copy(1, _nested(ELEMENT, {"a": 1}).select(["k", "l"]).append_column("v", numbers))

@@ -68,7 +68,7 @@ def policed(store):
     return Policed(store)
 
 
-def test_a_missing_column_and_a_likely_rename_are_refused_with_what_does_them(policed):
+def test_a_missing_column_and_a_likely_rename_are_refused_with_their_options(policed):
     """The error names the columns and both options, and each option works for its one delivery."""
     gone = policed.refused(policed.copy, 2, named())
     assert (gone.code, gone.exit_code, gone.keys) == ("columns-changed", 3, ["city"])
@@ -86,7 +86,7 @@ def test_a_missing_column_and_a_likely_rename_are_refused_with_what_does_them(po
     assert policed.refused(policed.copy, 4, columns(city=NAMES)).keys == ["title"]
 
 
-def test_what_was_accepted_once_is_known_whatever_comes_between(policed):
+def test_an_accepted_missing_column_stays_accepted(policed):
     """An accepted column stays accepted after feeds, `forget` and new columns, even if no row changed."""
     commits = policed.commits
     assert policed.copy(2, named(), **ACCEPT).snapshot_id is not None
@@ -102,14 +102,14 @@ def test_what_was_accepted_once_is_known_whatever_comes_between(policed):
     policed.copy(8, named(more=NAMES[::-1]))
 
 
-def test_a_column_that_is_back_is_refused_when_it_goes_again(policed):
+def test_a_returned_column_is_refused_when_it_is_missing_again(policed):
     """This holds even if the column returned unchanged."""
     policed.copy(2, named(), **ACCEPT)
     assert policed.copy(3, named(city=NAMES[::-1])).counts["unchanged"] == 10
     assert policed.refused(policed.copy, 4, named()).keys == ["city"]
 
 
-def test_a_column_that_comes_with_the_values_of_one_long_missing_is_refused(policed):
+def test_a_new_column_with_the_values_of_a_missing_column_is_refused(policed):
     """The old column was already missing, but the new name is refused."""
     policed.copy(2, named(), **ACCEPT)
     again = policed.refused(policed.copy, 3, named(town=NAMES[::-1]))
@@ -118,7 +118,7 @@ def test_a_column_that_comes_with_the_values_of_one_long_missing_is_refused(poli
     assert policed.copy(3, named(town=NAMES)).counts["changed"] == 10
 
 
-def test_a_rewind_takes_back_what_was_accepted(policed):
+def test_a_rewind_revokes_an_accepted_column(policed):
     """Otherwise the same mistake would be accepted silently."""
     before = policed.table.properties
     at = policed.warehouse.table(policed.name).log()[0]["recorded_at"]
@@ -128,7 +128,7 @@ def test_a_rewind_takes_back_what_was_accepted(policed):
     assert policed.table.properties[ON_SCHEMA_CHANGE] == before[ON_SCHEMA_CHANGE] == "refuse"
 
 
-def test_new_columns_are_taken_and_types_are_as_ever_under_either_policy(store):
+def test_both_policies_accept_new_columns_and_wider_types(store):
     for policy in (REFUSE, ACCEPT):
         policed = Policed(store, **policy)
         more = named(city=NAMES[::-1], more=pa.array(range(10), pa.int32()))
@@ -139,7 +139,7 @@ def test_new_columns_are_taken_and_types_are_as_ever_under_either_policy(store):
         assert policed.refused(policed.copy, 4, other).code == "type-changed"
 
 
-def test_a_table_accepts_until_it_is_told_to_refuse(store):
+def test_a_table_accepts_missing_columns_until_refuse_is_set(store):
     """`refuse` applies from then on, even if its copy changes nothing. Columns that were missing before are
     accepted."""
     policed = Policed(store, on_schema_change=None)
@@ -154,7 +154,7 @@ EVENT = {"k": "0", "name": "x", "city": "y", "at": "2030-01-01T00:00:00Z"}
 FEED = {"sequence_by": "at", "apply_as_deletes": "op = 'D'", "drop": ["op"]}
 
 
-def test_a_feed_is_refused_where_it_lacks_a_column_of_the_feed_before_it(policed, tmp_path):
+def test_a_feed_without_a_column_of_the_previous_feed_is_refused(policed, tmp_path):
     """A feed has the columns of all its lines, or of its header."""
     file = tmp_path / "feed.jsonl"
 
@@ -177,7 +177,7 @@ def test_a_feed_is_refused_where_it_lacks_a_column_of_the_feed_before_it(policed
 
 
 @pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0], ids=["driver", "tasks"])
-def test_deletes_alone_lack_no_column(store, memory):
+def test_a_feed_of_only_deletes_may_omit_columns(store, memory):
     """Deletes set no columns, in every way of planning."""
     warehouse, name = (
         Warehouse(replace(store, memory=Memory(memory)), embedded=False),
@@ -196,7 +196,7 @@ def test_deletes_alone_lack_no_column(store, memory):
     assert (receipt.counts["ended"], receipt.schema_changes) == (1, [])
 
 
-def test_a_feed_may_be_told_to_refuse_whatever_it_changes(store):
+def test_any_feed_can_set_the_refuse_policy(store):
     """A delivery of known changes stores the policy. A first feed stores it with the table."""
     name = f"policy.t{next(NUMBERS)}"
     warehouse = Warehouse(store, embedded=False)
@@ -211,7 +211,7 @@ def test_a_feed_may_be_told_to_refuse_whatever_it_changes(store):
     assert existing(store, table_name(f"{name}b")).properties[ON_SCHEMA_CHANGE] == "refuse"
 
 
-def test_every_source_is_refused(store, tmp_path, postgres_url):
+def test_a_missing_column_is_refused_in_every_kind_of_source(store, tmp_path, postgres_url):
     """Files, frames of Spark and pandas, Arrow, tables and databases are refused alike."""
     policed, lacking = Policed(store), named()
     (tmp_path / "a.csv").write_text("k,name\n" + "".join(f"{n},n{n}\n" for n in range(10)))
@@ -240,7 +240,7 @@ def test_every_source_is_refused(store, tmp_path, postgres_url):
     )
 
 
-def test_a_rename_that_was_taken_for_a_loss_is_mended_by_a_rewind_and_the_rename(store):
+def test_a_rewind_and_a_rename_repair_a_missed_rename(store):
     """Under `accept`, and later under `refuse`, each record has one life under the new name."""
     policed = Policed(store, **ACCEPT)
     mistake = policed.copy(2, named("title", city=NAMES[::-1]))
@@ -254,7 +254,7 @@ def test_a_rename_that_was_taken_for_a_loss_is_mended_by_a_rewind_and_the_rename
 
 
 @pytest.mark.parametrize("word", ["ignore", "", True])
-def test_there_are_two_policies(policed, word):
+def test_other_schema_policies_are_refused(policed, word):
     assert policed.refused(policed.copy, 2, named(), on_schema_change=word).code == "bad-option"
     frame = pd.DataFrame({"k": ["0"], "at": [day(2)]})
     assert policed.refused(policed.feed, frame, sequence_by="at", on_schema_change=word).code == "bad-option"
@@ -271,7 +271,7 @@ def test_there_are_two_policies(policed, word):
     }.values(),
     ids=["a new one behind it", "a wider type"],
 )
-def test_a_column_gets_a_name_and_more_in_one_copy(python, copy, types, request):
+def test_a_column_is_renamed_and_changed_in_one_copy(python, copy, types, request):
     """For Iceberg, the column has its former name until the whole change is committed."""
     into = f"evolving.renamed_{request.node.callspec.id.replace(' ', '_')}"
     python.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")

@@ -51,7 +51,7 @@ def files_of(lake, into):
     return {Path(urlsplit(row.file_path).path) for row in rows}
 
 
-def test_a_copy_of_a_scope_reads_no_file_of_another(lake):
+def test_a_copy_of_a_scope_reads_no_files_of_other_scopes(lake):
     """The other scope's file does not exist, and keys that already exist are not searched in it."""
     into = "scopes.apart"
     copy(lake, into, 10, "a:1:e b:1:e c:1:e", "e")
@@ -73,7 +73,7 @@ def test_a_copy_of_a_scope_reads_no_file_of_another(lake):
 
 
 @pytest.mark.parametrize("value", [b"e", float("nan")], ids=["bytes", "NaN"])
-def test_a_scope_without_a_form_in_json_is_refused(lake, value):
+def test_a_scope_value_without_a_json_form_is_refused(lake, value):
     """A mark could not select its records again, so they would stay open."""
     rows = pa.table({"k": ["a"], "v": [value]})
     with pytest.raises(UsageError) as stop:
@@ -95,7 +95,7 @@ SCOPES = {
 
 @pytest.mark.parametrize("size", [None, 0][: deep(2, 1)])
 @pytest.mark.parametrize("kind", [*SCOPES][: deep(len(SCOPES), 3)])
-def test_scopes_of_one_time_may_be_of_any_type(store, kind, size):
+def test_scopes_at_one_time_may_have_any_type(store, kind, size):
     """V43: The parts of one copy may arrive one by one, and a record moves between them."""
     store = store if size is None else replace(store, memory=Memory(size))
     lake, into = Warehouse(store, embedded=False), f"scopes.{kind}{size}"
@@ -117,7 +117,7 @@ def test_scopes_of_one_time_may_be_of_any_type(store, kind, size):
     assert [each for each in lake.check(into) if each["violations"]] == []
 
 
-def test_a_scope_may_lie_beyond_the_stored_type(lake):
+def test_a_scope_value_may_exceed_the_stored_type(lake):
     """The column widens with this copy, and no stored record is in its scope."""
     into = "scopes.wider"
 
@@ -131,7 +131,7 @@ def test_a_scope_may_lie_beyond_the_stored_type(lake):
 
 
 @pytest.mark.parametrize("seed", range(deep(12, 1)))
-def test_copies_of_scopes_leave_one_table_wherever_they_are_planned(lake, seed):
+def test_copies_of_scopes_have_equal_results_on_driver_and_in_tasks(lake, seed):
     """The table is the same on the driver, which selects rows by scope and key, and in Spark's tasks, which
     read all."""
     tasks = Warehouse(replace(lake.store, memory=Memory(0)), embedded=False)

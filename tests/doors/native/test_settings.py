@@ -9,7 +9,7 @@ from backstory.errors import Refused, UsageError
 A, B = frozenset("a"), frozenset("b")
 
 
-def test_what_is_not_said_is_as_it_was():
+def test_omitted_settings_keep_their_stored_values():
     stored = TableSettings(ignore=A, overwrite=B)
     assert stored_settings(stored.properties()) == stored
     assert (
@@ -29,13 +29,13 @@ def test_what_is_not_said_is_as_it_was():
         (TableSettings(track=A), {"ignore": ["a"]}),
     ],
 )
-def test_what_was_said_is_not_contradicted(stored, given):
+def test_contradicting_settings_are_refused(stored, given):
     with pytest.raises(Refused) as told:
         agree_settings(stored, SnapshotRequest(into="s.t", **given))
     assert told.value.code == "settings-changed"
 
 
-def test_which_columns_make_versions():
+def test_settings_decide_which_columns_make_versions():
     told = {
         TableSettings(): "abc",
         TableSettings(track=A): "a",
@@ -48,7 +48,7 @@ def test_which_columns_make_versions():
 
 
 @pytest.mark.parametrize("wrong", [TableSettings(track=A), TableSettings(ignore=frozenset("k"))])
-def test_settings_name_columns_beside_the_key(wrong):
+def test_settings_must_name_existing_non_key_columns(wrong):
     with pytest.raises(UsageError):
         refuse_unknown(wrong, ["k", "b"], ["k"])
 
@@ -67,7 +67,7 @@ def test_settings_name_columns_beside_the_key(wrong):
         {"keys": ["a"]},
     ],
 )
-def test_options_that_nothing_can_be_done_with(options):
+def test_invalid_options_are_refused(options):
     with pytest.raises(UsageError) as told:
         request_of(SnapshotRequest, into="s.t", **options)
     assert told.value.code == "bad-option"

@@ -143,7 +143,7 @@ def randomly(random, keys):
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, monkeypatch, seed):
+def test_L3_L6_L7_L8_L13_the_plan_equals_the_rule(native, monkeypatch, seed):
     """Copies arrive in order, late and as replacements. A version that only ends keeps its row id.
 
     Copies within and beyond the driver's memory alternate, and each continues from the other's rows.
@@ -196,7 +196,7 @@ def wide(random, rows):
     return {key: {**row, "v": random.randbytes(400).hex()} for key, row in rows.items()}
 
 
-def test_L3_L6_a_copy_from_a_frame_of_files_gives_the_rules_rows(native, monkeypatch, tmp_path):
+def test_L3_L6_a_copy_from_a_frame_of_files_equals_the_rule(native, monkeypatch, tmp_path):
     """The driver adds up fingerprints and plans only differing records, without temporary files."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     random, table = Random(3), StoredVersions(("v", "o"), overwritten=frozenset("o"))
@@ -217,7 +217,7 @@ def test_L3_L6_a_copy_from_a_frame_of_files_gives_the_rules_rows(native, monkeyp
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_file_of_a_frame_that_changes_while_it_is_read_is_refused(native, monkeypatch, tmp_path, first):
+def test_a_frame_whose_file_changes_during_the_copy_is_refused(native, monkeypatch, tmp_path, first):
     """The frame is read twice. If the second read finds other rows, no commit is made."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     random, path = Random(4), tmp_path / "rows.parquet"
@@ -249,7 +249,7 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
     [(True, 10_000, [IN_PARTS]), (False, 30_000, [])][: deep(2, 1)],
     ids=["more than memory", "more than a step"][: deep(2, 1)],
 )
-def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, restated):
+def test_L3_L6_a_large_copy_equals_the_rule(native, monkeypatch, shuffles, held, restated):
     """Copies are sifted in any order of rows. Restated and late ones are planned in parts by key, or whole."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
@@ -274,7 +274,7 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
-def test_a_field_that_comes_to_a_struct_is_null_before(native, always):
+def test_a_new_struct_field_counts_as_null_in_stored_rows(native, always):
     """V60: No other record changes. A removed or retyped field is refused."""
     native.by_frames(always=always)
 
@@ -290,7 +290,7 @@ def test_a_field_that_comes_to_a_struct_is_null_before(native, always):
         assert native.refused(4, rows(value, value))[0] == "type-changed"
 
 
-def test_columns_come_widen_stay_away_and_are_renamed(native):
+def test_columns_are_added_widened_omitted_and_renamed(native):
     """V1, V60, N1, N2: New columns are before `valid_from`, and a column with only NULL makes no version."""
     native.copy(1, native.frame("a:1 b:2").selectExpr("k", "CAST(v AS int) AS v"))
     wide = native.frame("a:1 b:2").selectExpr("k", "CAST(v AS bigint) AS v", "CAST(NULL AS string) AS w")
@@ -320,7 +320,7 @@ def test_columns_come_widen_stay_away_and_are_renamed(native):
     }
 
 
-def test_what_a_table_was_told_first_counts(native):
+def test_the_first_settings_of_a_table_apply(native):
     """V13, V18: Ignored columns make no version. Overwritten columns are kept only in the open version."""
     columns = "k string, v string, i string, o string"
 
@@ -344,7 +344,7 @@ def test_what_a_table_was_told_first_counts(native):
     }
 
 
-def test_a_first_copy_that_tells_no_type_of_its_key_is_refused(native):
+def test_a_first_copy_without_a_key_type_is_refused(native):
     """A file with only a header is refused. So is a first copy of records without keys."""
     nothing = native.spark.sql("SELECT NULL AS k, NULL AS v")
     for frame, code in ((nothing.limit(0), "empty-snapshot"), (nothing, "null-key")):
@@ -353,7 +353,7 @@ def test_a_first_copy_that_tells_no_type_of_its_key_is_refused(native):
         assert told.value.code == code
 
 
-def test_what_is_refused_writes_nothing(native):
+def test_refused_copies_write_nothing(native):
     """V36, V47, V126: Refusals name up to ten keys, and leave no property and no file."""
     native.copy(2, " ".join(f"k{number:02}:a" for number in range(20)))
     some = " ".join(f"k{number:02}:a" for number in range(14))
@@ -409,7 +409,7 @@ typed   NaN  map('x',1,'y',2)  array(1,null)  7
 
 
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])
-def test_values_compare_as_one_and_keep_their_types(native, nested):
+def test_values_are_compared_by_meaning_and_keep_their_types(native, nested):
     """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order, and a nested value is one value."""
 
     def frame(text):
@@ -431,7 +431,7 @@ def test_values_compare_as_one_and_keep_their_types(native, nested):
 
 
 @pytest.mark.parametrize("form", ["jsonl", "tasks", "parquet", "frame"][: deep(4, 2)])
-def test_a_part_of_a_column_without_values_hides_no_value_of_the_others(native, tmp_path, form):
+def test_an_empty_part_of_a_nested_column_hides_no_other_values(native, tmp_path, form):
     """A field without values is text next to other fields. A column of empty lists is left out until a list
     has an element.
     """
@@ -473,7 +473,7 @@ def test_times_without_a_zone_are_the_same_from_frames_and_files(native, tmp_pat
         assert native.copy(2, tmp_path / f"a.{ending}").counts == counts(unchanged=1)
 
 
-def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
+def test_recorded_times_increase_despite_a_clock_set_back(native, monkeypatch):
     """V10, V12, V14: This includes a clock that is set back, and the files of an in-order copy."""
 
     class Late(datetime):
@@ -491,7 +491,7 @@ def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
     assert native.copy(2, "d:1 a:2 b:1").snapshot_id is None
 
 
-def test_E20_what_was_rewound_can_come_again(native):
+def test_E20_a_copy_can_replace_a_rewound_copy(native):
     """The newest copy is then the previous one, derived from the remaining versions instead of a commit."""
     first = native.copy(10, "k:a")
     native.copy(20, "k:b")
@@ -504,7 +504,7 @@ def test_E20_what_was_rewound_can_come_again(native):
     assert told == {(("a",), 10, 20), (("c",), 20, None)}
 
 
-def test_a_mark_knows_the_columns_of_its_copy(native):
+def test_a_mark_stores_the_columns_of_its_copy(native):
     """V2, V31: A mark refers to columns by field ids, including new ones. A restatement replaces the mark."""
     both = native.frame("a:1:1", "k string, v string, w string")
 
@@ -531,7 +531,7 @@ def test_a_mark_knows_the_columns_of_its_copy(native):
     assert native.copy(6, whole).snapshot_id is None
 
 
-def test_a_mark_knows_a_new_column_beside_a_new_field(native):
+def test_a_mark_stores_a_new_column_next_to_a_new_field(native):
     """V31: The copy lacks a column, adds another, and adds a field to a struct."""
     first = native.spark.sql("SELECT 'a' AS k, named_struct('x', 1) AS s, 'w' AS w")
     native.copy(5, first, backfill=True)
@@ -543,7 +543,7 @@ def test_a_mark_knows_a_new_column_beside_a_new_field(native):
     assert ["".join(names[each] for each in ids) for ids in told] == ["ksw", "ksn"]
 
 
-def test_a_restatement_says_nothing_of_columns_that_it_lacks(native):
+def test_a_restatement_withdraws_the_values_of_missing_columns(native):
     """L11: The replaced copy's values in those columns are withdrawn, and the previous version continues."""
     native.copy(10, native.frame("k:a:1", "k string, v string, w string"))
     native.copy(20, native.frame("k:a:2 m:a:2", "k string, v string, w string"))
@@ -552,7 +552,7 @@ def test_a_restatement_says_nothing_of_columns_that_it_lacks(native):
         "_memory.role IS NULL").collect()} == {("k", "1"), ("m", None)}  # fmt: skip
 
 
-def test_a_spoilt_table_is_not_written(native):
+def test_a_corrupted_table_is_not_written(native):
     """V119: A table with two open versions of a key is refused."""
     native.copy(1, "a:1 b:1")
     native.spark.sql(
@@ -561,7 +561,7 @@ def test_a_spoilt_table_is_not_written(native):
     assert native.refused(3, "a:1 b:2") == ("spoilt-table", ["a"])
 
 
-def test_a_version_without_a_beginning_is_not_written_on(native):
+def test_a_table_with_a_version_without_a_start_is_not_written(native):
     """V119: Copies and feeds refuse a row without `valid_from`, which another program inserted."""
     native.copy(1, "a:1 b:1")
     native.spark.sql(f"INSERT INTO backstory.{native.name} (k, v) VALUES ('z', '1')")
@@ -574,14 +574,14 @@ def test_a_version_without_a_beginning_is_not_written_on(native):
         assert (told.value.code, told.value.keys) == ("spoilt-table", ["z"])
 
 
-def test_a_frame_of_a_stream_is_refused_with_its_way(native):
+def test_a_streaming_frame_is_refused_with_a_remedy(native):
     """A stream has no last row, but its batches do."""
     with pytest.raises(UsageError) as told:
         native.copy(1, native.spark.readStream.format("rate").load())
     assert (told.value.code, "apply_batch" in told.value.remedy) == ("streaming-frame", True)
 
 
-def test_procedures_of_iceberg_move_rows_and_change_none(native):
+def test_iceberg_maintenance_procedures_change_no_rows(native):
     """After sorting by columns or a curve, or packing, rows keep their ids, and the next copy is correct."""
     native.copy(1, "a:1 b:1 c:1")
     native.copy(2, "a:2 b:1")
@@ -605,7 +605,7 @@ def test_procedures_of_iceberg_move_rows_and_change_none(native):
     assert not [each for each in native.warehouse.table(native.name).check() if each["violations"]]
 
 
-def test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks(native, monkeypatch):
+def test_rows_too_large_for_the_java_heap_are_planned_in_tasks(native, monkeypatch):
     """If Java's heap is too small to collect the rows, tasks plan them, whatever the driver can hold."""
     monkeypatch.setattr(frames, "OF_HEAP", 1 << 50)
     with capture_logs() as logs:
@@ -626,7 +626,7 @@ WRITES = {
 # The writers are determined before a way is chosen, at any door. Before a release, each statement runs before
 # every way.
 @pytest.mark.parametrize("way", ["copy", "feed", "feed by tasks", "copy by tasks"][: deep(4, 2)])
-def test_what_another_program_wrote_is_said_once(native, way):
+def test_foreign_writes_are_reported_once(native, way):
     """The next receipt, a dry run before it, and `check` report it, whatever was reported before."""
     columns = "k string, v string, n string"
     native.copy(1, native.frame("a:1:x b:1:y", columns))
@@ -677,7 +677,7 @@ def counts(**some):
     return {"new": 0, "changed": 0, "closed": 0, "reopened": 0, "unchanged": 0, **some}
 
 
-def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(native):
+def test_the_driver_reads_each_row_of_a_table_once(native):
     """The size of the table's files is the limit, not the number of rows. Each row is read once."""
     source, rows = "backstory.native.many", FEW + 1
     native.spark.sql(
@@ -690,7 +690,7 @@ def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(n
     native.spark.sql(f"DROP TABLE {source}")
 
 
-def test_a_table_of_somebody_else_is_read_and_left_alone(native):
+def test_a_foreign_table_is_read_but_not_written(native):
     """The table is listed as `foreign`, and no door writes to it."""
     native.spark.sql(
         f"CREATE OR REPLACE TABLE backstory.{native.name} USING iceberg AS SELECT 'a' AS k, 1 AS v"
@@ -739,7 +739,7 @@ CASES = {
 
 @pytest.mark.parametrize("feed", [False, True], ids=["copy", "feed"])
 @pytest.mark.parametrize("case", CASES)
-def test_names_that_readers_would_confuse_are_refused(native, case, feed):
+def test_ambiguous_column_names_are_refused(native, case, feed):
     """E4: Engines that ignore case could not read them, and Iceberg has one name for `s.n` and field n of s."""
     before, after, code = CASES[case]
 
@@ -761,7 +761,7 @@ def test_names_that_readers_would_confuse_are_refused(native, case, feed):
         assert "rename={'Name': 'NAME'}" in refused.value.remedy
 
 
-def test_a_column_takes_another_spelling_by_a_rename_in_one_commit(native):
+def test_a_rename_changes_the_case_of_a_column_in_one_commit(native):
     """N2: Values are kept, no version begins, and engines that ignore case read the table."""
     native.copy(1, pa.table({"k": ["a", "b"], "Name": ["x", "y"]}))
     again = pa.table({"k": ["a", "b"], "NAME": ["x", "y"]})
@@ -792,7 +792,7 @@ def test_a_column_takes_another_spelling_by_a_rename_in_one_commit(native):
         ({"scope": {"NAME": "x"}}, "Write name instead of NAME"),
     ],
 )
-def test_an_option_in_another_case_names_the_spelling_that_exists(native, options, hint):
+def test_an_option_in_another_case_is_refused_with_the_existing_name(native, options, hint):
     """E4: Names compare exactly, and the error contains the existing spelling."""
     rows = pa.table({"id": ["a"], "name": ["x"]})
     with pytest.raises(BackstoryError) as refused:

@@ -59,7 +59,7 @@ def test_a_batch_that_is_refused_ends_the_query_and_changes_nothing(lake, tmp_pa
     assert state(lake, into) == before
 
 
-def test_a_batch_of_before_is_answered_without_reading(lake):
+def test_an_earlier_batch_is_skipped_without_reading(lake):
     """This holds even if its rows can no longer be read."""
     into = "streams.known"
     write = lake.apply_batch(into=into, **FEED)

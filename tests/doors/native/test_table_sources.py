@@ -24,7 +24,7 @@ def rows(*given):
     return pa.table({"id": [each[0] for each in given], "Name": [each[1] for each in given]})
 
 
-def test_a_history_gives_its_open_versions_without_what_it_remembers(lake):
+def test_a_history_source_has_only_its_open_versions(lake):
     name = f"table_sources.{next(NAMES)}"
     copy = {"into": name, "key": "id"}
     lake.snapshot(rows((1, "Ann"), (2, "Bob"), (3, "Cid")), at="2024-01-01", remember=True, **copy)

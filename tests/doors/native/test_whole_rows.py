@@ -83,7 +83,7 @@ def ledger(store):
     return Ledger(store)
 
 
-def test_equal_rows_are_counted_and_another_number_is_another_version(ledger):
+def test_a_changed_count_of_equal_rows_opens_a_version(ledger):
     """From two to three copies, one version closes and another opens. A missing row is closed."""
     ann, bob = ("ann", 1.5, [1]), ("bob", None, None)
     first = ledger.copy(1, rows(ann, ann, bob))
@@ -135,7 +135,7 @@ TYPED = {
 }
 
 
-def test_a_row_of_any_type_has_one_key_wherever_it_is_computed(store):
+def test_a_row_of_any_type_has_one_key_in_every_way_of_planning(store):
     """The key is equal on the driver, in Spark's tasks and for Spark frames, so a copy from another way
     changes nothing."""
     source = pa.table(TYPED)
@@ -160,7 +160,7 @@ LOGGED = {"whole": set(), "sifted": {SIFTED}, "parts": {IN_PARTS}, "tasks": {"pl
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(deep(6, 1)))
-def test_every_way_gives_the_rules_table(store, monkeypatch, way, seed):
+def test_every_way_of_planning_equals_the_rule(store, monkeypatch, way, seed):
     """Copies in order, restated and backfilled have the rule's result, which counts rows in plain Python."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
@@ -190,7 +190,7 @@ def test_every_way_gives_the_rules_table(store, monkeypatch, way, seed):
     assert ways >= LOGGED[way]
 
 
-def test_the_table_keeps_its_key_whatever_columns_come(ledger):
+def test_the_whole_row_key_survives_new_columns(ledger):
     """The key need not be specified again. A later column `row` is an ordinary column."""
     ledger.copy(1, rows(("ann", 1.0, None), ("bob", 1.0, None)))
     ledger.copy(2, rows(("ann", 1.0, None), ("bob", 1.0, None), ("cid", 2.0, None)), key=None)
@@ -214,7 +214,7 @@ def test_a_column_named_row_is_the_key(ledger):
 
 
 @pytest.mark.parametrize("name", ["copies", "Copies", "row_key"])
-def test_a_source_with_one_of_the_tables_columns_is_refused(ledger, name):
+def test_a_source_with_a_reserved_column_is_refused(ledger, name):
     """The first copy and later ones are refused."""
     own = pa.table({"a": ["x"], name: ["y"]})
     assert ledger.refused(1, own).code == "reserved-column"
@@ -265,7 +265,7 @@ MANY = [(f"r{number}", 1.0, None) for number in range(10)]
 WIDER = pa.schema([*SCHEMA, ("d", pa.string())])
 
 
-def test_a_new_column_makes_other_rows_where_it_has_a_value(ledger):
+def test_a_new_column_changes_rows_with_a_value(ledger):
     """A few changed rows are accepted. Many are refused, unless this copy accepts its columns."""
     ledger.copy(1, rows(*MANY))
     few = [(*each, None) for each in MANY[:8]] + [(*each, "new") for each in MANY[8:]]
@@ -280,7 +280,7 @@ def test_a_new_column_makes_other_rows_where_it_has_a_value(ledger):
     assert len(ledger.table.as_of(day(2)).collect()) == len(ledger.table.as_of(day(3)).collect()) == 10
 
 
-def test_a_missing_column_makes_other_rows_and_equal_ones_of_them(ledger):
+def test_a_missing_column_changes_rows_and_merges_equal_rows(ledger):
     """The values disappear from every row. The number of rows is still checked."""
     ledger.copy(1, rows(*((f"r{number}", 1.0, None) for number in range(10))))
     fewer = pa.table({"b": [1.0] * 10})
@@ -292,7 +292,7 @@ def test_a_missing_column_makes_other_rows_and_equal_ones_of_them(ledger):
     assert ledger.copy(3, rows(*MANY), **ACCEPT).counts["reopened"] == 10
 
 
-def test_under_refuse_no_other_columns_are_accepted(ledger):
+def test_the_refuse_policy_accepts_no_other_columns(ledger):
     """The table stores `refuse`, which covers new and missing columns with any values."""
     ledger.copy(1, rows(*MANY), **REFUSE)
     new = ledger.refused(2, rows(*((*each, None) for each in MANY), schema=WIDER))
@@ -304,7 +304,7 @@ def test_under_refuse_no_other_columns_are_accepted(ledger):
     assert ledger.copy(2, rows(*MANY).drop_columns(["b"]), **ACCEPT).counts["new"] == 10
 
 
-def test_the_guard_counts_rows_as_often_as_they_occur(ledger):
+def test_the_mass_delete_guard_counts_repeated_rows(ledger):
     """A decrease from a thousand copies to ten is a loss, although no record closes."""
     one = ("x", 1.0, None)
     ledger.copy(1, rows(*[one] * 100))
@@ -314,7 +314,7 @@ def test_the_guard_counts_rows_as_often_as_they_occur(ledger):
     assert ledger.refused(3, rows()).code == "empty-snapshot"
 
 
-def test_a_copy_of_a_scope_touches_its_rows_alone(store):
+def test_a_copy_of_a_scope_changes_only_its_rows(store):
     """This holds on the driver and in tasks. A row outside the scope is refused."""
     for held in (None, 0):
         ledger = Ledger(store, held)
@@ -332,7 +332,7 @@ def test_a_copy_of_a_scope_touches_its_rows_alone(store):
         assert ledger.broken() == {}
 
 
-def test_types_widen_and_rows_stay(ledger):
+def test_widened_types_keep_the_row_keys(ledger):
     """Widened integers and floats keep the keys of the same numbers, although floats rewrite the rows."""
     ledger.copy(1, pa.table({"n": pa.array([1, 2], pa.int32()), "f": pa.array([72.1, None], pa.float32())}))
     wide = pa.table({"n": pa.array([1, 2], pa.int64()), "f": pa.array([72.1, None], pa.float64())})
@@ -340,7 +340,7 @@ def test_types_widen_and_rows_stay(ledger):
     assert ledger.copy(3, wide.slice(0, 1)).counts["closed"] == 1
 
 
-def test_readers_say_the_same_of_whole_rows(ledger, tmp_path):
+def test_all_readers_support_tables_of_whole_rows(ledger, tmp_path):
     """`as_of`, `diff`, `timeline`, `changes`, `export` and `rewind` work on a table without a key."""
     ann, bob = ("ann", 1.5, None), ("bob", None, None)
     ledger.copy(1, rows(ann, ann, bob))

@@ -60,14 +60,14 @@ def test_r33_l2_a_key_that_a_query_renames_is_refused_before_fetching(dataset):
         ("{kind: upsertStream, primaryKey: [V]}", "select v from input", "lint-L2"),
     ],
 )  # fmt: skip
-def test_errors_of_an_output_are_told_by_add(dataset, merge, text, code):
+def test_add_refuses_errors_in_the_output_of_a_query(dataset, merge, text, code):
     """L2, L7 and L10 check the query's output, with exact names."""
     with pytest.raises(UsageError) as refused:
         dataset(merge, read=READ, preprocess=query(text)).add()
     assert refused.value.code == code
 
 
-def test_warnings_of_an_output_are_told_by_add(dataset):
+def test_add_reports_warnings_about_the_output_of_a_query(dataset):
     """L1 reports a time that the query computes, and L6 an optional column that it does not fill in."""
     merge = "{kind: ledger, primaryKey: [note], eventTimeInKey: false}"
     life = dataset(merge, read=READ, preprocess=STEPS)
@@ -90,7 +90,7 @@ def test_a_query_that_cannot_be_analysed_is_refused_by_add(dataset, text):
     assert not life.known
 
 
-def test_a_query_of_columns_that_nobody_declares_is_looked_at_when_they_come(dataset):
+def test_a_query_on_undeclared_columns_is_checked_on_arrival(dataset):
     """R33: Without declared columns, the query is checked when rows arrive."""
     made = query("select nowhere as x from input")
     life = dataset(LEDGER % "x", read="{kind: csv, header: true}", preprocess=made)
@@ -101,7 +101,7 @@ def test_a_query_of_columns_that_nobody_declares_is_looked_at_when_they_come(dat
     assert dataset(LEDGER % "x", read="{kind: csv, ddlSchema: []}", preprocess=made).add().lints
 
 
-def test_a_query_of_another_dataset_waits_for_it(dataset):
+def test_a_query_on_another_dataset_is_checked_later(dataset):
     """The other dataset's columns may be unknown until it has rows. A query on only `input` does not wait."""
     text = "select i.* from input i join odf_adding.nowhere n on i.v = n.k"
     assert dataset(LEDGER % "v", read=READ, preprocess=query(text)).add().status == "added"
@@ -110,7 +110,7 @@ def test_a_query_of_another_dataset_waits_for_it(dataset):
         dataset(LEDGER % "v", read=READ, preprocess=query(text)).add()
 
 
-def test_each_source_has_the_output_of_its_own_query(dataset):
+def test_each_source_is_checked_against_its_own_query(dataset):
     """One of two push sources is wrong, and the error names it."""
     life = dataset(LEDGER % "v", read=READ, preprocess=query("select v from input"))
     good = push(LEDGER % "v", read=READ, preprocess=query("select v from input"), name="good")
@@ -121,7 +121,7 @@ def test_each_source_has_the_output_of_its_own_query(dataset):
     assert refused.value.code == "lint-L2"
 
 
-def test_looking_at_queries_leaves_no_view_and_runs_no_job(store, spark, tmp_path):
+def test_checking_queries_leaves_no_view_and_runs_no_job(store, spark, tmp_path):
     """This holds even if the check ends in an error."""
     views, group = spark.catalog.listTables(), "looking at queries"
     spark.sparkContext.setJobGroup(group, "")
@@ -157,7 +157,7 @@ def test_r7_a_second_manifest_of_a_dataset_is_refused_with_its_line(tmp_path):
     )
 
 
-def test_r7_the_same_manifest_may_be_named_again(tmp_path):
+def test_r7_a_manifest_may_be_given_twice(tmp_path):
     """A manifest may be given in a folder and by itself."""
     [each] = registered(manifest(push()), tmp_path)
     refuse_repeated([each, each])
@@ -187,7 +187,7 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     assert (known.name.name, known.dataset.account) == ("lone", "acc")
 
 
-def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_path):
+def test_a_dataset_added_by_two_processes_is_added_once(store, tmp_path):
     """The second process finds the dataset, or applies the changes in its manifest."""
     path, datasets = tmp_path / "twice.yaml", stored_datasets(store, "odf_twice")
     told = [manifest(polling(read=f"{{kind: csv, header: {each}}}")) for each in ("true", "true", "false")]
@@ -200,7 +200,7 @@ def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_
     assert datasets.existing("twice").dataset.document == wanted[-1].dataset.document
 
 
-def test_schemes_that_no_source_has_are_refused_by_add(store, tmp_path):
+def test_add_refuses_unsupported_url_schemes(store, tmp_path):
     """Section 1.3: The scheme is checked before fetching, unless a template fills it in."""
     path = tmp_path / "cities.yaml"
     add = partial(add_datasets, store, "odf_names", path, dry_run=True)

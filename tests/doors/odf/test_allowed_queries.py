@@ -107,13 +107,13 @@ def dataset(store, tmp_path):
     return partial(Dataset, store, tmp_path, namespace="odf_queries")
 
 
-def test_what_computes_on_the_batch_is_allowed(store):
+def test_queries_that_only_compute_are_allowed(store):
     """Clauses, expressions and functions of Spark that only compute are allowed."""
     for (query,) in table(ALLOWED):
         assert not others_read(store, "odf", query, INPUT), query
 
 
-def test_datasets_may_be_named(store):
+def test_queries_may_use_names_of_datasets(store):
     """Datasets are named by schema and name, with or without catalog, including quoted names and former
     times."""
     query = "select * from input join backstory.odf.`a-b.c` using (x) join odf.cities using (x)"
@@ -121,7 +121,7 @@ def test_datasets_may_be_named(store):
     assert others_read(store, "odf", "select * from odf.cities version as of 1", INPUT)
 
 
-def test_whatever_else_a_query_does_is_refused_before_spark_looks_at_it(store, spark):
+def test_all_other_queries_are_refused(store, spark):
     """Programs, paths, Java, files, settings, other tables and views, and statements are refused anywhere."""
     spark.udf.register("of_the_owner", lambda _: "")
     for query, told in table(FORBIDDEN):
@@ -131,7 +131,7 @@ def test_whatever_else_a_query_does_is_refused_before_spark_looks_at_it(store, s
         assert refused.value.code in {"forbidden-query", "wrong-query"}
 
 
-def test_a_step_cannot_change_what_another_one_says(store, spark):
+def test_a_step_cannot_change_the_text_of_another_step(store, spark):
     """The exact text that runs is checked, so a comment cannot hide a bracket."""
     rows = spark.createDataFrame([("A",)], "city string")
     split = Sql(queries=[{"alias": "a", "query": "select 1 --\\"}, {"query": "select reflect('a') --\\"}])
@@ -167,7 +167,7 @@ def test_add_and_a_dry_run_refuse_a_program_with_file_and_line(dataset, tmp_path
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_dataset_that_was_added_before_is_refused_before_its_source_is_asked(store, tmp_path, dry_run):
+def test_a_stored_forbidden_query_is_refused_before_fetching(store, tmp_path, dry_run):
     """Its manifest may be older than the rule."""
     ran = tmp_path / "ran"
     source = polling(

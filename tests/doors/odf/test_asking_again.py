@@ -36,7 +36,7 @@ def glob(path, more=""):
     return f"{{kind: filesGlob, path: '{path}'{more}}}"
 
 
-def test_files_of_one_name_in_several_folders_all_come(dataset):  # R76, O17
+def test_files_with_one_name_in_several_folders_are_all_ingested(dataset):  # R76, O17
     life = dataset(APPEND, fetch=glob("*/part.csv"))
     put(life, **{"2024__part": "A,1", "2025__part": "B,2"})
     assert life.pull().counts == counts(appended=2)
@@ -50,7 +50,7 @@ def test_files_of_one_name_in_several_folders_all_come(dataset):  # R76, O17
     assert receipt.notes[0].startswith("2023/part.csv sorts before 2025/part.csv")
 
 
-def test_a_source_with_nothing_new_costs_no_job(dataset, spark):  # 5.1
+def test_a_source_without_new_files_runs_no_job(dataset, spark):  # 5.1
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1")
     life.pull()
@@ -63,7 +63,7 @@ def jobs(spark):
     return set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
-def test_forever_begins_when_all_files_are_here(dataset):  # R75, R79
+def test_forever_caching_starts_after_all_files_are_ingested(dataset):  # R75, R79
     life = dataset(APPEND, fetch=glob("*.csv", ", cache: {kind: forever}"))
     put(life, a="A,1", b="B,many", c="C,3")
     assert life.error(life.pull(), "unreadable-value")
@@ -74,7 +74,9 @@ def test_forever_begins_when_all_files_are_here(dataset):  # R75, R79
         assert life.pull().status == "up-to-date"
 
 
-def test_another_place_is_another_source(dataset):  # O22: the source was replaced, and its events stay
+def test_a_source_with_another_path_is_a_new_source(
+    dataset,
+):  # O22: the source was replaced, and its events stay
     life = dataset(APPEND, fetch=glob("old/*.csv", ", cache: {kind: forever}"))
     put(life, old__a="A,1", new__a="B,2")
     life.pull()
@@ -87,7 +89,7 @@ def test_another_place_is_another_source(dataset):  # O22: the source was replac
     assert life.data("k") == [("A",), ("B",), ("C",)]
 
 
-def test_another_order_is_the_same_source(dataset):
+def test_a_source_with_another_order_is_the_same_source(dataset):
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1", c="C,3")
     life.pull()
@@ -97,7 +99,7 @@ def test_another_order_is_the_same_source(dataset):
     assert life.pull().counts == counts(appended=1)
 
 
-def test_a_pull_that_another_one_outran_leaves_it_all(dataset):  # R71, 5.1: state and data never disagree
+def test_a_pull_overtaken_by_another_pull_ingests_nothing(dataset):  # R71, 5.1: state and data never disagree
     """The other pull ingests all files while this one reads its first. No file is ingested twice or lost."""
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1", b="B,2", c="C,3")
@@ -130,7 +132,7 @@ def test_an_older_download_does_not_undo_a_newer_one(dataset):  # R71
     assert life.newest().event["source_state"]["value"].startswith(e(9).date().isoformat())
 
 
-def test_a_place_that_is_asked_again_has_given_its_files(dataset):
+def test_files_of_an_earlier_path_are_not_ingested_again(dataset):
     """A wrong path that is corrected, or spelled in another way, ingests nothing twice."""
     life = dataset(APPEND, fetch=glob("a/*.csv"))
     put(life, a__1="A,1", b__1="B,2")
@@ -143,7 +145,7 @@ def test_a_place_that_is_asked_again_has_given_its_files(dataset):
     assert life.data("k") == [("A",), ("B",)]
 
 
-def test_a_wider_path_brings_what_it_adds(dataset):
+def test_a_wider_path_ingests_only_its_new_files(dataset):
     """Files of the narrower path are recognised by their location, whatever the wider path is called."""
     life = dataset(APPEND, fetch=glob("in/2025/b*.csv"))
     put(life, in__2025__b1="A,1", in__2025__a1="B,2", in__2024__b1="C,3")
@@ -153,7 +155,7 @@ def test_a_wider_path_brings_what_it_adds(dataset):
     assert sorted(life.data("k")) == [("A",), ("B",), ("C",)]
 
 
-def test_what_a_rollback_took_back_comes_again(dataset):
+def test_files_removed_by_a_rollback_are_ingested_again(dataset):
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1")
     life.pull()
@@ -166,7 +168,7 @@ def test_what_a_rollback_took_back_comes_again(dataset):
     assert life.data("k") == [("A",), ("B",), ("C",)]
 
 
-def test_a_dataset_that_is_made_anew_begins_anew(dataset, spark):
+def test_a_recreated_dataset_starts_at_offset_zero(dataset, spark):
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1")
     life.pull()
@@ -175,7 +177,7 @@ def test_a_dataset_that_is_made_anew_begins_anew(dataset, spark):
     assert life.pull().offsets == (0, 0)
 
 
-def test_pulls_at_once_of_a_source_without_a_state(dataset, web):  # R71, R74
+def test_concurrent_pulls_of_a_source_without_a_state_ingest_once(dataset, web):  # R71, R74
     """The first commit counts. The other pull ingests nothing, and the next pull continues."""
     url = web.play("/a", Play(b"k,v\nA,1\n"))
     life = dataset(APPEND, fetch=f"{{kind: url, url: '{url}'}}")
@@ -191,7 +193,9 @@ def test_pulls_at_once_of_a_source_without_a_state(dataset, web):  # R71, R74
     assert life.pull().status == "uncacheable"
 
 
-def test_a_source_that_tells_no_state_any_more_has_none(dataset, web):  # R74: data and state never disagree
+def test_a_source_that_stops_reporting_a_state_has_no_state(
+    dataset, web
+):  # R74: data and state never disagree
     first, second = Play(b"k,v\nA,1\n", etag='"x"'), Play(b"k,v\nA,2\n")
     life = dataset(SNAPSHOT, fetch=f"{{kind: url, url: '{web.play('/a', first, second, first)}'}}")
     life.pull()
@@ -201,7 +205,7 @@ def test_a_source_that_tells_no_state_any_more_has_none(dataset, web):  # R74: d
     assert life.data("v") == [(1,), (2,), (1,)]
 
 
-def test_a_run_goes_on_at_another_place(dataset):  # R81
+def test_a_run_continues_with_another_path(dataset):  # R81
     life = dataset(APPEND, fetch=glob("a/*.csv"))
     put(life, a__1="A,1", b__1="B,2", b__2="C,3")
     life.pull(run_id="r1")
@@ -211,7 +215,7 @@ def test_a_run_goes_on_at_another_place(dataset):  # R81
         life.pull(run_id="r1")
 
 
-def test_a_second_attempt_may_bring_a_file_to_another_folder(dataset):  # R81
+def test_a_second_attempt_may_use_another_folder(dataset):  # R81
     life = dataset(APPEND)
     put(life, try1__data="A,1", try2__data="A,1")
     life.push_files(life.folder / "try1" / "data.csv", run_id="r1")
@@ -219,7 +223,7 @@ def test_a_second_attempt_may_bring_a_file_to_another_folder(dataset):  # R81
         life.push_files(life.folder / "try2" / "data.csv", run_id="r1")
 
 
-def test_two_files_of_one_name_are_two_in_one_run(dataset):  # R81
+def test_two_files_with_one_name_in_a_run_are_both_ingested(dataset):  # R81
     life = dataset(APPEND)
     put(life, **{"2024__data": "A,1", "2025__data": "B,2"})
     files = [life.folder / folder / "data.csv" for folder in ("2024", "2025")]
@@ -228,7 +232,7 @@ def test_two_files_of_one_name_are_two_in_one_run(dataset):  # R81
         life.push_files(*files, run_id="r1")
 
 
-def test_a_run_is_known_when_its_snapshots_have_expired(dataset):  # R81, R85
+def test_a_run_is_recognised_after_its_snapshots_expire(dataset):  # R81, R85
     life = dataset(APPEND)
     put(life, data="A,1")
     files = [life.folder / "data.csv"]
@@ -241,7 +245,7 @@ def test_a_run_is_known_when_its_snapshots_have_expired(dataset):  # R81, R85
         assert life.push_files(*files, run_id="r1").status == "up-to-date"
 
 
-def test_a_late_snapshot_is_older_than_the_last_one_whatever_it_changed(dataset):  # section 2.4
+def test_a_snapshot_older_than_an_unchanged_snapshot_is_late(dataset):  # section 2.4
     fetch = ", eventTime: {kind: fromPath, pattern: '(\\d{4}-\\d{2})', timestampFormat: '%Y-%m'}, order: byEventTime"
     life = dataset(
         merge="{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", fetch=glob("*.csv", fetch)

@@ -60,20 +60,20 @@ def schema_of(*types):
 
 
 @pytest.mark.parametrize(("written", "arrow"), TYPES, ids=[str(each[0]) for each in TYPES])
-def test_each_type_has_its_type_in_tables(written, arrow):
+def test_each_type_maps_to_an_arrow_type(written, arrow):
     """1.9: Only an Option makes a type nullable."""
     plain, optional = arrow_schema(schema_of(written, {"kind": "Option", "inner": written}))
     assert (plain.type, plain.nullable) == (arrow, False)
     assert (optional.type, optional.nullable) == (arrow, True)
 
 
-def test_null_is_a_text_that_may_be_missing():
+def test_the_null_type_is_stored_as_nullable_text():
     [field] = arrow_schema(schema_of("Null"))
     assert (field.type, field.nullable) == (pa.string(), True)
     assert data_schema_of(pa.schema([field]))["fields"][0]["type"] == {"kind": "Null"}
 
 
-def test_an_option_of_an_option_is_one():
+def test_nested_options_become_a_single_option():
     [field] = arrow_schema(schema_of({"kind": "Option", "inner": {"kind": "Option", "inner": "Int8"}}))
     assert (field.type, field.nullable) == (pa.int32(), True)
 
@@ -113,7 +113,7 @@ def test_the_metadata_are_compact_json():
     assert field.metadata[b"odf"] == b'{"kind":"Option","inner":{"kind":"Time","unit":"Second"}}'
 
 
-def test_attributes_of_a_field_survive_as_they_are():
+def test_attributes_of_a_field_are_kept_unchanged():
     extra = {"opendatafabric.org/description": "Größe", "x": {"y": None}}
     schema = DataSchema.model_validate({"fields": [{"name": "a", "type": "Int8", "extra": extra}]})
     [field] = arrow_schema(schema)
@@ -123,7 +123,7 @@ def test_attributes_of_a_field_survive_as_they_are():
     }
 
 
-def test_a_column_that_became_optional_is_optional():
+def test_a_column_made_nullable_is_described_as_optional():
     """The field itself decides, because a widened column keeps its comment."""
     [field] = arrow_schema(schema_of("UInt8"))
     told = data_schema_of(pa.schema([field.with_nullable(True)]))
@@ -150,7 +150,7 @@ def test_a_column_that_became_optional_is_optional():
         ),
     ],
 )  # fmt: skip
-def test_an_arrow_type_says_its_own_name(arrow, kind):
+def test_arrow_types_are_described_without_metadata(arrow, kind):
     told = data_schema_of(pa.schema([pa.field("a", arrow, nullable=False)]))
     assert told == {"fields": [{"name": "a", "type": kind}]}
     assert DataSchema.model_validate(told)
@@ -200,7 +200,7 @@ def test_a_types_document_has_no_defaults():
         ("a INT NULL", "a", "Int32"),
     ],
 )
-def test_d25_a_column_is_optional_unless_it_says_not_null(text, name, kind):
+def test_d25_a_column_is_optional_without_not_null(text, name, kind):
     field = ddl_field(text)
     inner = ANY_TYPE.validate_python(kind)
     assert (field.name, field.type) == (name, ANY_TYPE.validate_python({"kind": "Option", "inner": inner}))
@@ -226,7 +226,7 @@ def test_d25_a_column_is_optional_unless_it_says_not_null(text, name, kind):
         ("a DECIMAL(1, 2, 3)", "is not a column definition"),
     ],
 )
-def test_what_is_no_column_is_refused(text, told):
+def test_invalid_column_definitions_are_refused(text, told):
     with pytest.raises(BackstoryError) as refused:
         ddl_schema(["ok INT", text])
     assert isinstance(refused.value, UsageError)
@@ -234,7 +234,7 @@ def test_what_is_no_column_is_refused(text, told):
     assert refused.value.remedy
 
 
-def test_a_reader_has_its_schema_in_either_form():
+def test_a_reader_accepts_both_schema_forms():
     new = NdJson.model_validate({"kind": "NdJson", "schema": {"fields": [{"name": "a", "type": "Int32"}]}})
     old = Csv.model_validate({"kind": "Csv", "ddlSchema": ["a INT NOT NULL"]})
     assert declared_schema(new) == declared_schema(old)

@@ -43,7 +43,7 @@ def test_each_event_sets_its_part(tmp_path):
     assert (found.vocab.event_time_column, found.schema.fields_[0].name) == ("at", "a")
 
 
-def test_of_two_events_the_newer_one_counts(tmp_path):
+def test_a_newer_event_replaces_an_older_event(tmp_path):
     found = dataset_of(
         manifest("{kind: setVocab, eventTimeColumn: a}", "{kind: setVocab, offsetColumn: o}"), tmp_path
     )
@@ -60,7 +60,7 @@ def test_a_push_source_that_is_added_again_is_replaced(tmp_path):
     assert [path[-1] for path, _ in found.sources()] == [2, 1]
 
 
-def test_the_account_is_no_part_of_the_name(tmp_path):
+def test_the_account_is_not_part_of_the_name(tmp_path):
     found = dataset_of(manifest().replace("name: cities", "name: Me/demo.City-2"), tmp_path)
     assert (found.account, found.name) == ("Me", "demo.City-2")
     assert dataset_of(manifest(), tmp_path).account is None
@@ -101,7 +101,7 @@ def test_o2_each_merge_has_its_encoding(tmp_path, merge, encoding):
 # The stored document
 
 
-def test_the_document_makes_the_dataset_again(tmp_path):
+def test_a_dataset_is_restored_from_its_document(tmp_path):
     """Templates and the base folder of relative paths are kept."""
     text = manifest(
         polling(fetch="{kind: url, url: '${{ env.A }}', eventTime: fromMetadata}"), "{kind: setInfo}"
@@ -112,7 +112,7 @@ def test_the_document_makes_the_dataset_again(tmp_path):
     assert again.document["content"]["metadata"][0]["fetch"]["url"] == "${{ env.A }}"
 
 
-def test_a_stored_manifest_that_is_wrong_is_told_without_a_line():
+def test_an_invalid_stored_manifest_is_reported_without_a_line():
     document = {
         "kind": "DatasetSnapshot",
         "version": 1,
@@ -123,7 +123,7 @@ def test_a_stored_manifest_that_is_wrong_is_told_without_a_line():
     assert refused.value.message == "the manifest of x, content.metadata[0]: this event has no kind."
 
 
-def test_datasets_are_equal_wherever_their_lines_are(tmp_path):
+def test_line_numbers_do_not_affect_the_equality_of_datasets(tmp_path):
     found = dataset_of(manifest(push()), tmp_path)
     assert found == dataset_of(f"# a comment\n\n{manifest(push())}", tmp_path)
     assert found != replace(found, name="other")
@@ -138,7 +138,7 @@ def test_r82_a_known_dataset_may_lose_its_polling_source(tmp_path):
     assert dataset_of(manifest("kind: disablePollingSource"), tmp_path, known=True).polling_disabled
 
 
-def test_a_polling_source_that_is_set_again_is_on(tmp_path):
+def test_a_polling_source_that_is_set_again_is_enabled(tmp_path):
     text = manifest(polling(), "kind: disablePollingSource", polling())
     assert not dataset_of(text, tmp_path, known=True).polling_disabled
 
@@ -191,7 +191,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("events", "message"), RULES, ids=[rule[1][-50:] for rule in RULES])
-def test_each_rule_is_refused_with_path_and_line(tmp_path, events, message):
+def test_each_rule_violation_is_refused_with_path_and_line(tmp_path, events, message):
     told = refusal(manifest(*events), tmp_path, known=False).message
     assert told.startswith("cities.yaml, line ")
     assert message in told
@@ -209,7 +209,7 @@ def test_o12_the_engines_are_listed(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["engine: spark, ", "engine: datafusion, ", "engine: Spark, ", ""])
-def test_o12_these_engines_are_taken(tmp_path, engine):
+def test_o12_supported_engines_are_accepted(tmp_path, engine):
     text = manifest(
         push(preprocess=f"{{kind: sql, {engine}queries: [{{alias: a, query: q}}, {{query: q}}]}}")
     )
@@ -228,33 +228,33 @@ def test_o12_these_engines_are_taken(tmp_path, engine):
         "{kind: evmLogs, nodeUrl: '${{ env.A | b }}'}",
     ],
 )
-def test_a_broken_template_is_told_with_its_line_when_it_is_added(tmp_path, fetch):
+def test_a_broken_template_is_refused_with_its_line(tmp_path, fetch):
     told = refusal(manifest(polling(fetch=fetch)), tmp_path, code="template-invalid-pattern").message
     assert told.startswith("cities.yaml, line 8, content.metadata[0].fetch.")
 
 
-def test_a_glob_is_no_template(tmp_path):
+def test_a_glob_path_is_not_a_template(tmp_path):
     text = manifest(polling(fetch="{kind: filesGlob, path: '${{ x'}"))
     assert dataset_of(text, tmp_path).polling.fetch.path == "${{ x"
 
 
-def test_r11_old_fields_with_their_defaults_are_taken(tmp_path):
+def test_r11_old_fields_with_default_values_are_accepted(tmp_path):
     old = "observationColumn: observed, obsvAdded: I, obsvChanged: U, obsvRemoved: D"
     found = dataset_of(manifest(push(f"{{kind: snapshot, primaryKey: [a], {old}}}")), tmp_path)
     assert encoding_of(found.push["default"].merge) is EventEncoding.OBSERVED
 
 
-def test_corrections_are_taken_in_the_encoding_that_can_tell_them(tmp_path):
+def test_corrections_are_accepted_with_the_op_encoding(tmp_path):
     text = manifest(push("{kind: ledger, primaryKey: [a], onConflict: correct, encoding: op}"))
     assert dataset_of(text, tmp_path).push["default"].merge.on_conflict == "correct"
 
 
-def test_observed_is_a_name_like_others_where_no_column_has_it(tmp_path):
+def test_observed_can_be_a_column_name_in_other_encodings(tmp_path):
     text = manifest(push(), "{kind: setVocab, eventTimeColumn: observed}")
     assert dataset_of(text, tmp_path).vocab.event_time_column == "observed"
 
 
-def test_a_manifest_of_objects_needs_no_yaml(tmp_path):
+def test_a_manifest_can_be_built_from_objects(tmp_path):
     """Objects that Python creates can also be folded."""
     snapshot = DatasetSnapshot.model_validate(
         {"kind": "DatasetSnapshot", "version": 1, "content": {"name": "a", "kind": "Root", "metadata": []}}

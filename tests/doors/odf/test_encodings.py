@@ -49,13 +49,13 @@ def old(spark):
     return frame.selectExpr("CAST(event_time AS TIMESTAMP) AS event_time", "observed", "city", "population")
 
 
-def test_an_old_table_gives_the_mapped_rows(old):  # R88, section 2.9
+def test_an_old_table_is_converted_to_operations(old):  # R88, section 2.9
     found = encode_log(old, OBSERVED, ["city"], EventEncoding.OP)
     assert found.columns == ["op", "event_time", "city", "population"]
     assert told(found, "op") == sorted(rows(NEW))
 
 
-def test_operations_as_letters_and_back(spark):  # O2
+def test_operations_convert_to_letters_and_back(spark):  # O2
     numbered = [(place, *row, "2024-02-01") for place, row in enumerate(rows(NEW))]
     schema = "offset long, op string, event_time string, city string, population long, system_time string"
     log = spark.createDataFrame(numbered, schema).selectExpr(

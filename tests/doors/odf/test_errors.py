@@ -45,6 +45,6 @@ def test_each_problem_of_rows_has_its_sentences():
         assert remedy.endswith(".")
 
 
-def test_there_are_errors_to_look_at():
+def test_more_than_fifty_errors_are_checked():
     """The law above applies to at least one error."""
     assert sum(len(list(raised(path))) for path in FILES) > 50

@@ -26,7 +26,7 @@ def query(text: str) -> str:
 
 
 @pytest.mark.parametrize("read", [INFERRED, TEXTS, ""], ids=["numbers", "texts", "declared"])
-def test_a_year_is_its_first_instant(dataset, read):  # O5, O13, R17, R19
+def test_a_year_becomes_its_first_instant(dataset, read):  # O5, O13, R17, R19
     """A row without a year gets the fallback. The watermark is the greatest event time."""
     life = dataset(columns="event_time INT, k STRING", read=read)
     receipt = life.push("2019,A ,B 2025,C")
@@ -35,7 +35,7 @@ def test_a_year_is_its_first_instant(dataset, read):  # O5, O13, R17, R19
     assert life.push("2020,D").watermark == receipt.watermark
 
 
-def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
+def test_numbers_that_are_not_years_are_refused(dataset):  # D32, O5
     """Small numbers are probably days or mistakes, not seconds since 1970. The remedy shows the right form."""
     life = dataset(columns="event_time INT, k STRING", read=INFERRED)
     error = life.refused("2019,A 20190101,B 0,C -5,D 99999999,E 999,F", code="bad-input-schema")
@@ -48,7 +48,7 @@ def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
     declared.refused("1577836800,A", code="bad-input-schema")
 
 
-def test_milliseconds_are_no_seconds(dataset):  # D32, E1
+def test_milliseconds_are_not_read_as_seconds(dataset):  # D32, E1
     """Read as seconds, they would be in the year 55840. The last second of 9999 is valid."""
     life = dataset(columns="event_time BIGINT, k STRING", read=INFERRED)
     rows = "1700000000000,A 253402300800,B 9223372036854775807,C 1700000000,D"
@@ -60,7 +60,7 @@ def test_milliseconds_are_no_seconds(dataset):  # D32, E1
 
 
 @pytest.mark.parametrize(("type_", "told"), [("TIMESTAMP", datetime(1086, 1, 1, tzinfo=UTC)), ("DATE", date(1086, 1, 1))])  # fmt: skip
-def test_a_time_that_is_told_is_stored_in_whatever_year(dataset, type_, told):  # E3, section 1.4
+def test_a_given_event_time_is_stored_in_any_year(dataset, type_, told):  # E3, section 1.4
     """This includes years before October 1582, where Java's old calendar differs. `late` uses the same time."""
     life = dataset(merge="{kind: ledger, primaryKey: [k]}", columns=f"event_time {type_}, k STRING")
     assert life.push(",A", event_time=datetime(1086, 1, 1, tzinfo=UTC)).watermark.year == 1086
@@ -82,7 +82,7 @@ FAR = (
 )
 
 
-def test_a_query_makes_no_years_that_there_are_not(dataset):  # E1
+def test_event_times_from_a_query_must_be_in_the_calendar(dataset):  # E1
     """Years before 0001 and after 9999 are refused, although Spark supports them. The bounds are valid."""
     life = dataset(columns="n STRING")
     for made in FAR:
@@ -94,7 +94,7 @@ def test_a_query_makes_no_years_that_there_are_not(dataset):  # E1
 
 
 @pytest.mark.parametrize("merge", [APPEND, "{kind: snapshot, primaryKey: [n]}"])
-def test_a_query_makes_no_such_years_in_other_columns(dataset, merge):  # E1
+def test_times_in_other_columns_of_a_query_must_be_in_the_calendar(dataset, merge):  # E1
     life = dataset(columns="n STRING", merge=merge)
     for made in (*FAR[:2], f"array(struct({FAR[0]}))"):
         life.add(preprocess=query(f"select n, {made} as d from input"))
@@ -111,7 +111,7 @@ def test_texts_beyond_the_last_year_are_refused(dataset):  # E1
     assert error.message.startswith("3 values of the event-time column event_time")
 
 
-def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
+def test_undeclared_texts_are_read_as_event_times(dataset):  # D32, B36
     """RFC 3339 texts are read as UTC, and unreadable ones refuse the batch. A declared text must be a year."""
     life = dataset(columns="event_time STRING, k STRING", read=TEXTS)
     life.push("2024-02-01T05:30:00+05:30,A 2024-02-02,B 2024-02-03T00:00:00.123456Z,C 2024-02-04T00:00:00,D")
@@ -127,7 +127,7 @@ def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
     declared.refused("2024-02-01T00:00:00Z,A", code="bad-input-schema")
 
 
-def test_a_column_of_another_type_is_no_event_time(dataset):  # B36, L7, 2.1 step 1
+def test_a_column_of_another_type_is_refused_as_event_time(dataset):  # B36, L7, 2.1 step 1
     """If columns are declared, the manifest is refused, otherwise the batch."""
     made = query("select k, true as event_time from input")
     for declared in ({"columns": "event_time DOUBLE, k STRING"}, {"columns": "k STRING", "preprocess": made}):
@@ -176,7 +176,7 @@ def zone(request, spark):
     spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_zones_change_nothing(dataset, zone):  # R18, E3, O21
+def test_time_zones_change_no_stored_time(dataset, zone):  # R18, E3, O21
     """Texts, years, days and naive times are UTC with microseconds, as are all other columns."""
     vocab = "{kind: setVocab, eventTimeColumn: at}"
     instants = dataset(
@@ -238,7 +238,7 @@ def test_a_day_begins_at_midnight_utc(dataset, store, zone):  # E3, section 2.1 
     assert found["at"] == datetime(2024, 2, 1, 12, tzinfo=UTC)
 
 
-def test_a_retraction_has_the_time_of_its_encoding(dataset):  # O3, O19, R37
+def test_the_encoding_decides_the_event_time_of_a_retraction(dataset):  # O3, O19, R37
     """In pairs it has the stored time. In letters it has the time of observation: the source's, otherwise the
     run's."""
     for encoding, line in (("op", "1 -R s2 e32 A"), ("observed", "1 s2 s2 D A")):

@@ -105,7 +105,7 @@ def stored(warehouse, name):
     return warehouse.spark.table(f"backstory.odf.`{name}`").orderBy("offset").toArrow().to_pylist()
 
 
-def test_the_bundled_data_are_made_of_the_copies():
+def test_the_bundled_data_match_the_copies():
     """The example's own files are derived from the real copies."""
     for year in EURO:
         with (EXAMPLE / "data" / f"euro-{year}.csv").open(newline="", encoding="utf-8") as file:
@@ -116,7 +116,7 @@ def test_the_bundled_data_are_made_of_the_copies():
     assert [json.loads(line) for line in lines] == list(log_of_copies())
 
 
-def test_the_countries_are_the_rules(pulled):
+def test_the_countries_equal_the_rule(pulled):
     """R14, R16, R17, R48: Offsets, letters, times and values equal the rule's, and the state is the last
     copy."""
     warehouse, _, _ = pulled
@@ -164,14 +164,14 @@ def test_the_second_pull_finds_nothing_new(pulled):
     assert all(receipt.offsets is None for receipt in second)
 
 
-def test_a_receipt_is_told_on_a_line(pulled):
+def test_a_receipt_is_printed_on_one_line(pulled):
     """The line that the example prints."""
     _, first, second = pulled
     assert example().told(first[2]) == "world.copies     updated     26 appended; offsets 0 to 25"
     assert example().told(second[2]).split() == ["world.copies", "up-to-date"]
 
 
-def test_a_copy_that_holds_a_key_twice(spark, tmp_path):
+def test_a_copy_with_a_repeated_key_is_refused_without_the_query(spark, tmp_path):
     """R31, R47, R21: Without the query, the second copy is refused. With it, the pull continues."""
     cleared(IcebergStore(spark))
     copies = tmp_path / "data" / "countries"

@@ -40,7 +40,7 @@ STEP = TypeAdapter(Fetch)
         ),
     ],
 )
-def test_a_step_is_the_same_however_it_is_written(step, source):
+def test_a_fetch_step_is_read_in_every_spelling(step, source):
     assert source_of(STEP.validate_python(step)) == source
 
 
@@ -65,7 +65,7 @@ def test_other_kinds_parse_and_are_refused_at_pull(step):
     assert "s3cret" not in str(caught.value)
 
 
-def test_what_no_source_can_do_is_known_without_asking():
+def test_impossible_fetch_steps_are_refused_without_fetching():
     with pytest.raises(UsageError):
         check(STEP.validate_python({"kind": "FilesGlob", "path": "*", "eventTime": "FromMetadata"}))
 

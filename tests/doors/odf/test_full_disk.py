@@ -43,7 +43,7 @@ def full(monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["step-1", "rows.parquet"])
-def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, file, monkeypatch):
+def test_a_full_disk_fails_one_dataset_temporarily(store, dataset, full, file, monkeypatch):
     """Unpacking and staging both fail temporarily, and nothing of the dataset is written."""
     monkeypatch.setattr(staging, "FEW_ROWS", 0)
     packed = dataset(f"packed-{file}", fetch=URL % "csv.gz", read=CSV, prepare=GZIP)
@@ -64,7 +64,7 @@ def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, fi
     assert exit_code(receipts) == 75
 
 
-def test_a_download_that_finds_no_room_fails_for_now():
+def test_a_download_to_a_full_disk_fails_temporarily():
     """Other faults of the cache folder are permanent."""
     assert unwritable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))).exit_code == 75
     assert unwritable(OSError(errno.EACCES, os.strerror(errno.EACCES))).exit_code == 1

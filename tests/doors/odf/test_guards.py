@@ -53,7 +53,9 @@ def test_a_snapshot_may_not_retract_too_much(dataset):  # R46, section 2.4
     assert exact.push(" ".join(f"{n},1" for n in range(71))).counts == counts(retracted=29, unchanged=71)
 
 
-def test_a_late_snapshot_is_warned_of_or_refused(dataset):  # section 2.4: a batch older than the last one
+def test_a_late_snapshot_causes_a_warning_or_a_refusal(
+    dataset,
+):  # section 2.4: a batch older than the last one
     """By default it is an ordinary difference. `onLateSnapshot: error` refuses it."""
     life = dataset(SNAPSHOT, KV)
     life.push("A,1")
@@ -67,7 +69,7 @@ def test_a_late_snapshot_is_warned_of_or_refused(dataset):  # section 2.4: a bat
     assert life.push("A,3", event_time=e(2)).counts == counts(corrected=1)
 
 
-def test_a_snapshot_without_a_time_that_others_overtook_is_late(dataset):
+def test_a_snapshot_without_a_time_can_be_late(dataset):
     """Its time is the beginning of its run, whatever system time its events get."""
     warned = dataset(SNAPSHOT, KV)
     strict = dataset("{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", KV)
@@ -78,7 +80,7 @@ def test_a_snapshot_without_a_time_that_others_overtook_is_late(dataset):
     assert strict.refused("A,1", code="late-snapshot", event_time=None, system_time=s(7)).remedy
 
 
-def test_an_empty_file_is_a_state_or_none(dataset):  # R45, R23, B34
+def test_an_empty_snapshot_file_needs_columns_to_retract_records(dataset):  # R45, R23, B34
     """With columns, it retracts everything once. Without them, only the source's state is stored."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", read=INFERRED, fetch=POLLING)
     empty = life.pull("")
@@ -174,7 +176,7 @@ def test_a_failed_run_changes_nothing(dataset):  # R21, R69
     assert life.push("C,3").offsets == (1, 1)
 
 
-def test_a_file_that_is_not_there(dataset):  # O15
+def test_a_missing_file_fails_the_push(dataset):  # O15
     """The pull fails with 1, and earlier files are kept."""
     life = dataset(APPEND, KV)
     life.add()
@@ -188,7 +190,7 @@ def test_a_file_that_is_not_there(dataset):  # O15
 # Commits
 
 
-def test_a_pull_makes_one_commit_or_none(dataset):  # R22, R23, R21, O10, O20, E2
+def test_a_pull_makes_at_most_one_commit(dataset):  # R22, R23, R21, O10, O20, E2
     """Rows or a new state make one commit. An unchanged or failing source makes none."""
     life = dataset(SNAPSHOT, KV, fetch=POLLING)
     assert life.pull("k,v\nA,1\n").status == "updated"
@@ -232,7 +234,7 @@ def test_every_commit_can_be_read_again(dataset):  # R87, R14, R16
     assert found == [1, 3, 4]
 
 
-def test_a_run_is_taken_in_once(dataset):  # R81
+def test_a_run_is_ingested_once(dataset):  # R81
     """A repeated run id adds nothing, even in an append. Each file of a run is recognised."""
     life = dataset(APPEND, KV)
     life.add()
@@ -246,7 +248,7 @@ def test_a_run_is_taken_in_once(dataset):  # R81
     assert life.newest().event["run_id"] == "r2"
 
 
-def test_the_watermark_is_set_forward_only(dataset):  # O20, R19
+def test_the_watermark_moves_only_forward(dataset):  # O20, R19
     """Nothing is polled. An earlier watermark is refused, and late rows do not change it."""
     life = dataset(APPEND, KV, fetch=POLLING)
     life.pull("k,v\nA,1\n")
@@ -263,7 +265,7 @@ def test_the_watermark_is_set_forward_only(dataset):  # O20, R19
 # Sources that are switched off, and none
 
 
-def test_a_disabled_source_takes_nothing(dataset):  # R82, D31
+def test_a_disabled_source_ingests_nothing(dataset):  # R82, D31
     """Polling and push sources can be disabled and enabled again, and the dataset is kept."""
     polling = dataset(APPEND, KV, fetch=POLLING)
     polling.pull("k,v\nA,1\n")
@@ -325,7 +327,7 @@ NAMES = [
 ]
 
 
-def test_any_name_of_a_column_survives(dataset):  # R67, B32, B38, E4
+def test_any_column_name_is_supported(dataset):  # R67, B32, B38, E4
     """Any name works in keys, compared columns, queries, errors, files and tables. Names are case-sensitive."""
     header = ",".join('"' + name.replace('"', '""') + '"' for name in NAMES)
     quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in NAMES)
@@ -377,7 +379,7 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
         ("CALL backstory.system.rewrite_data_files(table => '{name}')", [], []),
     ],
 )
-def test_what_another_program_wrote_is_a_note_once(dataset, statement, words, added):
+def test_foreign_writes_are_noted_once(dataset, statement, words, added):
     """The next delivery reports changed rows, but not moved ones. `inspect` lists added columns."""
     life = dataset(APPEND, KV)
     life.push("A,1")

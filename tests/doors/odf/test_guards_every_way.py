@@ -66,7 +66,7 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 WAYS = {"whole": (None, None), "parts": (800, IN_PARTS), "tasks": (0, IN_TASKS)}
 
 
-def test_every_guard_of_a_dataset_has_a_row_here():
+def test_every_guard_of_a_dataset_is_listed():
     """If the code gets a new guard, this test fails until the guard has a row here."""
     own = {
         name
@@ -80,7 +80,7 @@ def test_every_guard_of_a_dataset_has_a_row_here():
 
 
 @pytest.mark.parametrize("merge", GUARDS)
-def test_a_dataset_is_refused_alike_in_every_way(store, tmp_path, merge):
+def test_a_dataset_has_the_same_refusals_in_every_way_of_planning(store, tmp_path, merge):
     """Code, sentence and keys are equal in every way. The log is unchanged."""
     columns, stored, wrong = GUARDS[merge]
     errors = {}

@@ -59,7 +59,7 @@ def test_r10_ten_manifests_have_one_finding_each(tmp_path, told, events):
 
 
 @pytest.mark.parametrize("events", SILENT, ids=range(len(SILENT)))
-def test_r10_ten_manifests_have_none(tmp_path, events):
+def test_r10_ten_manifests_have_no_finding(tmp_path, events):
     assert found(tmp_path, *events) == []
 
 
@@ -122,11 +122,11 @@ def test_l11_a_secret_in_a_manifest_is_refused_with_file_and_line(tmp_path, fetc
         "{kind: container, image: i, env: [{name: DB_PASSWORD}, {name: MODE, value: fast}]}",
     ],
 )
-def test_l11_what_the_environment_fills_in_is_none(tmp_path, fetch):
+def test_l11_placeholders_and_harmless_values_are_not_secrets(tmp_path, fetch):
     assert found(tmp_path, polling(fetch=fetch)) == []
 
 
-def test_l11_a_source_that_a_newer_one_replaces_is_stored_too(tmp_path):
+def test_l11_a_replaced_source_is_also_checked(tmp_path):
     older = polling(fetch="{kind: url, url: 'https://bob:hunter2@a.b/c.csv'}")
 
     assert found(tmp_path, older, polling()) == ["L11 8"]
@@ -149,7 +149,7 @@ def test_each_lint_has_its_level(tmp_path):
 OUTPUT = pa.schema([("city", pa.string()), ("at", MICROS := pa.timestamp("us", "UTC"))])
 
 
-def test_the_output_of_preprocess_is_looked_at_once_it_is_known(tmp_path):
+def test_the_known_output_of_preprocess_is_checked(tmp_path):
     source = push(key("town", "city"), read=READ, preprocess=SQL)
     [lint] = lints(dataset_of(manifest(source), tmp_path), lambda *_: OUTPUT)
     assert (lint.code, lint.message) == ("L2", "there is no column 'town' in the output of preprocess")
@@ -157,7 +157,7 @@ def test_the_output_of_preprocess_is_looked_at_once_it_is_known(tmp_path):
     assert lint.remedy == "Known are city, at."
 
 
-def test_l1_is_told_of_a_batch_too(tmp_path):
+def test_l1_is_reported_for_a_batch(tmp_path):
     source = push(key("city", more=", eventTimeInKey: false"))
     assert found(tmp_path, source, AT, output=OUTPUT) == ["L1 10"]
     assert found(tmp_path, source, AT) == []
@@ -173,12 +173,12 @@ def test_l1_is_told_of_a_batch_too(tmp_path):
         ("{kind: append}", []),
     ],
 )
-def test_l2_every_column_that_a_merge_names_is_looked_up(tmp_path, merge, line):
+def test_l2_every_column_of_a_merge_is_checked(tmp_path, merge, line):
     """Names are case-sensitive, and a changelog needs the column `op`."""
     assert [each for each in found(tmp_path, push(merge), output=OUTPUT) if "L5" not in each] == line
 
 
-def test_l2_the_datasets_own_schema_tells_columns_too(tmp_path):
+def test_l2_the_schema_of_the_dataset_defines_known_columns(tmp_path):
     """O22: The dataset's schema may list system columns, without a finding of L10."""
     own = "{kind: setDataSchema, schema: {fields: [{name: offset, type: int64}, {name: city, type: string}]}}"
     assert found(tmp_path, push(key("town")), own) == ["L2 10"]
@@ -186,18 +186,18 @@ def test_l2_the_datasets_own_schema_tells_columns_too(tmp_path):
     assert found(tmp_path, push(key("city", "event_time", kind="changelogStream")), own) == []
 
 
-def test_a_batch_with_a_name_twice_is_looked_at(tmp_path):
+def test_a_batch_with_a_repeated_name_has_no_finding(tmp_path):
     """A repeated name is checked elsewhere."""
     output = pa.schema([("event_time", pa.string()), ("event_time", pa.bool_())])
     assert found(tmp_path, push(), output=output) == []
 
 
-def test_l3_a_name_twice_is_told_where_it_is_the_second_time(tmp_path):
+def test_l3_a_repeated_name_is_reported_at_its_second_place(tmp_path):
     source = push("\n  kind: ledger\n  primaryKey:\n  - city\n  - city")
     assert found(tmp_path, source) == ["L3 14"]
 
 
-def test_l6_an_optional_event_time_is_told(tmp_path):
+def test_l6_an_optional_event_time_is_reported(tmp_path):
     read = "{kind: csv, schema: {fields: [{name: at, type: {kind: option, inner: date}}]}}"
     assert found(tmp_path, push(read=read), AT) == ["L6 10"]
 
@@ -205,7 +205,7 @@ def test_l6_an_optional_event_time_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("column", "told"), [("a INT", True), ("a INT NULL", True), ("a INT NOT NULL", False)]
 )
-def test_l6_a_column_of_the_older_form_is_optional_unless_it_says_not_null(tmp_path, column, told):
+def test_l6_a_column_of_the_older_form_is_optional_without_not_null(tmp_path, column, told):
     """1.6, D25: This applies to the key and the event time."""
     read = f"{{kind: csv, ddlSchema: [{column}]}}"
     vocab = "{kind: setVocab, eventTimeColumn: a}"
@@ -213,7 +213,7 @@ def test_l6_a_column_of_the_older_form_is_optional_unless_it_says_not_null(tmp_p
     assert found(tmp_path, push(read=read), vocab) == ["L6 10"] * told + ["L9 9"]
 
 
-def test_l6_what_a_query_fills_in_or_makes_by_itself_is_silent(tmp_path):
+def test_l6_columns_filled_in_by_a_query_have_no_finding(tmp_path):
     """Only declared columns, and the query's output, determine optional columns."""
     source = push(key("note", "city"), read=READ, preprocess=SQL)
     made = [pa.field("note", pa.string()), pa.field("city", pa.string())]
@@ -257,17 +257,17 @@ def test_l7_o5_times_years_and_texts_can_be_event_times(tmp_path, type_, can):
 @pytest.mark.parametrize(
     ("type_", "can"), [("time", False), ("duration", False), ("uInt64", True), ("int8", True)]
 )
-def test_l7_the_declared_type_counts(tmp_path, type_, can):
+def test_l7_the_declared_type_decides(tmp_path, type_, can):
     read = f"{{kind: csv, schema: {{fields: [{{name: event_time, type: {type_}}}]}}}}"
     assert found(tmp_path, push(read=read)) == ([] if can else ["L7 7"])
 
 
-def test_l8_a_snapshot_that_chooses_its_time_is_silent(tmp_path):
+def test_l8_a_snapshot_without_metadata_time_has_no_finding(tmp_path):
     for fetch in ("{kind: url, url: u, eventTime: fromSystemTime}", "{kind: filesGlob, path: '*'}"):
         assert found(tmp_path, polling(key("city", kind="snapshot"), fetch=fetch)) == []
 
 
-def test_l9_every_old_option_is_told_with_what_replaces_it(tmp_path):
+def test_l9_every_old_option_is_reported_with_a_remedy(tmp_path):
     removed = "comment: '#', enforceSchema: true, ignoreLeadingWhiteSpace: false, ignoreTrailingWhiteSpace: true, emptyValue: '', nanValue: NaN, positiveInf: Inf, negativeInf: -Inf"
     old = key(
         "city",
@@ -299,13 +299,13 @@ def test_l10_o11_the_reserved_names_of_each_merge(tmp_path, merge, reserved):
     assert {lint.message.split("'")[1] for lint in told if lint.code == "L10"} == reserved
 
 
-def test_l10_goes_by_the_vocabulary(tmp_path):
+def test_l10_follows_the_vocabulary(tmp_path):
     vocab = "{kind: setVocab, offsetColumn: a, systemTimeColumn: b, operationTypeColumn: c}"
     output = pa.schema([(name, pa.string()) for name in ("a", "b", "c", "offset", "op", "system_time")])
     assert found(tmp_path, push(), vocab, output=output) == ["L10 7"] * 3
 
 
-def test_l10_columns_that_a_query_may_rename_are_no_fault(tmp_path):
+def test_l10_input_columns_of_a_query_have_no_finding(tmp_path):
     read = "{kind: csv, schema: {fields: [{name: offset, type: int64}]}}"
     assert found(tmp_path, push(read=read, preprocess=SQL)) == []
 
@@ -336,5 +336,5 @@ def test_an_error_ends_the_command_with_its_code_and_line(tmp_path):
     assert refused.value.remedy == "Known are city, year, at, note."
 
 
-def test_warnings_and_notes_end_nothing(tmp_path):
+def test_warnings_and_notes_do_not_end_the_command(tmp_path):
     refuse_errors(lints(dataset_of(manifest(polling(key("note", kind="snapshot"), read=READ)), tmp_path)))

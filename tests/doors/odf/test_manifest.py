@@ -84,7 +84,7 @@ def loaded(text, folder):
 
 @pytest.mark.parametrize("page", [LEDGER, SNAPSHOT], ids=["ledger", "snapshot"])
 @pytest.mark.parametrize("spelled", [str, str.lower, str.upper, lambda word: word[0].lower() + word[1:]])
-def test_r1_the_published_manifests_load_in_any_case_to_equal_objects(tmp_path, page, spelled):
+def test_r1_published_manifests_load_equally_in_any_case(tmp_path, page, spelled):
     assert loaded(cased(page, spelled), tmp_path) == loaded(page, tmp_path)
 
 
@@ -117,14 +117,14 @@ def test_r1_an_event_time_may_be_a_word(tmp_path, short):
         ("      merge:\n", "      mege: 1\n      merge:\n", "line 14, content.metadata[0].mege", "Did you mean merge?"),
     ],
 )  # fmt: skip
-def test_r2_an_unknown_field_is_told_with_its_place(tmp_path, old, new, place, remedy):
+def test_r2_an_unknown_field_is_reported_with_its_place(tmp_path, old, new, place, remedy):
     assert old in LEDGER
     wrong = refusal(LEDGER.replace(old, new, 1), tmp_path)
     assert wrong.message == f"cities.yaml, {place}: there is no such key."
     assert wrong.remedy.startswith(remedy)
 
 
-def test_r2_a_part_has_the_fields_of_its_own_kind_only(tmp_path):
+def test_r2_a_part_has_only_the_fields_of_its_kind(tmp_path):
     """`subPath` is an option of Json, not of Csv."""
     wrong = refusal(manifest(polling(read="{kind: csv, subPath: a.b}")), tmp_path)
     assert wrong.message == "cities.yaml, line 9, content.metadata[0].read.subPath: there is no such key."
@@ -132,7 +132,7 @@ def test_r2_a_part_has_the_fields_of_its_own_kind_only(tmp_path):
 
 
 @pytest.mark.parametrize("more", ["", ", schema: {fields: []}"])
-def test_the_older_form_of_a_datasets_schema_is_told_with_the_newer_one(tmp_path, more):
+def test_the_older_schema_form_is_refused_with_the_newer_form(tmp_path, more):
     """1.2: rawArrowSchema is not reported as a misspelled key."""
     wrong = refusal(manifest(f"{{kind: setDataSchema, rawArrowSchema: AAAA{more}}}"), tmp_path)
     place = "cities.yaml, line 7, content.metadata[0].rawArrowSchema"
@@ -140,7 +140,7 @@ def test_the_older_form_of_a_datasets_schema_is_told_with_the_newer_one(tmp_path
     assert wrong.remedy.startswith("Write schema: {fields: [")
 
 
-def test_r2_fields_deep_in_a_schema_are_known_too(tmp_path):
+def test_r2_unknown_fields_deep_in_a_schema_are_reported(tmp_path):
     text = manifest(
         push(read="{kind: csv, schema: {fields: [{name: a, type: {kind: option, iner: string}}]}}")
     )
@@ -175,7 +175,7 @@ def test_r2_fields_deep_in_a_schema_are_known_too(tmp_path):
         ("kind: setLicense\nname: x", "line 7, content.metadata[0].shortName: this key is missing."),
     ],
 )  # fmt: skip
-def test_r2_a_wrong_part_is_told_with_its_place(tmp_path, source, message):
+def test_r2_a_wrong_part_is_reported_with_its_place(tmp_path, source, message):
     told = refusal(manifest(source), tmp_path).message
     assert told.startswith("cities.yaml, line ")
     assert message in told
@@ -193,7 +193,7 @@ def test_r2_a_wrong_part_is_told_with_its_place(tmp_path, source, message):
         ("kind: setVocabulary", "line 7, content.metadata[0].kind: 'setVocabulary' is not a kind of event.", "Did you mean SetVocab?"),
     ],
 )  # fmt: skip
-def test_r2_an_unknown_kind_is_told_with_the_nearest_one(tmp_path, source, message, remedy):
+def test_r2_an_unknown_kind_is_reported_with_a_remedy(tmp_path, source, message, remedy):
     wrong = refusal(manifest(source), tmp_path)
     assert message in wrong.message
     assert wrong.remedy.startswith(remedy)
@@ -218,7 +218,7 @@ def test_r2_an_unknown_kind_is_told_with_the_nearest_one(tmp_path, source, messa
         ),
     ],
 )
-def test_the_envelope_is_as_the_format_has_it(tmp_path, old, new, message):
+def test_an_invalid_envelope_is_refused_with_its_line(tmp_path, old, new, message):
     assert message in refusal(LEDGER.replace(old, new, 1), tmp_path).message
 
 
@@ -283,7 +283,7 @@ def test_r3_each_event_makes_the_round_trip_without_loss(tmp_path, event):
     assert set(kept) == set(YAML(typ="safe").load(event))
 
 
-def test_r3_no_more_is_stored_than_was_written(tmp_path):
+def test_r3_only_the_written_fields_are_stored(tmp_path):
     document = to_document(loaded(LEDGER, tmp_path))
     assert document["content"]["metadata"][1] == {"kind": "SetVocab", "eventTimeColumn": "year"}
     assert document["content"]["metadata"][0]["read"] == {"kind": "Csv", "header": True}

@@ -68,15 +68,15 @@ def names(found):
 # R12
 
 
-def test_r12_a_file_holds_several_manifests(tmp_path):
+def test_r12_a_file_may_contain_several_manifests(tmp_path):
     assert names(snapshots_of(PRINTED, tmp_path)) == ["demo.city-state", "demo.city-counts"]
 
 
-def test_r12_empty_documents_are_no_documents(tmp_path):
+def test_r12_empty_documents_are_ignored(tmp_path):
     assert names(snapshots_of(f"---\n{ONE}---\n---\n{TWO}---\n", tmp_path)) == ["cities", "towns"]
 
 
-def test_lines_are_the_files_in_each_of_its_documents(tmp_path):
+def test_line_numbers_count_through_all_documents_of_a_file(tmp_path):
     lines = ONE.count("\n") + 1
     wrong = refusal(f"{ONE}---\n{TWO}".replace("towns", "to wns"), tmp_path)
     assert wrong.message.startswith(f"cities.yaml, line {lines + 4}, content.name: ")
@@ -86,7 +86,7 @@ def test_lines_are_the_files_in_each_of_its_documents(tmp_path):
     assert wrong.message == f"cities.yaml, line {lines + 1}, version: this key is missing."
 
 
-def test_a_document_that_is_no_manifest_is_refused_if_the_file_was_named(tmp_path):
+def test_a_named_file_with_another_document_is_refused(tmp_path):
     wrong = refusal(f"{ONE}---\n{OTHER}", tmp_path)
     assert wrong.message == "cities.yaml, line 13, kind: 'Service' is not a kind of manifest."
     wrong = refusal("a: 1\n", tmp_path)
@@ -95,7 +95,7 @@ def test_a_document_that_is_no_manifest_is_refused_if_the_file_was_named(tmp_pat
 
 
 @pytest.mark.parametrize("text", ["", "---\n", "# nothing\n"])
-def test_a_file_without_manifests_is_refused_if_it_was_named(tmp_path, text):
+def test_a_named_file_without_manifests_is_refused(tmp_path, text):
     assert "contains no manifest" in refusal(text, tmp_path, code="no-manifest").message
 
 
@@ -108,12 +108,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         read_manifests(tmp_path / "bytes.yaml")
 
 
-def test_a_document_that_holds_itself_is_refused(tmp_path):
+def test_a_document_that_contains_itself_is_refused(tmp_path):
     text = "&a\nkind: DatasetSnapshot\nversion: 1\ncontent: *a\n"
     assert "contains itself" in refusal(text, tmp_path).message
 
 
-def test_r12_b64_a_folder_gives_its_manifests_and_no_other_files(tmp_path):
+def test_r12_b64_only_manifests_are_found_in_a_folder(tmp_path):
     files = {
         "b.yaml": ONE,
         "a/x.yml": TWO,
@@ -146,14 +146,14 @@ def test_r12_b64_a_folder_gives_its_manifests_and_no_other_files(tmp_path):
     ]
 
 
-def test_a_broken_manifest_is_found_in_a_folder_and_told(tmp_path):
+def test_a_broken_manifest_in_a_folder_is_reported(tmp_path):
     (tmp_path / "a.yaml").write_text(f"{ONE}  x: [\n")
     [path] = find_manifests(tmp_path)
     with pytest.raises(UsageError, match=r"a\.yaml, line"):
         read_manifests(path, recursive=True)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(UsageError, match="There is no folder"):
         find_manifests(tmp_path / "none")
 
@@ -165,7 +165,7 @@ def shown(text, folder):
     return resolve_defaults(dataset_of(text, folder))["content"]["metadata"]
 
 
-def test_r4_the_defaults_of_a_source_are_these(tmp_path):
+def test_r4_the_defaults_of_a_source_are_filled_in(tmp_path):
     assert shown(manifest(polling()), tmp_path) == [
         {
             "kind": "SetPollingSource",
@@ -215,7 +215,7 @@ def test_r4_the_defaults_of_a_source_are_these(tmp_path):
         ("{kind: sql, query: q}", "preprocess", {"engine": "spark"}),
     ],
 )  # fmt: skip
-def test_r4_the_defaults_of_each_part_are_these(tmp_path, part, field, defaults):
+def test_r4_the_defaults_of_each_part_are_filled_in(tmp_path, part, field, defaults):
     event = shown(manifest(push(part) if field == "merge" else push(**{field: part})), tmp_path)[0]
     written = {"primaryKey": ["a"]} if field == "merge" else {"query": "q"} if field == "preprocess" else {}
     assert {name: value for name, value in event[field].items() if name != "kind"} == defaults | written
@@ -230,7 +230,7 @@ def test_r4_the_defaults_of_each_part_are_these(tmp_path, part, field, defaults)
         ("{kind: filesGlob, path: a, eventTime: {kind: fromPath, pattern: (a)}}", "FromPath"),
     ],
 )
-def test_r4_a_fetch_that_does_not_say_its_event_time_has_one(tmp_path, fetch, time):
+def test_r4_a_fetch_without_an_event_time_has_a_default(tmp_path, fetch, time):
     """1.4: A fetch without an event time has the default from the table of event times."""
     found = shown(manifest(polling(fetch=fetch)), tmp_path)[0]["fetch"]
     assert found["eventTime"]["kind"] == time
@@ -250,7 +250,7 @@ def test_r4_units_and_zones_are_filled_in(tmp_path):
     ]
 
 
-def test_r4_what_is_resolved_resolves_to_itself(tmp_path):
+def test_r4_a_resolved_dataset_resolves_to_itself(tmp_path):
     import json
 
     once = resolve_defaults(dataset_of(manifest(polling("{kind: snapshot, primaryKey: [a]}")), tmp_path))
@@ -260,7 +260,7 @@ def test_r4_what_is_resolved_resolves_to_itself(tmp_path):
 # For editors
 
 
-def test_the_json_schema_knows_each_kind_in_three_spellings():
+def test_the_json_schema_accepts_each_kind_in_three_spellings():
     schema = json_schema()
     assert schema["$defs"]["SetInfo"]["properties"]["kind"]["enum"] == ["SetInfo", "setInfo", "setinfo"]
     assert schema["$defs"]["SetInfo"]["required"] == ["kind"]

@@ -46,7 +46,7 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 
 
 @pytest.mark.parametrize("name", [name for name in MERGES if name not in CONTAINED])
-def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
+def test_every_way_of_planning_writes_the_same_log(store, tmp_path, monkeypatch, name):
     """R15, R24, R54: Rows, offsets, times, refusals and blocks are the same, including hashes.
 
     The driver reads local files, in parts if they are large. Spark reads queries, remote files, and the
@@ -97,9 +97,7 @@ LIVES = (
 
 
 @pytest.mark.parametrize("times", ["", ", compareColumns: [t, x]"][: deep(2, 1)])
-def test_a_large_snapshot_is_planned_where_it_is_not_what_the_log_adds_up_to(
-    store, tmp_path, monkeypatch, times
-):
+def test_a_sifted_snapshot_writes_the_same_log(store, tmp_path, monkeypatch, times):
     """Added, removed, changed, returned and unchanged records have the same events as in the whole plan."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     store.spark.catalog.clearCache()
@@ -120,7 +118,7 @@ PART = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))])
 
 
 @pytest.mark.parametrize("name", ["append", "upsert", "snapshot"][: deep(3, 2)])
-def test_values_with_parts_are_merged_in_every_way(store, tmp_path, name):
+def test_nested_values_are_merged_in_every_way_of_planning(store, tmp_path, name):
     """This includes keys, and maps that are not compared. Lists and structs sort as in Spark."""
     merge = MERGES[name].replace("[k, n]", "[k]")
     keys = [{"a": 1, "b": [0.5]}, {"a": 1, "b": []}, None, {"a": None, "b": [float("nan")]}]
@@ -153,7 +151,7 @@ def test_values_with_parts_are_merged_in_every_way(store, tmp_path, name):
 
 
 @pytest.mark.parametrize("held", [1 << 20, 0], ids=["here", "tasks"])
-def test_rows_that_have_nothing_but_a_time_are_rows(store, tmp_path, held):
+def test_rows_with_only_an_event_time_are_ingested(store, tmp_path, held):
     life = Dataset(
         _with_memory(store, held),
         tmp_path,
@@ -166,7 +164,7 @@ def test_rows_that_have_nothing_but_a_time_are_rows(store, tmp_path, held):
     assert [row["event_time"].day for row in life.rows()] == [1, 2, 3]
 
 
-def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
+def test_the_driver_and_tasks_give_batches_the_same_columns(store, tmp_path):
     """Narrow numbers, system names, columns of only NULL and days have Spark's types. Conversions use Spark."""
     instants = pa.array([datetime(2024, 1, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
     columns = {
@@ -205,7 +203,7 @@ def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
         assert found[0] == found[1], name
 
 
-def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
+def test_a_query_may_return_more_rows_than_the_driver_collects(store, tmp_path, monkeypatch):
     """The driver collects at most its limit, and the log has all rows in order."""
     monkeypatch.setattr(driver, "FEW", 5)
     query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
@@ -214,7 +212,7 @@ def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monke
     assert life.data("n") == [(n,) for n in [*range(1, 6), *range(1, 7)]]
 
 
-def test_a_small_pull_is_no_job(store, tmp_path):
+def test_a_small_pull_runs_no_job(store, tmp_path):
     """The driver reads log and delivery, and writes without a task."""
     tracker = store.spark.sparkContext.statusTracker()
     polling = "{kind: url, url: data.csv}"
@@ -229,7 +227,7 @@ def test_a_small_pull_is_no_job(store, tmp_path):
 
 
 @pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])
-def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
+def test_logs_without_key_ranges_or_with_many_events_are_merged(store, tmp_path, monkeypatch, key, most):
     """Floats include NaN, which is outside all ranges, and a key may have any number of events."""
     monkeypatch.setattr(slices, "MOST_FILES", -1)
     monkeypatch.setattr(driver, "SHORT", 0)

@@ -28,7 +28,7 @@ def dataset(store, tmp_path):
 # Append
 
 
-def test_append_takes_every_row_again(dataset):  # R25, R16, B13d, section 2.2
+def test_append_stores_every_row_again(dataset):  # R25, R16, B13d, section 2.2
     """Duplicates and repeated ingests are appended. One commit has one system time."""
     life = dataset("{kind: append}", "city STRING, population INT")
     assert life.push("A,1000 B,2000 B,2000").counts == counts(appended=3)
@@ -45,7 +45,7 @@ def test_append_takes_every_row_again(dataset):  # R25, R16, B13d, section 2.2
     assert (late.counts, late.offsets, late.watermark) == (counts(appended=1, late=1), (4, 4), e(2))
 
 
-def test_append_tells_operations_where_they_are_wanted(dataset):  # O11, R13, R24
+def test_append_can_store_operations(dataset):  # O11, R13, R24
     """`encoding: op` adds the column. Rows of one time are sorted by all other columns, NULL first."""
     vocab = "{kind: setVocab, offsetColumn: nr, operationTypeColumn: what, systemTimeColumn: learnt, eventTimeColumn: at}"
     life = dataset("{kind: append, encoding: op}", "b STRING, a INT", after=(vocab,))
@@ -59,7 +59,7 @@ def test_append_tells_operations_where_they_are_wanted(dataset):  # O11, R13, R2
 # Ledger
 
 
-def test_a_ledger_takes_what_it_has_not_seen(dataset):  # R26, R27, R34, B1, B3, B42
+def test_a_ledger_appends_only_new_events(dataset):  # R26, R27, R34, B1, B3, B42
     """Events that are missing from the source are kept, and a late one gets the next offset."""
     life = dataset("{kind: ledger, primaryKey: [year, city]}", LEDGER, after=(YEAR,))
     assert life.push(P3).counts == counts(appended=3)
@@ -91,7 +91,9 @@ def test_a_ledger_takes_what_it_has_not_seen(dataset):  # R26, R27, R34, B1, B3,
         ("primaryKey: [city], eventTimeInKey: false", [], counts(unchanged=1, conflicts=1)),
     ],
 )
-def test_an_event_is_known_by_key_and_time_or_literally(dataset, merge, table, told):  # R28, R29, O4, O13
+def test_a_ledger_event_is_identified_by_key_and_time_or_only_by_key(
+    dataset, merge, table, told
+):  # R28, R29, O4, O13
     """With a literal key, the second year of a city is a conflict, which is counted and dropped."""
     life = dataset(f"{{kind: ledger, {merge}}}", LEDGER, after=(YEAR,))
     assert ("L1" in [lint.code for lint in life.add().lints]) == ("false" in merge)
@@ -102,7 +104,7 @@ def test_an_event_is_known_by_key_and_time_or_literally(dataset, merge, table, t
     assert life.log(2) == [line.replace("s2", f"s{life.deliveries}") for line in table]
 
 
-def test_a_ledger_conflict_is_told_as_the_manifest_asks(dataset):  # R30, O9, O16
+def test_the_manifest_decides_how_a_ledger_conflict_is_handled(dataset):  # R30, O9, O16
     """The pull fails and names the key, or a pair with the old and the new row corrects it."""
     merge = "{kind: ledger, primaryKey: [k], eventTimeInKey: false, encoding: op, onConflict: %s}"
     life = dataset(merge % "error", "k STRING, v INT")
@@ -149,7 +151,7 @@ def test_rows_of_an_unseen_ledger_key(dataset):  # R31, R32, D5, D6, O8
     assert again.counts == counts(unchanged=2, conflicts=2)
 
 
-def test_a_ledger_row_without_a_time_is_known_by_its_key(dataset):  # O13, R17
+def test_a_ledger_row_without_a_time_is_identified_by_its_key(dataset):  # O13, R17
     """It refers to the event of its key. An unknown one gets the fallback time, and given times are kept."""
     life = dataset("{kind: ledger, primaryKey: [k]}", "event_time TIMESTAMP, k STRING, v INT")
     life.push("2024-03-01T00:00:00Z,A,1 ,B,2")
@@ -162,7 +164,7 @@ def test_a_ledger_row_without_a_time_is_known_by_its_key(dataset):  # O13, R17
     """)
 
 
-def test_a_ledger_key_on_a_time_that_the_source_lacks_is_refused(dataset):  # D4, R33
+def test_a_ledger_key_with_a_missing_event_time_is_refused(dataset):  # D4, R33
     """NULL would never match, so every ingest would append everything."""
     query = "{kind: sql, engine: spark, query: 'select k, v from input'}"
     merge = "{kind: ledger, primaryKey: [event_time, k]}"
@@ -188,7 +190,7 @@ def test_a_ledger_key_on_a_time_that_the_source_lacks_is_refused(dataset):  # D4
         "{kind: upsertStream, primaryKey: [k, foo]}",
     ],
 )
-def test_a_column_that_merge_names_and_nobody_has(dataset, merge):  # R33, B5, L2
+def test_an_unknown_column_in_merge_is_refused(dataset, merge):  # R33, B5, L2
     """If columns are declared, it fails before fetching. Otherwise the batch is refused."""
     life = dataset(merge, "k STRING, v INT")
     with pytest.raises(UsageError) as refused:
@@ -286,7 +288,7 @@ def test_snapshots_of_the_reference(dataset):  # R36, B8, B10, B50, R15
     """)
 
 
-def test_preprocess_makes_the_rows_of_a_snapshot(dataset):  # R36, B30
+def test_preprocess_computes_the_rows_of_a_snapshot(dataset):  # R36, B30
     """Queries read `input` and earlier steps. Old rows keep their event time."""
     query = "{kind: sql, engine: datafusion, queries: [{alias: ten, query: 'select city, population * 10 as population from input'}, {query: 'select city, population + 1 as population from ten;'}]}"
     merge = "{kind: snapshot, primaryKey: [city], encoding: op}"
@@ -303,7 +305,7 @@ def test_preprocess_makes_the_rows_of_a_snapshot(dataset):  # R36, B30
     """)
 
 
-def test_what_is_a_change_of_a_value(dataset, tmp_path):  # R39, R43
+def test_null_and_text_changes_count_but_nan_and_zero_signs_do_not(dataset, tmp_path):  # R39, R43
     """NULL differs from a value and from an empty text. NaN equals NaN, and 0.0 equals -0.0."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", read="{kind: parquet}")
 
@@ -327,7 +329,7 @@ def test_what_is_a_change_of_a_value(dataset, tmp_path):  # R39, R43
     ]
 
 
-def test_an_event_time_that_the_source_carries_is_a_change(dataset):  # R40, R17, O21
+def test_a_moved_event_time_of_the_source_is_a_change(dataset):  # R40, R17, O21
     """Moves in both directions count. A missing time is not a change, and the stored one is kept."""
     life = dataset(BY_CITY, "k STRING, v INT, event_time TIMESTAMP")
     life.push("A,1,2024-02-01T00:00:00Z B,1,")
@@ -360,7 +362,7 @@ def test_only_compared_columns_make_a_change(dataset):  # R41
     """)
 
 
-def test_presence_decides_and_not_values(dataset):  # R42, R43, R44
+def test_rows_without_values_are_added_and_removed(dataset):  # R42, R43, R44
     """Rows with only keys or only NULL are added and removed. A returning row is appended."""
     keys = dataset(BY_CITY, "k STRING")
     keys.push("A B")
@@ -387,7 +389,7 @@ def test_a_snapshot_with_doubtful_keys_is_refused(dataset):  # R47, D9 to D11, D
     assert life.push("A,x,2 A,x,2 B,x,1").counts == counts(corrected=1, unchanged=1)
 
 
-def test_random_snapshots_leave_their_state(dataset):  # R14, R16, R37, R38, R48, R49, R50
+def test_random_snapshots_determine_the_state_of_the_log(dataset):  # R14, R16, R37, R38, R48, R49, R50
     """The state of the log is the last snapshot, events follow the pattern, and a repeated one adds nothing."""
     life, chance = dataset(BY_CITY, "k STRING, v INT, w INT"), random.Random(7)
     last = {}
@@ -448,7 +450,7 @@ def test_each_file_of_a_glob_is_a_commit(dataset):  # O17, R76, section 2.4 "Sev
         assert life.pull().status == "up-to-date"
 
 
-def test_system_time_never_goes_back(dataset):  # R16, O19
+def test_system_time_never_decreases(dataset):  # R16, O19
     """An earlier time is raised to the last one, with a warning."""
     life = dataset("{kind: append}", "k STRING")
     life.push("A", system_time=s(5))
@@ -462,7 +464,7 @@ def test_system_time_never_goes_back(dataset):  # R16, O19
     assert life.data("system_time") == [(s(5),), (s(5),)]
 
 
-def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O15
+def test_a_failed_dataset_does_not_stop_other_datasets(dataset, store):  # O15
     """Each dataset has a receipt. The exit code is the most serious one."""
     polling = {"fetch": "{kind: url, url: data.csv}", "columns": "k STRING, v INT"}
     good, bad, gone = (dataset("{kind: append}", **polling) for _ in range(3))

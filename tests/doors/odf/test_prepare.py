@@ -37,7 +37,7 @@ def zipped(tmp_path, **entries):
     return path
 
 
-def test_no_steps_is_the_file_itself(tmp_path):
+def test_a_file_without_steps_is_unchanged(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a")
 
@@ -83,7 +83,7 @@ def test_a_gzip_has_no_entries(tmp_path):
         run(path, [Decompress(format="Gzip", subPath="a")])
 
 
-def test_a_zip_gives_its_first_file(tmp_path):
+def test_the_first_file_of_a_zip_is_used(tmp_path):
     path = zipped(tmp_path, **{"folder/": "", "__MACOSX/._b.csv": "x", "folder/b.csv": "b", "c.csv": "c"})
 
     made = run(path, [ZIP])
@@ -108,7 +108,7 @@ def test_an_exact_name_wins_over_a_glob(tmp_path):
 @pytest.mark.parametrize(
     ("sub_path", "listed"), [("*.txt", "`b.csv`, `c.csv`"), ("*.csv", "`b.csv`, `c.csv`")]
 )
-def test_no_entry_and_several_are_refused_with_a_list(tmp_path, sub_path, listed):
+def test_a_sub_path_must_match_exactly_one_entry(tmp_path, sub_path, listed):
     path = zipped(tmp_path, **{"b.csv": "b", "c.csv": "c"})
 
     with pytest.raises(Refused) as stop:
@@ -118,7 +118,7 @@ def test_no_entry_and_several_are_refused_with_a_list(tmp_path, sub_path, listed
     assert sub_path in stop.value.message
 
 
-def test_a_path_in_a_zip_is_no_path_on_disk(tmp_path):
+def test_a_path_in_a_zip_cannot_leave_the_folder(tmp_path):
     path = zipped(tmp_path, **{"../../outside.csv": "b"})
 
     made = run(path, [ZIP])
@@ -180,7 +180,7 @@ def test_steps_go_from_left_to_right(tmp_path):
     assert "CITY\n" == run(path, [ZIP, GZIP, upper]).path.read_text()
 
 
-def test_a_command_needs_leave(tmp_path):
+def test_a_command_needs_permission(tmp_path):
     path = tmp_path / "a"
     path.write_text("a")
 
@@ -199,7 +199,7 @@ def test_a_command_that_cannot_run(tmp_path, program):
         run(path, [Pipe(command=(program,))])
 
 
-def test_a_failing_command_tells_the_end_of_its_log(tmp_path):
+def test_a_failed_command_is_reported_with_the_end_of_its_log(tmp_path):
     path = tmp_path / "a"
     path.write_text("a")
     failing = "import sys; [print('line', n, file=sys.stderr) for n in range(1000)]; sys.exit(7)"
@@ -213,7 +213,7 @@ def test_a_failing_command_tells_the_end_of_its_log(tmp_path):
     assert ".log" not in stop.value.remedy
 
 
-def test_all_that_a_failing_command_said_is_kept(tmp_path):
+def test_the_full_output_of_a_failed_command_is_kept(tmp_path):
     """1.5: The output is kept in a permanent folder. The newest failure of a step replaces the former."""
     path = tmp_path / "a"
     path.write_text("a")
@@ -230,7 +230,7 @@ def test_all_that_a_failing_command_said_is_kept(tmp_path):
     assert (logs / "step-2.log").read_text().startswith("again 0\nagain 1\n")
 
 
-def test_a_log_that_cannot_be_kept_is_not_promised(tmp_path):
+def test_an_unwritable_log_is_not_mentioned(tmp_path):
     path = tmp_path / "a"
     path.write_text("a")
 
@@ -240,7 +240,7 @@ def test_a_log_that_cannot_be_kept_is_not_promised(tmp_path):
     assert ".log" not in stop.value.remedy
 
 
-def test_a_command_has_no_shell_and_need_not_read(tmp_path):
+def test_a_command_runs_without_a_shell_and_may_ignore_its_input(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"a" * 10_000_000)
 
@@ -262,7 +262,7 @@ def packed(tmp_path, kind, size):
 
 
 @pytest.mark.parametrize("kind", ["gz", "zip", "pipe"])
-def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path, kind):
+def test_output_larger_than_the_limit_is_refused(tmp_path, kind):
     """No byte of it is kept, and the limit can be raised."""
     path, step = packed(tmp_path, kind, 3 * MIB)
 
@@ -274,7 +274,7 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path, kind):
     assert 3 * MIB == run(path, [step], limit=3 * MIB).path.stat().st_size
 
 
-def test_a_pipe_that_never_ends_is_ended(tmp_path):
+def test_an_endless_pipe_is_stopped(tmp_path):
     path = tmp_path / "a"
     path.write_text("a")
 
@@ -282,7 +282,7 @@ def test_a_pipe_that_never_ends_is_ended(tmp_path):
         run(path, [Pipe(command=("yes",))], limit=MIB)
 
 
-def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
+def test_the_limit_of_all_steps_depends_on_the_delivered_file(tmp_path, monkeypatch):
     """The default limit is a gibibyte, or a hundred times the delivered file, for all steps together."""
     monkeypatch.setattr(memory, "BOMB_BYTES", MIB)
     path = tmp_path / "a.gz.gz"
@@ -301,7 +301,7 @@ def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
         (PermissionError(errno.EACCES, "Permission denied"), "file-failed", 1),
     ],
 )
-def test_faults_of_files_are_told(error, code, exit_code):
+def test_disk_errors_are_reported_with_code_and_exit_code(error, code, exit_code):
     with pytest.raises(BackstoryError) as stop, memory.translate_disk_errors("a.csv"):
         raise error
 

@@ -122,7 +122,7 @@ def test_the_published_ledger(dataset, site, inferred):  # O1, O4, O5, O6, O7, O
     assert site.statuses() == [200, 200, 304]
 
 
-def test_the_second_file_as_it_is_printed_is_refused(dataset, site):  # O23
+def test_the_printed_second_file_is_refused(dataset, site):  # O23
     """Its header lacks `Year`. Nothing is lost, and the corrected file is ingested."""
     url = site.play("/cities.csv", *plays(CENSUS_2019, SLIPPED, CENSUS_2020))
     life = started(dataset, LEDGER, url, inferred="true")

@@ -56,5 +56,5 @@ FORMS = text_forms("dd.MM.yyyy")
         ({"kind": "Parquet"}, ParquetOptions()),
     ],
 )
-def test_what_is_supported(read, options):
+def test_supported_read_options_are_converted(read, options):
     assert read_options(READ.validate_python(read)) == options

@@ -31,7 +31,7 @@ def column(name: str, kind: str, *, optional: bool = False, extra: str = "") -> 
 # Batches
 
 
-def test_columns_of_a_batch_are_those_of_the_dataset(dataset):  # R62, R63, R66, B38, E4, D17, D18
+def test_a_batch_must_have_the_columns_of_the_dataset(dataset):  # R62, R63, R66, B38, E4, D17, D18
     """Columns match by name in any order. A new, missing or retyped one refuses the batch with its types."""
     life = dataset(APPEND)
     life.push("A,1", header="city,population")
@@ -50,7 +50,7 @@ def test_columns_of_a_batch_are_those_of_the_dataset(dataset):  # R62, R63, R66,
         life.add(after=("{kind: setVocab, offsetColumn: city}",))
 
 
-def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: including one without rows
+def test_the_first_delivery_fixes_the_columns(dataset):  # B48, section 2.8: including one without rows
     """A header suffices if the manifest declares types, but nothing else is committed for it."""
     life = dataset(APPEND, columns="city STRING, population STRING")
     first = life.push("")
@@ -62,7 +62,7 @@ def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: i
     assert life.log() == ["0 s3 e3 A x"]
 
 
-def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: including within lists and structs
+def test_empty_lists_and_nulls_fit_any_type(dataset):  # R66, D18: including within lists and structs
     """Empty lists fit lists of numbers. Values never become NULL to fit."""
     life = dataset(APPEND, read="{kind: ndJson}")
     life.push_texts('{"k": "A", "tags": [1, 2], "at": {"x": 1, "y": "n"}}\n', ending="json")
@@ -75,7 +75,7 @@ def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: including within li
     assert "expected struct<x:bigint,y:string>, but found struct<x:string,y:void>" in error.message
 
 
-def test_columns_that_no_value_told_are_open(dataset):  # section 2.8, D18
+def test_inferred_columns_without_values_have_no_fixed_type(dataset):  # section 2.8, D18
     """If types are inferred, a header without rows settles no type. The first values do."""
     life = dataset(APPEND)
     assert life.push("", header="event_time,k,v").counts == counts()
@@ -84,7 +84,7 @@ def test_columns_that_no_value_told_are_open(dataset):  # section 2.8, D18
     assert life.log() == ["0 s2 2024-02-01 A 1"]
 
 
-def test_a_required_column_takes_no_null(dataset):  # B52a, R64, section 2.8
+def test_a_required_column_accepts_no_null(dataset):  # B52a, R64, section 2.8
     """A batch with an optional column is accepted as long as it has no NULL. Otherwise the count is reported."""
     fields = schema(column("city", "string"), column("population", "int64"))
     life = dataset(APPEND, after=(fields,))
@@ -94,7 +94,7 @@ def test_a_required_column_takes_no_null(dataset):  # B52a, R64, section 2.8
     assert error.keys == ["population"]
 
 
-def test_a_dataset_says_its_own_columns(dataset):  # O22, R13: system columns listed, or left out
+def test_a_dataset_can_declare_its_columns(dataset):  # O22, R13: system columns listed, or left out
     """The table has the columns before the first row, and a batch with other columns is refused."""
     own = [column("city", "string"), column("population", "int64", optional=True)]
     system = [column("offset", "uInt64"), column("op", "uInt8"), column("system_time", "timestamp")]
@@ -107,7 +107,7 @@ def test_a_dataset_says_its_own_columns(dataset):  # O22, R13: system columns li
         assert life.log() == ["0 +A s2 e2 A 1"]
 
 
-def test_narrow_numbers_fit_wide_columns_and_not_the_other_way(dataset, tmp_path):  # R62, section 2.8
+def test_narrow_numbers_fit_wide_columns_but_not_vice_versa(dataset, tmp_path):  # R62, section 2.8
     def push(life, *types):
         path = tmp_path / f"{life.name}-{life.deliveries}.parquet"
         names = ("k", "x", "d")
@@ -168,7 +168,7 @@ def test_maps_cannot_be_compared(dataset, tmp_path):  # section 2.1
     assert [dict(row["m"]) for row in life.rows()] == [{"x": 1}, {"x": 1}]
 
 
-def test_unknown_fields_are_passed_over_or_refused(dataset):  # O14, section 2.8
+def test_unknown_fields_are_ignored_or_refused(dataset):  # O14, section 2.8
     read = "{kind: ndJson, unknownFields: %s, ddlSchema: [k STRING]}"
     life = dataset(APPEND, read=read % "ignore")
     assert life.push_texts('{"k": "A", "x": 1}\n', ending="json").counts == counts(appended=1)
@@ -217,7 +217,7 @@ def test_an_optional_column_is_added(dataset, merge, outcome, table):  # R64, R6
     assert life.log() == [f"{n} +A s1 e1 {city} {n + 1} -" for n, city in enumerate("ABC")] + table
 
 
-def test_a_manifest_may_not_give_stored_rows_another_meaning(dataset):  # R65, O22
+def test_a_manifest_may_not_change_the_meaning_of_stored_rows(dataset):  # R65, O22
     """Removed, renamed, retyped and required columns, and another strategy, key or encoding, are refused."""
     life = dataset("{kind: snapshot, primaryKey: [city], encoding: op}", CITIES)
     life.push("A,1 B,2")
@@ -249,7 +249,7 @@ def test_a_manifest_may_not_give_stored_rows_another_meaning(dataset):  # R65, O
     assert life.push("A,1").counts == counts(retracted=1, unchanged=1)
 
 
-def test_before_the_first_rows_anything_may_change(dataset):  # O22
+def test_a_manifest_may_change_freely_before_the_first_rows(dataset):  # O22
     """Strategy, key, encoding and columns may change, and the table follows the last manifest."""
     life = dataset("{kind: snapshot, primaryKey: [city]}", CITIES)
     life.add()
@@ -261,7 +261,9 @@ def test_before_the_first_rows_anything_may_change(dataset):  # O22
     assert life.log() == ["0 +A s1 2024-02-01 1", "1 +A s1 2024-02-02 2"]
 
 
-def test_what_a_manifest_may_change(dataset):  # R65, O22: attributes, order, vocabulary, information
+def test_a_manifest_may_change_vocabulary_and_optional_columns(
+    dataset,
+):  # R65, O22: attributes, order, vocabulary, information
     """System columns are renamed in the table, and rows keep their values. The order of columns does not
     matter."""
     fields = [column("city", "string"), column("population", "int64", optional=True)]
@@ -315,7 +317,7 @@ def test_a_new_vocabulary_renames_the_columns_of_a_declared_schema(dataset):  # 
     assert list(life.rows()[0]) == ["offset", "system_time", "at", "observed", "k"]
 
 
-def test_a_dataset_without_a_source_gets_one_of_its_encoding(dataset):  # O22, B69
+def test_a_source_added_later_must_keep_the_encoding(dataset):  # O22, B69
     """Rows without operations stay so. Once there are rows, a source with operations is refused."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", "k STRING, v INT")
     bare = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {life.name}, kind: Root, metadata: []}}\n"
@@ -329,7 +331,7 @@ def test_a_dataset_without_a_source_gets_one_of_its_encoding(dataset):  # O22, B
     assert life.data("k", "v") == [("A", 1), ("A", 2)]
 
 
-def test_a_float_is_the_number_that_it_shows_in_a_wider_column(dataset, tmp_path):
+def test_a_float_keeps_its_displayed_number_in_a_wider_column(dataset, tmp_path):
     """FLOAT 72.1 is 72.1 in a DOUBLE column, so a copy of the same numbers changes nothing."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", read="{kind: parquet}")
     numbers = [72.1, 0.1, 66.0, -1e-7, 16777216.0, None]

@@ -33,7 +33,7 @@ def served(monkeypatch):
         yield served
 
 
-def test_no_table_log_or_receipt_has_them(store, tmp_path, served, capsys, caplog):
+def test_no_table_log_or_receipt_contains_secrets(store, tmp_path, served, capsys, caplog):
     """R8: This holds after a successful pull, and after one with malformed rows."""
     caplog.set_level(0)
     path = f"/{SECRETS['ODF_PLACE']}/a.csv"
@@ -65,7 +65,7 @@ def test_a_manifest_with_a_secret_is_not_stored(store, tmp_path, served):
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_dataset_that_was_stored_with_one_is_read_and_says_so(store, tmp_path, served):
+def test_a_dataset_stored_with_a_secret_is_read_and_reported(store, tmp_path, served):
     """The report continues until a manifest without the secret is added. The secret is not shown."""
     served.play("/a", web.Play(b"city\nA\n", etag='"1"'), web.Play(b"city\nB\n", etag='"2"'))
     life = Dataset(

@@ -52,7 +52,7 @@ NAMES = [
 ]
 
 
-def test_no_name_of_a_plain_file_matters(batch, tmp_path):
+def test_plain_files_may_have_any_name(batch, tmp_path):
     """Spark skips names with a leading `_` or `.`, and treats other characters as patterns, including in
     folders."""
     for number, name in enumerate(NAMES):
@@ -71,7 +71,7 @@ def test_no_name_of_a_plain_file_matters(batch, tmp_path):
             ]
 
 
-def test_no_name_of_a_folder_matters_for_other_files(batch, tmp_path):
+def test_the_folder_of_a_run_may_have_any_name(batch, tmp_path):
     """They are read through a file of ours, in a folder with another name."""
     (tmp_path / "a").write_text("1\n")
     for name in NAMES:
@@ -80,7 +80,7 @@ def test_no_name_of_a_folder_matters_for_other_files(batch, tmp_path):
         assert [("1", 0)] == [tuple(row) for row in batch(tmp_path / "a", folder=run, kind="Csv").collect()]
 
 
-def test_rows_of_a_plain_file_have_their_places(batch, tmp_path, spark):
+def test_rows_of_a_plain_file_are_numbered(batch, tmp_path, spark):
     """Rows are numbered across all tasks and row groups, even next to columns with Spark's own names."""
     path = tmp_path / "a"
     pq.write_table(pa.table({"k": range(5000), "_metadata": range(5000)}), path, row_group_size=100)
@@ -133,7 +133,7 @@ def test_a_changelog_may_be_a_plain_file(dataset, tmp_path):
 VOIDS = {"a": [], "b": {"c": None, "d": [None]}, "e": {}, "f": [{}], "g": None, "k": "A"}
 
 
-def test_nothing_but_null_in_lists_and_structs(dataset):
+def test_lists_and_structs_of_only_null_become_text(dataset):
     """The type is text, as in tables. An object that is always empty is also text."""
     life = dataset(read=NDJSON)
     life.push_texts(json.dumps(VOIDS), ending="json")
@@ -154,7 +154,7 @@ def test_null_in_place_of_required_fields(batch, tmp_path):
     assert [None, 1] == [row.b for row in frame.select("a.b").collect()]
 
 
-def test_values_as_deep_as_are_inferred(dataset):
+def test_deeply_nested_values_are_stored(dataset):
     """Tables are at least as deep as inference."""
     life = dataset(read=NDJSON)
     deep = {"a": "[" * 20 + "1" + "]" * 20, "b": '{"x":' * 20 + "1" + "}" * 20}
@@ -164,7 +164,7 @@ def test_values_as_deep_as_are_inferred(dataset):
     assert [(json.loads(deep["a"]), json.loads(deep["b"]))] * 2 == life.data("a", "b")
 
 
-def test_years_of_instants_of_96_bits(dataset, tmp_path):
+def test_int96_instants_beyond_nanoseconds_are_stored(dataset, tmp_path):
     """They are stored unchanged, although nanoseconds cannot express them."""
     path = tmp_path / "a.parquet"
     instants = [datetime(9999, 12, 31), datetime(1816, 3, 30)]
@@ -176,7 +176,7 @@ def test_years_of_instants_of_96_bits(dataset, tmp_path):
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="there is no second file system")
-def test_a_plain_file_may_lie_on_another_file_system(batch, tmp_path):
+def test_a_plain_file_may_be_on_another_file_system(batch, tmp_path):
     """The run's folder cannot contain a hard link to it."""
     with TemporaryDirectory(dir=SHARED) as there:
         path = Path(there) / "_a"
@@ -185,7 +185,7 @@ def test_a_plain_file_may_lie_on_another_file_system(batch, tmp_path):
         assert [(1, 0)] == [tuple(row) for row in batch(path, kind="Parquet").collect()]
 
 
-def test_a_name_with_dots_may_hold_parts_without_values(spark):
+def test_a_column_with_dots_in_its_name_may_have_fields_without_values(spark):
     """Spark would treat the name as a path."""
     name = "a.`b"
     schema = pa.schema([(name, pa.struct([("x", pa.null()), ("y", pa.int64())]))])

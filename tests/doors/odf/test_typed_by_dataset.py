@@ -84,7 +84,7 @@ UNREADABLE = {
 MISSING = {"A,,,,,": "population", 'A,"",,,,': "population", ",1,,,,": "city"}
 
 
-def test_what_is_not_of_them_is_refused(dataset):
+def test_values_outside_the_declared_types_are_refused(dataset):
     """Rows are refused with file and line, NULL in a required column by its own message, and other columns as
     before."""
     life = dataset(read=CSV)
@@ -99,7 +99,7 @@ def test_what_is_not_of_them_is_refused(dataset):
     assert error.keys == ["more"]
 
 
-def test_a_year_in_the_event_time_is_a_year_still(dataset):
+def test_a_year_in_a_timestamp_event_time_is_read_as_a_year(dataset):
     """O5: The table's type decides for the event time. A file's `offset` is stored as `_offset`."""
     told = schema(event_time="Timestamp", offset="Int64", city="String", _offset="Int32")
     life = dataset(read=CSV, after=(told,))
@@ -108,7 +108,7 @@ def test_a_year_in_the_event_time_is_a_year_still(dataset):
     assert life.data("event_time", "city", "_offset") == [(datetime(2019, 1, 1, tzinfo=UTC), "A", 7)]
 
 
-def test_a_query_says_the_types_of_its_output(dataset):
+def test_a_query_decides_the_types_of_its_output(dataset):
     life = dataset(
         read=CSV,
         preprocess="{kind: Sql, query: 'select city, cast(population as bigint) population from input'}",
@@ -128,7 +128,7 @@ def test_a_query_says_the_types_of_its_output(dataset):
         ("{kind: csv, header: true, inferSchema: true}", "Timestamp", datetime(2020, 1, 1, tzinfo=UTC)),
     ][: deep(4, 2)],
 )
-def test_a_day_in_the_event_time_is_what_the_dataset_has(dataset, read, type_, told):
+def test_a_day_in_the_event_time_gets_the_type_of_the_dataset(dataset, read, type_, told):
     """It is a day, or the first instant of a day."""
     life = dataset(read=read, after=(schema(event_time=type_, city="String"),))
     life.push("2020-01-01,Kyiv", header="event_time,city")

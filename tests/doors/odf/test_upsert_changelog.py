@@ -65,7 +65,7 @@ def test_the_life_of_an_upsert_stream(dataset):  # R52, R53, R55, O16, B13a
     assert life.newest().event["counts"] == {"appended": 1, "absent": 1}  # O16: in the log only
 
 
-def test_files_and_rows_come_in_their_order(dataset):  # R54, R57, D13
+def test_files_and_rows_are_applied_in_order(dataset):  # R54, R57, D13
     """One file or three, with `op` 0 or without the column, give the same log."""
     rows = ["0,1,a 0,2,b", "0,1,c 0,3,d", "0,1,e 0,2,b"]
     one, three = dataset(UPSERT), dataset(UPSERT)
@@ -100,7 +100,7 @@ def test_an_operation_is_a_whole_number(dataset):  # R56
     assert life.refused("0,,a 0,1,b", code="null-key").keys == [{"k": None}]
 
 
-def test_a_sequence_column_beats_arrival(dataset):  # O14
+def test_a_sequence_column_overrides_the_arrival_order(dataset):  # O14
     """Among rows with one position, the last to arrive counts. A row without a position is refused."""
     life = dataset(
         "{kind: upsertStream, primaryKey: [k], sequenceColumn: n}",
@@ -131,7 +131,7 @@ def test_a_query_keeps_the_order_or_is_refused(dataset):  # D13, section 1.7
         assert (refused.value.code, refused.value.exit_code) == ("arrival-order-lost", 2)
 
 
-def test_an_upsert_carries_its_event_time(dataset):  # section 2.5 "Differs", B12
+def test_an_upsert_keeps_its_event_time(dataset):  # section 2.5 "Differs", B12
     """It has its own time or the fallback. The stored row of a deletion keeps its values and time."""
     life = dataset(UPSERT, columns="op INT, event_time TIMESTAMP, k STRING, v INT")
     life.push("0,2024-02-01T00:00:00Z,vancouver,1 0,,seattle,2 0,2024-02-01T00:00:00Z,kyiv,3")
@@ -169,7 +169,7 @@ def test_a_changelog_keeps_its_order(dataset):  # R59, D14, B13c, section 2.6
     assert life.push("").status == "up-to-date"
 
 
-def test_a_changelog_that_repeats_itself_is_known_as_such(dataset):  # V7, 5.1, section 2.6
+def test_a_repeated_changelog_is_recognised(dataset):  # V7, 5.1, section 2.6
     """The source's new state is stored. `validation: schema` ignores contents."""
     life = dataset(CHANGELOG, fetch="{kind: url, url: data.csv}")
     life.pull("op,k,v\n0,k1,1\n")
@@ -182,9 +182,7 @@ def test_a_changelog_that_repeats_itself_is_known_as_such(dataset):  # V7, 5.1, 
 
 
 @pytest.mark.parametrize("preprocess", ["", "select * from input where k <> ''k2''"])
-def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
-    dataset, store, spark, monkeypatch, preprocess
-):
+def test_halves_of_a_correction_stay_adjacent_in_any_split(dataset, store, spark, monkeypatch, preprocess):
     """V5: Spark's numbers have gaps between parts of a file, and a query may drop rows in between."""
     from backstory.engine import staging
 
@@ -204,7 +202,7 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
             spark.conf.set(name, value)
 
 
-def test_a_strict_changelog_accepts(dataset):  # R58: V1 to V7 all hold
+def test_a_strict_changelog_accepts_late_and_missing_event_times(dataset):  # R58: V1 to V7 all hold
     """A retraction without an event time means the stored one, and late times are accepted."""
     life = dataset(CHANGELOG, columns="op INT, event_time TIMESTAMP, k STRING, v STRING")
     life.push("0,2024-02-01T00:00:00Z,k1,1 0,,k2,")
@@ -223,7 +221,7 @@ def test_a_strict_changelog_accepts(dataset):  # R58: V1 to V7 all hold
     assert life.newest().event["watermark"].startswith("2024-02-01")
 
 
-def test_a_changelog_by_schema_takes_what_comes(dataset):  # R60, R56
+def test_a_changelog_with_schema_validation_accepts_any_content(dataset):  # R60, R56
     """Only the columns are checked: `op` must exist and have one of the four values."""
     life = dataset("{kind: changelogStream, primaryKey: [k], validation: schema}")
     assert life.push("1,k7,x 0,k1,1 0,k1,1 3,k1,2").counts == counts(appended=2, retracted=1, corrected=1)

@@ -33,7 +33,7 @@ def sound(life):
 
 
 @pytest.mark.parametrize("locked", [True, False], ids=["threads", "as processes"])
-def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locked):
+def test_concurrent_writers_leave_offsets_without_a_gap(dataset, monkeypatch, locked):
     """R71: Writers in one process wait for each other. Others conflict and try again."""
     life = dataset("{kind: append}", CITIES)
     life.push("first,0")
@@ -57,7 +57,7 @@ def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locke
     sound(life)
 
 
-def test_an_interrupt_between_files_keeps_what_is_committed(dataset):
+def test_an_interrupt_between_files_keeps_committed_files(dataset):
     """R79: The second file is not begun, and the next pull continues with it."""
     life = dataset("{kind: append}", CITIES, fetch=GLOB)
     life.add()
@@ -79,7 +79,7 @@ def test_an_interrupt_between_files_keeps_what_is_committed(dataset):
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, committed):
+def test_an_interrupted_commit_leaves_the_old_or_new_state(dataset, monkeypatch, committed):
     """R79: Later runs, including their log, continue from either state."""
     life = dataset(BY_CITY, CITIES)
     life.push("A,1 B,2")
@@ -103,7 +103,7 @@ def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, commit
     sound(life)
 
 
-def test_data_files_are_never_touched_again(dataset):
+def test_written_data_files_never_change(dataset):
     """R84: Corrections and retractions are appended too, and every written file is kept."""
     life = dataset(BY_CITY, CITIES)
     files = set()
@@ -140,7 +140,7 @@ def compacted_and_expired(life):
     assert life.commits() == 1
 
 
-def test_offsets_are_never_used_twice_where_a_commit_is_not_told_of(dataset):
+def test_writers_are_refused_if_a_commit_is_missing_from_the_log(dataset):
     """R14: If a snapshot expired before the log was written, every writer is refused."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1 B,2")
@@ -153,7 +153,7 @@ def test_offsets_are_never_used_twice_where_a_commit_is_not_told_of(dataset):
     life.refused("E,5", code="log-behind", dry_run=True)
 
 
-def test_rows_that_are_gone_are_not_passed_over_where_only_the_log_tells_of_them(dataset):
+def test_lost_rows_are_detected_from_the_log(dataset):
     """R14: A rollback followed by an expiry removes rows that the source seems to have delivered."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1 B,2")
@@ -164,7 +164,7 @@ def test_rows_that_are_gone_are_not_passed_over_where_only_the_log_tells_of_them
     life.refused("C,3", code="rows-lost")
 
 
-def test_a_run_that_changes_nothing_writes_the_log_that_was_cut_short(dataset):
+def test_a_repeated_run_completes_an_interrupted_log(dataset):
     """R83: After a crash, a retry writes the log, which makes an expiry harmless."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1 B,2")
@@ -179,7 +179,7 @@ def test_a_run_that_changes_nothing_writes_the_log_that_was_cut_short(dataset):
     sound(life)
 
 
-def test_a_log_that_cannot_be_written_is_told_of(dataset):
+def test_an_unwritable_log_causes_a_warning(dataset):
     """O10: The pull succeeds, and the next one writes the log."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1")

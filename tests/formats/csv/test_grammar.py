@@ -75,7 +75,7 @@ def rectangle(rows: Cells | None) -> Cells | None:
 @example('\na,b,"c"', "\\", 64)
 @example('\n\n\n,"""b"""', "\\", 5)
 @example('"a\\', "\\", 64)
-def test_any_text(tmp_path, monkeypatch, text, escape, block):
+def test_any_text_has_the_rows_of_the_plain_grammar_or_is_refused(tmp_path, monkeypatch, text, escape, block):
     monkeypatch.setattr(encoded, "BLOCK", block)
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())

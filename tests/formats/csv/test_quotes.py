@@ -13,7 +13,7 @@ PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",'
 
 
 @given(PIECES, st.integers(1, 9))
-def test_rows_end_where_a_reader_of_rows_sees_them_end(letters, size):
+def test_rows_end_as_in_pythons_csv_reader(letters, size):
     """3.2: Rows end where a row-by-row reader ends them, for any division into pieces."""
     text = "".join(letters).encode()
     quotes, found = Quotes(grammar_of(CsvOptions())), [0]

@@ -35,7 +35,7 @@ def only(table):
     return table.column(0).to_pylist()
 
 
-def test_b16_with_schema(read):
+def test_b16_a_schema_sets_types_and_required_columns(read):
     """B16: both columns are required."""
     table = read(ABC, ddl("city STRING NOT NULL", "population INT NOT NULL"), header=True)
 
@@ -45,29 +45,29 @@ def test_b16_with_schema(read):
     ]
 
 
-def test_without_a_schema_all_is_text(read):
+def test_every_column_without_a_schema_is_text(read):
     assert [("A", "1000"), ("B", "2000"), ("C", "3000")] == rows(read(ABC, header=True))
 
 
-def test_without_a_header_columns_have_numbers(read):
+def test_columns_without_a_header_are_numbered(read):
     table = read("A,1000\nB,2000\n")
 
     assert ["_c0", "_c1"] == table.column_names
     assert [("A", "1000"), ("B", "2000")] == rows(table)
 
 
-def test_without_a_header_a_schema_goes_by_place(read):
+def test_a_schema_matches_columns_by_position_without_a_header(read):
     assert CITIES == rows(read(ABC.split("\n", 1)[1], ddl("x STRING", "y BIGINT")))
 
 
-def test_with_a_header_a_schema_goes_by_name(read):
+def test_a_schema_matches_columns_by_name_with_a_header(read):
     """O21: Columns match in any order, and columns outside the schema are ignored."""
     table = read("extra,population,city\n?,1000,A\n", ddl("city STRING", "population INT"), header=True)
 
     assert [("A", 1000)] == rows(table)
 
 
-def test_b18_b20_inference(read):
+def test_b18_b20_whole_numbers_are_inferred_as_int64(read):
     """B18, B20: The type is an optional int64, including with a NULL."""
     table = read(ABC + "B,\n", header=True, inferSchema=True)
 
@@ -115,7 +115,7 @@ def test_inference_loses_nothing(read, cells, type_):
     assert len(cells) == len(table)
 
 
-def test_inference_looks_at_the_whole_file(read):
+def test_inference_reads_the_whole_file(read):
     text = "id,x\n" + "".join(f"{number},{number}\n" for number in range(700_000)) + "0,text\n"
     table = read(text, header=True, inferSchema=True)
 
@@ -131,13 +131,13 @@ def test_batches_are_bounded_and_in_order(read):
     assert list(range(700_000)) == only(table)
 
 
-def test_empty_is_null_and_quoted_empty_is_text(read):
+def test_an_empty_cell_is_null_and_empty_quotes_are_text(read):
     """O21: An empty cell is NULL, and a quoted one is an empty text."""
     assert [("a", None), ("b", ""), (None, "x")] == rows(read('a,\nb,""\n,x\n'))
 
 
 @pytest.mark.parametrize("type_", ["Int64", "Float64", "Bool", "Date", "Timestamp", "Time", "UInt8", "Null"])
-def test_o27_empty_is_null_where_the_column_is_no_text(read, type_):
+def test_o27_an_empty_cell_of_a_column_other_than_text_is_null(read, type_):
     """O27: This holds with and without quotes. A quoted text stays an empty text (O21)."""
     schema = declared(x=optional(type_), y="String")
 
@@ -155,35 +155,35 @@ def test_o27_empty_is_null_where_the_column_is_no_text(read, type_):
         (['""', ""], ["", None]),
     ],
 )
-def test_o27_empty_quotes_do_not_make_a_column_text(read, cells, expected):
+def test_o27_empty_quotes_do_not_make_an_inferred_column_text(read, cells, expected):
     text = "id,x\n" + "".join(f"{number},{cell}\n" for number, cell in enumerate(cells))
 
     assert expected == read(text, header=True, inferSchema=True)["x"].to_pylist()
 
 
-def test_null_value(read):
+def test_the_null_value_is_null_unless_quoted(read):
     table = read('NA,1\n"NA",\nx,NA\n', ddl("a STRING", "b STRING"), nullValue="NA")
 
     assert [(None, "1"), ("NA", ""), ("x", None)] == rows(table)
 
 
-def test_in_one_column_an_empty_line_is_null(read):
+def test_an_empty_line_in_a_file_of_one_column_is_null(read):
     assert ["a", None, ""] == only(read('a\n\n""\n'))
 
 
-def test_empty_lines_between_rows_are_none(read):
+def test_empty_lines_are_skipped(read):
     assert [("a", "b"), ("c", "d")] == rows(read("\n\na,b\r\n\r\n\nc,d\n\n"))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_ends_of_lines(read, end):
+def test_lines_may_end_with_lf_crlf_or_cr(read, end):
     table = read(f"a,b{end}1,2{end}3,4", ddl("a INT", "b INT"), header=True)
 
     assert [(1, 2), (3, 4)] == rows(table)
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "\\t", "|", "^", "]", " "])
-def test_separators(read, separator):
+def test_any_separator_divides_cells(read, separator):
     between = "\t" if separator == "\\t" else separator
     assert [("a", "b")] == rows(read(f"a{between}b\n", separator=separator))
 
@@ -201,14 +201,14 @@ def test_separators(read, separator):
         ("utf-16-le", "utf-16-le"),
     ],
 )
-def test_encodings(read, encoding, codec):
+def test_header_and_cells_are_decoded_from_the_declared_encoding(read, encoding, codec):
     table = read("größe,é\n1,ü\n".encode(codec), header=True, encoding=encoding)
 
     assert ["größe", "é"] == table.column_names
     assert [("1", "ü")] == rows(table)
 
 
-def test_a_mark_of_byte_order_is_no_text(read):
+def test_a_byte_order_mark_is_skipped(read):
     assert ["a"] == read("\ufeffa\n1\n".encode("utf-16-le"), header=True, encoding="utf-16-le").column_names
 
 
@@ -230,31 +230,31 @@ def test_a_mark_of_byte_order_is_no_text(read):
         (r"a\"b", r"a\"b"),
     ],
 )
-def test_quotes_and_the_escape(read, cell, value):
+def test_cells_are_read_with_quotes_and_escapes(read, cell, value):
     """Both ways of writing a quote work with the default escape. Elsewhere a backslash is ordinary."""
     assert [("1", value, "2")] == rows(read(f"1,{cell},2\n"))
 
 
-def test_no_quotes(read):
+def test_an_empty_quote_option_makes_quotes_ordinary_characters(read):
     assert [('"a', 'b"', "'c'")] == rows(read("\"a,b\",'c'\n", quote=""))
 
 
-def test_another_quote(read):
+def test_the_quote_option_sets_another_quote(read):
     assert [("a,b", "it's", '"c"')] == rows(read("'a,b','it''s',\"c\"\n", quote="'"))
 
 
 @pytest.mark.parametrize("escape", ["", '"'])
-def test_no_escape_but_the_doubled_quote(read, escape):
+def test_a_backslash_is_ordinary_if_it_is_not_the_escape(read, escape):
     """The Vancouver schools use the quote itself as the escape."""
     assert [("a\\", 'b"c')] == rows(read('"a\\","b""c"\n', escape=escape))
 
 
-def test_another_escape(read):
+def test_the_escape_option_sets_another_escape(read):
     assert [('a"b', "c\\")] == rows(read('"a^"b","c\\"\n', escape="^"))
 
 
 @pytest.mark.parametrize("option", [{}, {"multiLine": False}, {"multiLine": True}])
-def test_o26_values_in_quotes_have_line_breaks(read, option):
+def test_o26_quoted_values_may_have_line_breaks(read, option):
     """O26, D22: This holds whatever the option."""
     table = read('a,"b\nc\r\nd"\ne,f\n', **option)
 
@@ -262,7 +262,7 @@ def test_o26_values_in_quotes_have_line_breaks(read, option):
 
 
 @pytest.mark.parametrize("value", ["b\n\n", 'b""\n', 'b\\"\n', '"",""\n', "\n,\n"])
-def test_many_lines_over_blocks(read, value):
+def test_long_files_with_line_breaks_are_read_completely(read, value):
     """Rows with line breaks, quotes and escapes cross the blocks of a file."""
     text = "".join(f'{number},"{value}","{"x" * 90}"\n' for number in range(60_000))
     table = read(text)
@@ -293,7 +293,7 @@ INSTANT = datetime(2020, 1, 1, 10, 0, tzinfo=UTC)
         ("9999-12-31T23:59:59.999999Z", datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)),
     ],
 )
-def test_b14_instants(read, text, instant):
+def test_b14_timestamps_are_read_as_utc_instants(read, text, instant):
     """B14: A time without a zone is UTC. Others are converted, with or without other forms next to them."""
     schema = ddl("t TIMESTAMP")
 
@@ -332,7 +332,7 @@ def test_b14_instants(read, text, instant):
         ),
     ],
 )
-def test_timestamp_format(read, pattern, text, instant):
+def test_the_timestamp_format_parses_timestamps(read, pattern, text, instant):
     """D23, D27: The format uses strftime codes or Java's letters."""
     assert [instant, None] == only(
         read(f"{text}|\n|\n", ddl("t TIMESTAMP", "e STRING"), timestampFormat=pattern, separator="|")
@@ -342,7 +342,7 @@ def test_timestamp_format(read, pattern, text, instant):
 @pytest.mark.parametrize(
     ("pattern", "text"), [("%d.%m.%Y", "25.09.2022"), ("yyyyMMdd", "20220925"), ("rfc3339", "2022-09-25")]
 )
-def test_date_format(read, pattern, text):
+def test_the_date_format_parses_dates(read, pattern, text):
     assert [date(2022, 9, 25)] == only(read(f"{text}\n", ddl("d DATE"), dateFormat=pattern))
     assert [date(2022, 9, 25)] == only(
         read(f"{text}\n", inferSchema=True, dateFormat=pattern)
@@ -377,11 +377,11 @@ def test_date_format(read, pattern, text):
         ("String", "", None),
     ],
 )
-def test_types(read, type_, text, value):
+def test_texts_are_read_as_declared_types(read, type_, text, value):
     assert [(value, "x")] == rows(read(f"{text},x\n", declared(a=optional(type_), b="String")))
 
 
-def test_not_a_number(read):
+def test_nan_is_read_as_a_double(read):
     (value,) = only(read("NaN\n", ddl("a DOUBLE")))
     assert math.isnan(value)
 
@@ -389,7 +389,7 @@ def test_not_a_number(read):
 NAMES = ["with space", "a.b", "a[0]", 'quo"te', "UPPER", "upper", "größe", "`tick`", "x,y", "日本"]
 
 
-def test_r67_names_survive(read):
+def test_r67_unusual_column_names_are_kept(read):
     """R67: Names of all kinds match exactly."""
     text = io.StringIO()
     csv.writer(text).writerows([NAMES, range(len(NAMES))])
@@ -403,13 +403,13 @@ def test_r67_names_survive(read):
 
 
 @pytest.mark.parametrize("text", ["", "\ufeff"])
-def test_b34_a_file_without_a_byte_has_no_rows(read, text):
+def test_b34_an_empty_file_has_no_rows(read, text):
     """B34: Without a schema, even its columns are unknown."""
     assert pa.schema([]) == read(text, header=True).schema
     assert 0 == len(read(text, ddl("a INT")))
 
 
-def test_a_header_alone_has_no_rows(read):
+def test_a_file_with_only_a_header_has_no_rows(read):
     assert (0, ["a", "b"]) == (len(read("a,b", header=True)), read("a,b\n", header=True).column_names)
     assert [pa.null(), pa.null()] == read("a,b\n", header=True, inferSchema=True).schema.types
 
@@ -423,7 +423,7 @@ def test_a_header_alone_has_no_rows(read):
         {"positiveInf": "Inf"},
     ],
 )
-def test_a_removed_option_may_say_what_it_did_anyway(read, option):
+def test_a_removed_option_is_accepted_with_its_default_value(read, option):
     assert [("a",)] == rows(read("a\n", **option))
 
 
@@ -447,7 +447,7 @@ LETTERS = st.text(
     quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
     escape=st.sampled_from(["", "\\"]),
 )
-def test_round_trip(read, table, separator, end, quoting, escape):
+def test_tables_written_by_pythons_csv_module_are_read_back(read, table, separator, end, quoting, escape):
     """The output of Python's writer is read back, with either way of writing a quote."""
     # It treats a lone CR like any other letter, if its lines do not end with one.
     assume(

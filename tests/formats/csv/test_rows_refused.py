@@ -63,7 +63,7 @@ def refused(tmp_path):
         ("Null", "x", "Null"),
     ],
 )
-def test_an_unreadable_value(refused, type_, text, told):
+def test_an_unreadable_value_is_refused_with_line_and_column(refused, type_, text, told):
     schema = declared(name="String", x=optional(type_))
     error = refused(f'name;x\na;\n\n"b";{text}\nc;\n', schema, header=True, separator=";")
 
@@ -73,25 +73,25 @@ def test_an_unreadable_value(refused, type_, text, told):
     assert "preprocess" in error.remedy
 
 
-def test_a_value_is_shown_in_forty_characters(refused):
+def test_errors_show_forty_characters_of_a_value(refused):
     error = refused("1\n" + "x" * 1000 + "\n", ddl("a INT"))
 
     assert f"line 2, column `a`: `{'x' * 40}...`" in error.message
 
 
-def test_the_line_is_told_past_line_breaks_within_values(refused):
+def test_line_numbers_count_line_breaks_inside_values(refused):
     error = refused('"a\nb\r\nc",1\nd,1\ne,x\n', ddl("a STRING", "b INT"))
 
     assert "line 5, column `b`" in error.message
 
 
-def test_the_line_is_told_far_down(refused):
+def test_line_numbers_are_right_in_long_files(refused):
     text = "".join(f"{number},{'x' * 80}\n" for number in range(200_000)) + "far,down\n"
 
     assert "line 200001, column `a`: `far`" in refused(text, ddl("a INT", "b STRING")).message
 
 
-def test_required_and_null(refused):
+def test_nulls_in_a_required_column_are_refused(refused):
     """Section 2.8: The message is the reference's."""
     error = refused("a\n1\n\n\n", ddl("a INT NOT NULL"), header=True)
 
@@ -103,14 +103,14 @@ def test_required_and_null(refused):
     ("row", "count"), [("1", "1 field"), ("1,2,3", "3 fields"), ("1,2,", "3 fields"), (" ", "1 field")]
 )
 @pytest.mark.parametrize("schema", [None, ddl("a STRING", "b STRING")])
-def test_a_row_of_another_length(refused, row, count, schema):
+def test_a_row_with_another_number_of_fields_is_refused(refused, row, count, schema):
     error = refused(f"a,b\n1,2\n\n{row}\n3,4\n", schema, header=True)
 
     assert "broken-csv" == error.code
     assert f"cities.csv, line 4: {count} where the header has 2." in error.message
 
 
-def test_the_published_second_ledger_file(refused):
+def test_the_published_ledger_file_with_a_short_header_is_refused(refused):
     """O23: The header lacks `Year`, and the error has the line of the first row."""
     text = "Country,City,Population\n2019,CA,Vancouver,2581000\n2019,US,Seattle,3433000\n2020,CA,Vancouver,2606000\n"
     for options in ({}, {"inferSchema": True}):
@@ -118,7 +118,7 @@ def test_the_published_second_ledger_file(refused):
         assert "cities.csv, line 2: 4 fields where the header has 3." in error.message
 
 
-def test_without_a_header_the_first_row_counts(refused):
+def test_the_first_row_or_the_schema_sets_the_width_without_a_header(refused):
     assert "line 2: 1 field where the first row or the schema has 2" in refused("1,2\n3\n").message
     assert (
         "line 1: 2 fields where the first row or the schema has 3"
@@ -137,14 +137,14 @@ def test_without_a_header_the_first_row_counts(refused):
         ('1,2\n"3\n4"x,5\n', 3, "a value continues after its closing quote."),
     ],
 )
-def test_a_broken_quote(refused, text, line, why):
+def test_a_broken_quote_is_refused_with_line_and_reason(refused, text, line, why):
     error = refused(text)
 
     assert "broken-csv" == error.code
     assert f"cities.csv, line {line}: {why}" == error.message
 
 
-def test_a_quote_that_is_never_closed_swallows_nothing(refused, monkeypatch):
+def test_an_unclosed_quote_in_a_long_file_is_refused_with_its_line(refused, monkeypatch):
     """The rest of the file is not read before the error."""
     monkeypatch.setattr(csv_pieces, "LONGEST_ROW", 1 << 16)
     text = '1,Oslo\n2,"Rome\n' + "3,Graz\n" * 1_000_000
@@ -154,7 +154,7 @@ def test_a_quote_that_is_never_closed_swallows_nothing(refused, monkeypatch):
     assert "a quoted value is not closed" in error.message
 
 
-def test_not_utf8(refused):
+def test_text_in_another_encoding_than_utf8_is_refused(refused):
     error = refused("a,b\nc,d\ne,ü\n".encode("latin-1"))
 
     assert ("unreadable-file", True) == (
@@ -164,32 +164,32 @@ def test_not_utf8(refused):
     assert "encoding" in error.remedy
 
 
-def test_not_utf8_in_a_column_that_nobody_wants(refused):
+def test_bytes_in_skipped_columns_must_be_utf8_too(refused):
     assert "line 2" in refused("a,b\n1,ü\n".encode("latin-1"), ddl("a INT"), header=True).message
 
 
 @pytest.mark.parametrize(
     ("content", "encoding"), [(b"a\xff\n", "ascii"), ("a\nb".encode("utf-16")[:-1], "utf-16")]
 )
-def test_not_of_its_encoding(refused, content, encoding):
+def test_text_outside_the_declared_encoding_is_refused(refused, content, encoding):
     assert f"is not {encoding}" in refused(content, encoding=encoding).message
 
 
 @pytest.mark.parametrize(("before", "line"), [("", 1), ("\n\r\n", 3)])
 @pytest.mark.parametrize("schema", [None, ddl("a INT")])
-def test_a_name_twice(refused, schema, before, line):
+def test_a_repeated_column_name_is_refused(refused, schema, before, line):
     error = refused(f"{before}a,b,a\n1,2,3\n", schema, header=True)
 
     assert ("repeated-column", ["a"]) == (error.code, error.keys)
     assert f"cities.csv, line {line}: the header names `a` more than once." == error.message
 
 
-def test_a_column_without_a_name(refused):
+def test_a_column_without_a_name_is_refused(refused):
     assert "column 1 has no name" in refused(",b\n1,2\n", header=True).message
 
 
 @pytest.mark.parametrize("column", ["City STRING", "city STRING NOT NULL", "City STRING NOT NULL"])
-def test_a_missing_column(refused, column):
+def test_a_missing_column_is_refused(refused, column):
     error = refused("CITY,population\nA,1\n", ddl(column, "population INT"), header=True)
 
     assert "missing-column" == error.code
@@ -199,13 +199,13 @@ def test_a_missing_column(refused, column):
     )
 
 
-def test_unknown_columns_are_refused_if_asked(refused):
+def test_unknown_columns_are_refused_with_the_option(refused):
     error = refused("a,b,c\n1,2,3\n", ddl("b INT"), header=True, unknownFields="error")
 
     assert ("unknown-fields", ["a", "c"]) == (error.code, error.keys)
 
 
-def test_a_file_without_its_header(refused):
+def test_an_empty_file_without_the_required_header_is_refused(refused):
     assert "without even its header" in refused("", ddl("a INT"), header=True).message
 
 
@@ -260,21 +260,21 @@ def test_r68_an_unsupported_option_is_named(refused, option, value):
         ("%d %b %Y", "01 Foo 2022"),
     ],
 )
-def test_a_time_that_is_not_of_its_format(refused, pattern, text):
+def test_a_time_in_another_format_is_refused(refused, pattern, text):
     error = refused(f"{text}\n", ddl("t TIMESTAMP"), timestampFormat=pattern)
 
     assert f"line 1, column `t`: `{text}` is not of type Timestamp" in error.message
 
 
 @pytest.mark.parametrize("type_", ["Binary", {"kind": "List", "itemType": "String"}])
-def test_a_type_that_text_has_no_form_for(refused, type_):
+def test_types_without_a_text_form_are_refused(refused, type_):
     error = refused("a\n", declared(x=type_))
 
     assert isinstance(error, UsageError)
     assert "`x`" in error.message
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path):
+def test_rows_are_read_only_when_requested(tmp_path):
     """B15: The error is raised when rows are read, not when they are planned."""
     from backstory.formats.options import CsvOptions
     from backstory.formats.reading import rows_of
@@ -289,7 +289,7 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path):
 
 @pytest.mark.parametrize("line", ["sep=;", "SEP=,", '"sep=;"', "sep=\t"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_a_line_that_names_a_separator_is_no_header(tmp_path, line, separator):
+def test_a_separator_line_is_refused_as_a_header(tmp_path, line, separator):
     """Spreadsheets write it. As a header, it would be the only column."""
     path = tmp_path / "f.csv"
     path.write_text(f"{line}\r\na;b\r\n1;2\r\n")

@@ -72,7 +72,7 @@ def test_text_is_read_byte_for_byte(case, unmodified):
 
 
 @pytest.mark.parametrize("case", QUOTED, ids=[ascii(case) for case in QUOTED])
-def test_text_needs_no_neighbours(case):
+def test_text_in_a_single_cell_is_read_exactly(case):
     """54: This includes a table of one column and one row, unless its line is empty."""
     written, _, text = case.partition("=")
     if written:
@@ -86,14 +86,14 @@ def test_null_empty_and_unmodified_are_three_outcomes():
 
 
 @pytest.mark.parametrize("kind", ["LONG", "BOOLEAN", "DECIMAL(5,2)", "UTC_DATETIME", "BINARY", "JSON"])
-def test_markers_are_told_apart_before_the_type(kind):
+def test_markers_are_recognised_before_values_are_parsed(kind):
     """55, 56: NULL and unmodified are the same for every type."""
     content = 'id,v\n3,(null)\n4,"(null)"\n5,(same)\n6,"(same)"\n'
     assert [None, None, UNMODIFIED, UNMODIFIED] == values(content, {"id": "LONG", "v": kind})
 
 
 @pytest.mark.parametrize(("null", "same"), [("a,\"b'", 'c""\n'), ("NULL", "null"), ("0", "00"), (" ", "  ")])
-def test_markers_are_the_requests(null, same):
+def test_the_request_defines_the_markers(null, same):
     """56: A marker may be any text, and matches byte for byte."""
     cells = [null, same, null + "x", same + "x", "(null)", "(same)"]
     content = "id,v\n" + "".join('1,"' + cell.replace('"', '""') + '"\n' for cell in cells)
@@ -115,7 +115,7 @@ def test_markers_are_the_requests(null, same):
         ("NAIVE_TIME", "00:00:00"),
     ],
 )
-def test_a_marker_is_no_value_of_any_type(kind, same):
+def test_a_marker_is_never_read_as_a_value(kind, same):
     """56: This holds even if the marker would be a valid value."""
     encoding = Encoding(null_string="(null)", unmodified_string=same)
     content = f'id,v\n1,{same}\n2,"{same}"\n3,(null)\n'
@@ -126,7 +126,7 @@ ODD = ["", "NULL", "null", "NaN", "(null)", "(same)", "\x1fend of file\x1f", "\0
 
 
 @pytest.mark.parametrize("text", ODD, ids=map(ascii, ODD))
-def test_an_empty_marker_is_no_marker(text):
+def test_an_empty_marker_matches_nothing(text):
     """3.2: With empty markers, no text is NULL or unmodified, including the empty text."""
     assert [text, ""] == values(f'id,v\n1,"{text}"\n2,""\n', TEXTS, Encoding())
 
@@ -142,7 +142,7 @@ def test_one_marker_may_be_empty():
 @pytest.mark.parametrize("null", ["(null)", ""])
 @pytest.mark.parametrize("end", ["\n", ""])
 @pytest.mark.parametrize("last", ["(null),(null)", '"",""', ",", '"a","\n"', "1,2"])
-def test_the_last_row_is_a_row(last, end, null):
+def test_the_last_row_is_read(last, end, null):
     """61: This holds for any content, with or without a line end."""
     encoding = Encoding(null_string=null, unmodified_string="(same)")
     texts = {'"",""': ["", ""], ",": ["", ""], '"a","\n"': ["a", "\n"], "1,2": ["1", "2"]}
@@ -152,7 +152,7 @@ def test_the_last_row_is_a_row(last, end, null):
 
 
 @pytest.mark.parametrize("header", ["id,v", "id,v\n", '"id","v"\r\n', "\ufeffid,v\n"])
-def test_a_header_alone_is_no_rows(header):
+def test_a_file_with_only_a_header_has_no_rows(header):
     """61: This holds with and without a line end."""
     assert [] == read(header, NUMBERS)
 
@@ -180,12 +180,12 @@ def test_only_wanted_columns_are_read():
     assert [{"id": 1, "v": "y"}] == read(content, columns, wanted={"id", "v", "elsewhere"})
 
 
-def test_a_wanted_column_that_the_file_lacks_is_not_made_up():
+def test_a_wanted_column_missing_from_the_file_is_not_added():
     """2.8: A column that was not delivered is in neither values nor known."""
     assert [{"id": 1}] == read("id\n1\n", TEXTS | {"id": "LONG"})
 
 
-def test_lines_may_end_as_on_windows():
+def test_lines_may_end_with_crlf():
     """3.2: CRLF after a line is not part of a value."""
     assert [["1", "2"], ["3", "a\r\nb"], ["4", "\r"]] == [
         list(row.values()) for row in read('id,v\r\n1,2\r\n3,"a\r\nb"\r\n4,"\r"\r\n', TEXTS)
@@ -211,7 +211,7 @@ def test_a_cell_of_24_mebibytes_is_read_whole():
 
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1])
-def test_where_a_block_ends_makes_no_difference(size, end):
+def test_values_at_block_boundaries_are_read_whole(size, end):
     """61, 62: A long value or many lines that fill a block exactly are read completely."""
     last = '2,"\r\n"""'
     long = "a" * (size - len(f"id,v\n1,\n{last}"))
@@ -223,14 +223,14 @@ def test_where_a_block_ends_makes_no_difference(size, end):
 
 
 @pytest.mark.parametrize("size", [BLOCK, BLOCK + 1, 3 * BLOCK])
-def test_a_long_last_line_needs_no_end(size):
+def test_a_long_last_line_needs_no_line_end(size):
     """61: The missing line end of a file with one long line is accepted."""
     long = "a" * (size - len("id,v\n1,"))
     assert [long] == values(f"id,v\n1,{long}", TEXTS)
 
 
 @pytest.mark.parametrize("size", [100, 3 * BLOCK])
-def test_quotes_in_the_midst_of_fields_are_letters(size):
+def test_quotes_inside_unquoted_fields_are_ordinary_characters(size):
     """54: This includes the header and large files, and no row is read twice."""
     line = 'x"y,"' + "a\n" * 50 + '"\n'
     count = size // len(line) + 1

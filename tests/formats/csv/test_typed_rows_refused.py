@@ -25,19 +25,19 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "content"), LINES, ids=[ascii(text) for _, text in LINES])
-def test_an_unreadable_cell_is_named_by_line_column_and_type(line, content):
+def test_an_unreadable_cell_is_refused_with_line_column_and_type(line, content):
     """63: The line is the first one of its row, whatever line breaks are in earlier values."""
     columns = COLUMNS | {"i\nd": "STRING"}
     assert f"line {line}, column v: the value is not of type BIGINT" in refusal(content, columns)
 
 
-def test_the_line_does_not_depend_on_what_is_wanted():
+def test_line_numbers_do_not_depend_on_wanted_columns():
     """63: Line breaks inside values of skipped columns count too."""
     content = 'w,v\n"a\nb",1\n"c\n\nd",2\ne,x\n'
     assert "line 7, column v" in refusal(content, COLUMNS, wanted={"v"})
 
 
-def test_the_line_is_right_far_down():
+def test_line_numbers_are_right_in_long_files():
     """63: This includes rows beyond the first block of a large file."""
     content = 'id,v\n"a\nb",1\n' + ("a" * 1000 + ",1\n") * 5000
     assert "line 5004, column v" in refusal(content + "b,x\n", COLUMNS)
@@ -57,7 +57,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("line", "fields", "content"), BROKEN, ids=[ascii(c)[:40] for *_, c in BROKEN])
-def test_a_row_of_the_wrong_width_is_named_by_line(line, fields, content):
+def test_a_row_of_another_width_is_refused_with_its_line(line, fields, content):
     """63: Too many or too few fields are refused before any value is parsed."""
     count = "1 field" if fields == 1 else f"{fields} fields"
     assert f"line {line}: {count} where the header has 2" in refusal(content, TEXTS)
@@ -85,7 +85,7 @@ def test_an_unclosed_quote_is_refused(content, null):
 
 
 @pytest.mark.parametrize("content", ['id,v\na,b\n(null),"c\n', 'id,v\na,b\n(null),"c\nd,e\n'])
-def test_an_unclosed_quote_is_refused_where_its_column_is_not_read(content):
+def test_an_unclosed_quote_in_a_skipped_column_is_refused(content):
     """E1: A delete file with only a wanted key loses no row."""
     refusal(content, TEXTS, MARKED, wanted={"id"})
 
@@ -106,7 +106,7 @@ GOING_ON = [
 
 @pytest.mark.parametrize(("line", "content"), GOING_ON, ids=[ascii(text)[-30:] for _, text in GOING_ON])
 @pytest.mark.parametrize("wanted", ["id", "v"])
-def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
+def test_text_after_a_closing_quote_is_refused(line, content, wanted):
     """E1: Such text is not part of the value. The error has the line, whatever columns are read."""
     assert f"line {line}: a value continues" in refusal(content, TEXTS, wanted={wanted})
     streamed = refusal(content, {"id": "STRING", "v": "BOOLEAN"}, wanted={wanted, "v"})
@@ -114,13 +114,13 @@ def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
 
 
 @pytest.mark.parametrize("name", ['"id', '"id"x'])
-def test_a_broken_name_is_refused_by_its_line(name):
+def test_a_broken_header_name_is_refused_with_its_line(name):
     """63: The header is checked like other rows."""
     assert "line 1" in refusal(f"v,{name}\n1,2\n", TEXTS)
 
 
 @pytest.mark.parametrize(("line", "content"), [(1, b"id,\xff\n1,2\n"), (3, b'id,v\n1,2\n3,"\xff\n"\n')])
-def test_the_line_of_what_is_no_text_is_told(line, content):
+def test_bytes_outside_utf8_are_refused_with_their_line(line, content):
     """63: Bytes that are not UTF-8 are refused at their place."""
     assert f"line {line}: the text from here on is not UTF-8" in refusal(content, TEXTS)
 
@@ -158,7 +158,7 @@ def test_an_unknown_column_is_refused(header, rows):
     refusal(f"{header}\n{rows}", COLUMNS)
 
 
-def test_many_unknown_columns_are_named_up_to_ten():
+def test_an_error_lists_at_most_ten_unknown_columns():
     """E1: A refusal names up to ten of them and counts the rest."""
     text = refusal("id," + ",".join(f"c{n}" for n in range(25)) + "\n", COLUMNS)
     assert "c9 and 15 more" in text
@@ -184,17 +184,17 @@ def test_many_unknown_columns_are_named_up_to_ten():
     ids=range(12),
 )
 @pytest.mark.parametrize("kind", ["LONG", "NAIVE_TIME"])
-def test_no_value_stands_in_an_error(content, kind):
+def test_errors_contain_no_values(content, kind):
     """63, 9: This includes errors in the header, and every error is short."""
     refusal(content, {"id": "STRING", "v": kind})
 
 
-def test_a_value_of_no_wanted_column_may_be_of_another_type():
+def test_values_in_skipped_columns_may_have_another_type():
     """2.8: Values that are not read are not checked."""
     assert [{"id": "a"}] == read("id,v\na,x\n", COLUMNS, wanted={"id"})
 
 
-def test_the_first_bad_cell_of_a_column_is_named():
+def test_the_error_reports_the_first_bad_cell_of_a_column():
     """63: Later cells, and cells that need slower parsing, do not matter."""
     rows = "".join(f"k{n},{n}\n" for n in range(1000)) + "k,(same)\nk,x\nk,y\n"
     assert "line 1003, column v" in refusal(f"id,v\n{rows}", COLUMNS)

@@ -83,17 +83,17 @@ def events(text):
         "an update whose before image was left out",
     ],
 )
-def test_changes_are_events(rows, expected):
+def test_changes_become_upserts_and_deletes(rows, expected):
     """Added rows are upserts. Removed rows are their before images, or deletes if no row is added."""
     assert events(rows) == expected
 
 
-def test_two_images_before_are_none():
+def test_two_before_images_of_a_key_are_ignored():
     """If a commit removes two rows of a key, neither is known to be the former one."""
     assert events("before 1 a 7\nbefore 1 b 7\nafter 1 c 7") == ["upsert 1 c 7"]
 
 
-def test_the_instant_is_the_commits_time():
+def test_the_instant_of_an_event_is_the_commit_time():
     """It is in UTC and microseconds, whatever the unit of the feed's column."""
     unwrapped = unwrap_changes(feed("insert 1 a 7"), ["id"])
     assert unwrapped.instants.type == pa.timestamp("us", "UTC")
@@ -101,13 +101,13 @@ def test_the_instant_is_the_commits_time():
     assert unwrapped.unordered == ""
 
 
-def test_places_name_the_rows_that_are_events():
+def test_places_are_the_row_numbers_of_the_events():
     """A before image is not an event."""
     unwrapped = unwrap_changes(feed("before 1 a 7\nafter 1 b 7\ndelete 2 c 7"), ["id"])
     assert unwrapped.places.to_pylist() == [1, 2]
 
 
-def test_a_feed_of_texts_is_read_as_files_have_it():
+def test_a_feed_with_times_and_versions_as_text_is_read():
     """Times in ISO 8601 and versions as text are read, as `changes --output json` prints them."""
     rows = feed("insert 1 a 7")
     for column, text in (("_commit_timestamp", "2026-01-01T01:00:07+01:00"), ("_commit_version", "7")):
@@ -155,7 +155,7 @@ def test_an_empty_feed_has_no_events():
         (lambda rows: replaced(rows, "_commit_version", [7.0, 7.5]), "unreadable-value", "row 2"),
     ],
 )
-def test_what_is_no_feed_of_changes_is_refused(change, code, words):
+def test_an_invalid_change_feed_is_refused(change, code, words):
     """The error contains the row or the column, but never a row's value."""
     with pytest.raises((Refused, UsageError), match=re.escape(words)) as stop:
         unwrap_changes(change(feed("insert 1 secret 7\ninsert 2 secret 7")), ["id"])

@@ -48,24 +48,24 @@ def rows(unwrapped):
     ],
     ids=["create", "read", "update", "delete", "truncate"],
 )
-def test_operations_are_kinds_of_events(sent, expected):
+def test_each_operation_becomes_its_kind_of_event(sent, expected):
     """A delete contains only its key, and a truncate nothing."""
     assert rows(events(sent)) == [expected]
 
 
-def test_what_is_of_no_row_is_left_out():
+def test_messages_without_a_row_are_omitted():
     """Tombstones and a program's log messages are omitted, and `places` still refer to the others."""
     unwrapped = events(message("c", None, ADA), None, message("m"), message("d", ADA, None), None)
     assert rows(unwrapped) == ["upsert id=1 name=Ada", "delete id=1"]
     assert unwrapped.places.to_pylist() == [0, 3]
 
 
-def test_a_tombstone_with_a_schema_is_one_too():
+def test_a_tombstone_with_a_schema_is_omitted_too():
     """The JSON converter writes it as `{"schema": null, "payload": null}`."""
     assert rows(events({"schema": None, "payload": None}, message("t"))) == ["truncate"]
 
 
-def test_no_messages_are_no_events():
+def test_a_feed_without_messages_has_no_events():
     """This applies to an empty feed, and to one with only tombstones."""
     for unwrapped in (events(), events(None, None)):
         assert rows(unwrapped) == []
@@ -73,20 +73,20 @@ def test_no_messages_are_no_events():
         assert len(unwrapped.instants) == 0
 
 
-def test_the_messages_own_key_is_the_key_of_a_delete():
+def test_a_delete_has_the_key_of_its_message():
     """Without it, the before image contains the key."""
     deletes = [message("d", {"id": None, "name": None}, None), message("d", {"id": 2, "name": None}, None)]
     assert rows(events(*deletes, keys=[{"id": 1}, None])) == ["delete id=1", "delete id=2"]
     assert rows(events(message("d"), keys=[{"id": 3}], key=())) == ["delete id=3"]
 
 
-def test_a_key_that_only_messages_have_is_a_column():
+def test_a_key_column_missing_from_the_row_is_added():
     """Debezium's topic router adds the table's name to the key, not to the row."""
     unwrapped = events(message("c", None, ADA), keys=[{"id": 1, "shard": "eu"}], key=("id", "shard"))
     assert rows(unwrapped) == ["upsert id=1 name=Ada shard=eu"]
 
 
-def test_a_changed_key_is_two_lives():
+def test_a_changed_key_gives_a_delete_and_an_upsert():
     """The messages are a delete and a create."""
     unwrapped = events(message("d", ADA, None), message("c", None, {"id": 2, "name": "Ada"}))
     assert rows(unwrapped) == ["delete id=1", "upsert id=2 name=Ada"]
@@ -132,19 +132,19 @@ def test_a_key_is_never_unmodified():
     assert rows(unwrapped) == [f"upsert id={NOBODY} v=1"]
 
 
-def test_another_placeholder_takes_the_place_of_debeziums():
+def test_a_configured_placeholder_replaces_debeziums_own():
     """The connector sets it as `unavailable.value.placeholder`."""
     sent = [message("u", None, {"id": 1, "v": each}) for each in ("?", NOBODY)]
     assert rows(events(*sent, unavailable="?")) == ["upsert id=1 v=.", f"upsert id=1 v={NOBODY}"]
 
 
-def test_a_column_that_a_message_does_not_have_is_unmodified():
+def test_a_column_missing_from_a_message_is_unmodified():
     """Messages before and after an ALTER have different columns."""
     unwrapped = events(message("u", None, {"id": 1, "old": 1}), message("u", None, {"id": 1, "new": None}))
     assert rows(unwrapped) == ["upsert id=1 old=1 new=.", "upsert id=1 old=."]
 
 
-def test_the_instant_is_that_of_the_database():
+def test_the_instant_of_an_event_is_the_databases_time():
     """It has the database's microseconds. A read without a time has the time of sending."""
     sent = [
         message("u", None, ADA, {"ts_us": MICROS + 1}),
@@ -220,7 +220,7 @@ def test_V137_messages_of_several_tables_or_connectors_are_refused(one, other):
 
 
 @pytest.mark.parametrize("connector", POSITIONS)
-def test_log_positions_sort_as_the_log(connector):
+def test_events_sort_in_the_order_of_the_log(connector):
     """V131, V132: A snapshot read is before the change at its position. Without a position it has no place."""
     nothing = dict.fromkeys(POSITIONS[connector][0])
     told = [
@@ -237,7 +237,7 @@ def test_log_positions_sort_as_the_log(connector):
     assert len(set(order)) == len(order)
 
 
-def test_postgresql_sorts_by_the_commits_before_messages():
+def test_postgresql_events_sort_by_the_last_commit_before_them():
     """A transaction may begin before a snapshot read or another commit, and end after it."""
     told = [
         ("u", 90, None),
@@ -261,7 +261,7 @@ def test_postgresql_sorts_by_the_commits_before_messages():
     assert len(set(order)) == len(order)
 
 
-def test_a_read_of_sql_server_has_a_part_of_its_position():
+def test_sql_server_reads_have_a_partial_position():
     """The missing part sorts before all others."""
     source = {"connector": "sqlserver", "commit_lsn": LSN, "change_lsn": None, "event_serial_no": None}
     assert events(message("r", None, ADA, source)).sequence.to_pylist() == [
@@ -269,7 +269,7 @@ def test_a_read_of_sql_server_has_a_part_of_its_position():
     ]
 
 
-def test_a_change_without_its_position_has_none():
+def test_a_change_without_a_position_has_a_null_sequence():
     """V47: The position is NULL, which `null-sequence` refuses."""
     assert events(message("u", None, ADA, {"lsn": None})).sequence.to_pylist() == [
         {"last_commit": None, "lsn": None, "is_change": True}
@@ -277,7 +277,7 @@ def test_a_change_without_its_position_has_none():
 
 
 @pytest.mark.parametrize(("connector", "unordered"), [("oracle", "oracle"), (None, "unknown")])
-def test_another_connector_needs_an_order_of_the_callers(connector, unordered):
+def test_events_of_other_connectors_are_unordered(connector, unordered):
     """There is no sequence, and the error names the connector."""
     unwrapped = events(message("c", None, ADA, {"connector": connector}))
     assert unwrapped.sequence.column_names == []
@@ -287,7 +287,7 @@ def test_another_connector_needs_an_order_of_the_callers(connector, unordered):
 @pytest.mark.parametrize(
     ("connector", "images"), [("postgresql", [True, False]), ("mysql", [True, True]), ("x", [True, False])]
 )
-def test_an_image_before_counts_where_it_is_a_whole_row(connector, images):
+def test_only_whole_rows_are_before_images(connector, images):
     """PostgreSQL logs only the key of a deleted row, and Debezium fills in the rest."""
     sent = [
         message(op, ADA, BOB if op == "u" else None, {"connector": connector, "file": "a.1"}) for op in "ud"
@@ -297,19 +297,19 @@ def test_an_image_before_counts_where_it_is_a_whole_row(connector, images):
     assert unwrapped.before.to_pylist() == [ADA if each else dict.fromkeys(ADA) for each in images]
 
 
-def test_an_image_before_with_unavailable_values_does_not_count():
+def test_a_before_image_with_unavailable_values_is_ignored():
     """Oracle sends such images before a change of a large object."""
     sent = [message("u", {"id": 1, "name": each}, BOB, {"connector": "oracle"}) for each in (NOBODY, "Ada")]
     assert events(*sent).has_before.to_pylist() == [False, True]
 
 
-def test_images_have_one_type_between_them():
+def test_images_before_and_after_share_a_type():
     """JSON may write 2.0 as 2, so an integer before and a float after are both floats."""
     unwrapped = events(message("u", {"id": 1, "v": 1}, {"id": 1, "v": 2.5}))
     assert unwrapped.rows.schema.field("v").type == unwrapped.before.schema.field("v").type == pa.float64()
 
 
-def test_structs_of_a_frame_are_unwrapped_as_they_are():
+def test_structs_of_a_frame_keep_their_types():
     """The structs may be from `from_json`, with or without the outer envelope, in any number of chunks."""
     kinds = pa.struct([("id", pa.int32()), ("born", pa.date32())])
     day = datetime(2024, 2, 29).date()
@@ -348,7 +348,7 @@ def test_structs_of_a_frame_are_unwrapped_as_they_are():
         (message("u", None, {"id": "1"}), "mixed"),
     ],
 )
-def test_what_is_no_change_is_refused(sent, words):
+def test_a_message_without_a_valid_change_is_refused(sent, words):
     """The error contains the number of the message and the fault."""
     with pytest.raises(Refused) as stop:
         events(message("c", None, {"id": 1, "name": "secret"}), sent)
@@ -371,14 +371,14 @@ def test_what_is_no_change_is_refused(sent, words):
         ("sqlserver", {"commit_lsn": "0x2700"}, "`source.commit_lsn`"),
     ],
 )
-def test_a_position_that_cannot_be_read_is_refused(connector, position, words):
+def test_an_unreadable_log_position_is_refused(connector, position, words):
     """Such a position would sort wrongly as text."""
     with pytest.raises(Refused, match=re.escape(words)) as stop:
         events(message("u", None, ADA, {"connector": connector, "lsn": None, **position}))
     assert "message 1" in stop.value.message
 
 
-def test_texts_and_lists_of_other_kinds_are_the_same():
+def test_large_texts_and_lists_become_ordinary_ones():
     """This includes the types of pandas and Polars."""
     kinds = pa.struct([("id", pa.large_string()), ("tags", pa.large_list(pa.large_string()))])
     source = pa.array([{"connector": "mysql", "ts_ms": 0, "file": "a.1", "pos": 1, "row": 0}])
@@ -403,14 +403,14 @@ def test_texts_and_lists_of_other_kinds_are_the_same():
     assert unwrapped.unordered == ""
 
 
-def test_columns_of_one_name_are_refused():
+def test_repeated_column_names_are_refused():
     """The intended column is unknown."""
     after = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
     with pytest.raises(Refused, match="has `id` twice"):
         unwrap_debezium(pa.table({"op": ["c"], "after": after}), ["id"])
 
 
-def test_schemas_that_were_not_read_are_refused():
+def test_messages_with_parsed_schemas_are_refused():
     """Only the texts distinguish a decimal from its bytes."""
     payload = pa.array([message("c", None, ADA)])
     table = pa.table({"schema": pa.array([{"type": "struct"}]), "payload": payload})

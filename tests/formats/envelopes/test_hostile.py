@@ -94,7 +94,7 @@ TEXTS = (
 
 
 @given(st.sampled_from([schema for schema, *_ in TYPES.values()]), st.lists(TEXTS, max_size=3), st.booleans())
-def test_the_fast_reader_reads_as_the_slow_one(schema, values, bare):
+def test_both_readers_give_the_same_values(schema, values, bare):
     """If the fast reader reads a text, the slow one agrees, for each type and for invalid texts."""
     wire = envelope_type(struct(v=schema, a=INT))
     texts = [value if bare else f'{{"v":{value}}}' for value in values]

@@ -27,14 +27,14 @@ def cells(schema, *values):
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_type_is_what_it_means(name):
+def test_each_logical_type_is_read_exactly(name):
     """This covers each logical type, and NULL."""
     schema, values, type_, expected = TYPES[name]
     assert cells(schema, *values, None) == (type_, [*expected, None])
 
 
 @given(st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits), st.lists(st.integers(1 - 10**digits, 10**digits - 1), min_size=1), st.integers(0, 4))))  # fmt: skip
-def test_decimals_are_the_numbers_that_java_wrote(case):
+def test_decimals_are_read_as_java_wrote_them(case):
     """This covers every precision and scale, whatever the number of sign bytes."""
     precision, scale, numbers, more = case
     texts = [b64(number, (number.bit_length() + 8) // 8 + more) for number in numbers]
@@ -69,7 +69,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_value_that_is_not_of_its_type_is_refused(name):
+def test_a_value_of_another_type_than_its_schema_is_refused(name):
     """The error contains the number of the message, whatever is around the value."""
     schema, value, code = UNREADABLE[name]
     text = sent({"v": value}, struct(v=schema)).replace('"1e999"', "1e999")
@@ -106,7 +106,7 @@ def test_a_schema_that_cannot_be_read_is_refused(name):
     assert "schema" in stop.value.message
 
 
-def test_decimals_in_two_ways_are_refused():
+def test_decimals_in_two_encodings_are_refused():
     """`1234` is a number, and also the base64 of another one."""
     with pytest.raises(Refused, match="two ways"):
         cells(decimal(0, 9), 1234, "1234")
@@ -131,7 +131,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_text_that_is_no_message_is_refused(name):
+def test_an_invalid_message_is_refused(name):
     """The error contains the number and the fault."""
     text, words = TEXTS[name]
     with pytest.raises(Refused, match=re.escape(words)) as stop:
@@ -140,7 +140,7 @@ def test_a_text_that_is_no_message_is_refused(name):
     assert "message 2" in stop.value.message
 
 
-def test_bytes_that_are_no_text_are_refused():
+def test_messages_outside_utf8_are_refused():
     """Kafka's values are bytes."""
     good, bad = sent({"a": 1}).encode(), b'{"op": "\xff"}'
     assert debezium_messages(None, pa.array([good, None])).num_rows == 2
@@ -148,7 +148,7 @@ def test_bytes_that_are_no_text_are_refused():
         debezium_messages(None, pa.array([good, bad]))
 
 
-def test_half_a_letter_in_a_value_is_refused():
+def test_half_a_surrogate_pair_is_refused():
     """Arrow's texts must be valid Unicode."""
     with pytest.raises(Refused, match="message 1"):
         read('{"op": "c", "after": {"a": "\\ud800"}}')
@@ -166,7 +166,7 @@ WITHOUT_SCHEMA = [
 
 
 @pytest.mark.parametrize(("values", "type_"), WITHOUT_SCHEMA)
-def test_without_a_schema_types_are_jsons_own(values, type_):
+def test_messages_without_a_schema_have_json_types(values, type_):
     """Numbers are read without loss."""
     column = read(*(sent({"v": value}) for value in values))["after"].combine_chunks().field("v")
     assert (str(column.type), column.to_pylist()) == (type_, values)
@@ -176,7 +176,7 @@ def test_without_a_schema_types_are_jsons_own(values, type_):
     "values",
     [["1e999"], [str(2**63)], ["12345678901234567890.5"], [str(2**53 + 1), "0.5"], ["1", '"1"'], ["{}", "1"]],
 )
-def test_without_a_schema_what_would_lose_a_digit_is_refused(values):
+def test_numbers_without_a_schema_are_exact_or_refused(values):
     """Numbers beyond floats and 64 bits, and values without a common type, are refused."""
     with pytest.raises(Refused) as stop:
         read(*(f'{{"op": "c", "after": {{"v": {value}}}}}' for value in values))
@@ -184,7 +184,7 @@ def test_without_a_schema_what_would_lose_a_digit_is_refused(values):
     assert "payload" not in stop.value.remedy
 
 
-def test_messages_before_and_after_a_new_column_have_both_kinds_of_columns():
+def test_messages_before_and_after_a_new_column_share_a_table():
     """The column is unmodified in earlier messages, and a larger integer has 64 bits."""
     table = read(
         sent({"id": 1, "n": 1}, struct(id=INT, n=INT)),
@@ -216,7 +216,7 @@ def test_messages_with_and_without_a_schema_are_one_feed():
     assert [row["v"] for row in table["after"].to_pylist()] == ["a", "b", "c"]
 
 
-def test_keys_are_read_as_values_are():
+def test_keys_are_read_like_values():
     """This holds with and without a schema. Without a key, it is NULL."""
     with_schema = json.dumps({"schema": struct(id=decimal(0, 9)), "payload": {"id": b64(7)}})
     keys = pa.array([with_schema, None, with_schema], pa.string())
@@ -228,7 +228,7 @@ def test_keys_are_read_as_values_are():
 
 
 @pytest.mark.parametrize("key", ["customer-1", "7", '{"schema": {"type": "int32"}, "payload": 7}'])
-def test_a_key_that_is_no_object_is_refused(key):
+def test_a_key_other_than_an_object_is_refused(key):
     """The column of such a key is unknown."""
     with pytest.raises(Refused, match="keys, message 1"):
         debezium_messages(pa.array([key]), pa.array([sent({"a": 1})]))
@@ -253,7 +253,7 @@ def test_a_schema_is_read_once(monkeypatch):
 
 
 @pytest.mark.parametrize("more", [', "payload": {}}', "} {", "}}"])
-def test_a_schema_that_was_read_before_hides_nothing(more):
+def test_a_repeated_schema_hides_no_broken_message(more):
     """The text after the payload is still read."""
     text = sent({"v": "a"}, struct(v=TEXT))
     with pytest.raises(Refused, match="message 2"):

@@ -36,21 +36,21 @@ def events(request):
     return of
 
 
-def test_the_events_leave_what_the_database_had(events):
+def test_events_end_with_the_rows_of_the_database(events):
     """This covers a snapshot, changes in one transaction, and a truncate with a reload."""
     assert last_rows(events("plain", "id"), ["id"]) == {
         (3,): {"id": 3, "name": "three", "n": Decimal("3.0000")}
     }
 
 
-def test_changes_of_one_transaction_keep_their_order(events):
+def test_changes_of_one_transaction_share_an_instant(events):
     """They have one instant, and the log position orders them."""
     plain = events("plain", "id").instants.to_pylist()
     assert len(plain) == 8
     assert len(set(plain)) == 3
 
 
-def test_a_table_with_a_full_identity_has_its_images(events):
+def test_a_table_with_full_replica_identity_has_before_images(events):
     """Updates have their former values. A column that was added later is unmodified in earlier messages."""
     whole = events("whole", "id")
     assert last_rows(whole, ["id"]) == {
@@ -71,7 +71,7 @@ def test_a_changed_key_ends_a_record_and_begins_another(events):
     assert sorted(last_rows(events("customer", "id", "region"), ["id", "region"])) == [(1, "EU"), (20, "EU")]
 
 
-def test_values_that_are_not_available_stay_as_they_were(events):
+def test_unavailable_values_stay_unmodified(events):
     """This covers each type with a placeholder. A NULL in one of `ratios` is Debezium's own."""
     customer = events("customer", "id", "region")
     row = last_rows(customer, ["id", "region"])[1, "EU"]
@@ -82,7 +82,7 @@ def test_values_that_are_not_available_stay_as_they_were(events):
     assert customer.before is None
 
 
-def test_each_type_is_what_it_means(events):
+def test_each_postgresql_type_is_read_exactly(events):
     """PostgreSQL's types are mapped as specified."""
     rows = events("customer", "id", "region").rows
     assert {name: value for name, value in rows.slice(0, 1).to_pylist()[0].items() if name != "place"} == {
@@ -131,7 +131,7 @@ def test_each_type_is_what_it_means(events):
     assert rows.schema.field("seen_at").type == pa.timestamp("us", "UTC")
 
 
-def test_a_mariadb_is_read_as_it_was():
+def test_a_mariadb_recording_is_read_exactly():
     """Seconds are instants, log files are numbers, and deleted rows have whole images."""
     items = unwrap_debezium(debezium_messages(*messages_of(MARIADB, "item")), ["id"])
     assert last_rows(items, ["id"]).keys() == {(9,)}

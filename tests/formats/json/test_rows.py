@@ -45,7 +45,7 @@ def only(table):
         (lines("", *CITIES, "  \r"), {"kind": "NdJson"}),
     ],
 )
-def test_b22_documents_and_lines(file, text, read, schema):
+def test_b22_documents_and_lines_give_the_same_rows(file, text, read, schema):
     """B22: Both forms give the same rows, and a missing key is NULL."""
     table = table_of(file(text), schema, **read)
 
@@ -54,13 +54,13 @@ def test_b22_documents_and_lines(file, text, read, schema):
     assert all(field.nullable for field in table.schema)
 
 
-def test_columns_come_in_the_files_order(file):
+def test_columns_have_the_order_of_the_file(file):
     table = table_of(file(lines({"b": 1}, {"c": 1, "a": 1, "b": 2})), kind="NdJson")
 
     assert ["b", "c", "a"] == table.column_names
 
 
-def test_new_columns_of_a_dataset_come_in_the_files_order(file):
+def test_new_columns_of_a_dataset_keep_the_order_of_the_file(file):
     """New columns are in the order of the file, before the columns that the dataset has."""
     names = [*"zyxwvutsr"]
     document = file(json.dumps([{"id": 1, **dict.fromkeys(names, 1)}]))
@@ -69,7 +69,7 @@ def test_new_columns_of_a_dataset_come_in_the_files_order(file):
     assert [*names, "id"] == rows.schema.names
 
 
-def test_r67_names_survive(file):
+def test_r67_unusual_column_names_are_kept(file):
     names = ["with space", "a.b", "a[0]", 'quo"te', "UPPER", "upper", "größe", "`tick`", "x,y", "日本", ""]
     row = {name: place for place, name in enumerate(names)}
 
@@ -99,7 +99,7 @@ POINT = '{"type":"Point","coordinates":[-123.1,49.25]}'
         (lines(*FEATURES), "NdGeoJson"),
     ],
 )
-def test_b24_geojson_inferred(file, text, kind):
+def test_b24_columns_of_geojson_are_inferred(file, text, kind):
     """B24: Columns are in alphabetical order, and the geometry is compact JSON."""
     table = table_of(file(text), kind=kind)
 
@@ -112,7 +112,7 @@ def test_b24_geojson_inferred(file, text, kind):
     assert {"geometry": POINT, "id": 1, "name": "A", "zipcode": "00101"} == table.to_pylist()[0]
 
 
-def test_geojson_with_a_schema(file):
+def test_a_schema_selects_the_columns_of_geojson(file):
     """B23 in its declared form: Columns are in the schema's order."""
     schema = ddl("id INT NOT NULL", "geometry STRING", "missing STRING")
     table = table_of(
@@ -183,20 +183,20 @@ def test_a_geometry_keeps_its_digits(file):
         ),
     ],
 )
-def test_types(file, type_, text, value):
+def test_json_values_are_read_as_declared_types(file, type_, text, value):
     """Numbers are exact, and NULL has no required parts."""
     path = file(f'{{"a": {text}}}\n{{"a": null}}\n{{"a": {text}}}\n')
 
     assert [value, None, value] == only(table_of(path, declared(a=optional(type_)), kind="NdJson"))
 
 
-def test_a_pair_of_escapes_is_one_letter(file):
+def test_two_escapes_of_a_surrogate_pair_are_one_character(file):
     assert [{"😀": "😀"}] == table_of(
         file('{"\\ud83d\\ude00": "\\uD83D\\uDE00"}\n'), kind="NdJson"
     ).to_pylist()
 
 
-def test_lists_of_structs_of_lists(file):
+def test_nested_lists_and_structs_are_read_and_checked(file):
     inner = {
         "kind": "List",
         "itemType": {
@@ -231,7 +231,7 @@ def test_lists_of_structs_of_lists(file):
         (["9007199254740993"], pa.int64()),
     ],
 )
-def test_inference(file, values, type_):
+def test_types_are_inferred_from_json_values(file, values, type_):
     path = file("".join(f'{{"a": {value}}}\n' for value in values))
 
     assert pa.schema([("a", type_)]) == table_of(path, kind="NdJson").schema
@@ -270,7 +270,7 @@ def test_mixed_values_need_a_schema(file, values):
         (['{"b": {}}'], pa.struct([("b", pa.string())]), [{"b": "{}"}]),
     ],
 )
-def test_an_object_that_is_always_empty_is_a_text(file, values, type_, expected):
+def test_a_column_of_empty_objects_is_text(file, values, type_, expected):
     """No table can store a struct without fields, and `{}` is not NULL."""
     table = table_of(file("".join(f'{{"a": {value}}}\n' for value in values)), kind="NdJson")
 
@@ -308,7 +308,7 @@ def test_deep_values_in_a_text_are_kept_or_refused(file):
     assert "line 1: its values are nested too deeply" in refusal(file(geometry), kind="NdGeoJson").message
 
 
-def test_inference_looks_at_all_rows_and_batches_are_bounded(file):
+def test_inference_reads_all_rows_and_batches_are_bounded(file):
     path = file(lines(*({"a": number} for number in range(70_000)), {"a": 0.5}))
     table = table_of(path, kind="NdJson")
 
@@ -351,7 +351,7 @@ def test_inference_looks_at_all_rows_and_batches_are_bounded(file):
     ],
 )
 @pytest.mark.parametrize("kind", ["NdJson", "Json"])
-def test_b15_an_unreadable_value(file, type_, text, kind):
+def test_b15_an_unreadable_value_is_refused_with_its_place(file, type_, text, kind):
     """B15: The error contains file, line and column, including in a document."""
     good = '{"b": 1}'
     text = (
@@ -366,14 +366,14 @@ def test_b15_an_unreadable_value(file, type_, text, kind):
     assert "`a" in error.message
 
 
-def test_the_line_in_a_document_below_its_root(file):
+def test_errors_below_the_root_of_a_document_have_the_line(file):
     text = '{"other": [1,\n2], "a": {"x": {}, "b": [\n{"n": 1},\n{"n":\n"x"}]}}'
     error = refusal(file(text), ddl("n INT"), kind="Json", subPath="a.b")
 
     assert "a.json, line 4, column `n`: `x` is not of type Int32" in error.message
 
 
-def test_required_and_missing(file):
+def test_missing_required_values_are_refused(file):
     error = refusal(file(lines({"a": 1}, {}, {"a": None})), ddl("a INT NOT NULL"), kind="NdJson")
 
     assert "a.json, line 2: Column `a` contains 2 null values while none were expected" in error.message
@@ -401,7 +401,7 @@ def test_required_and_missing(file):
     ],
 )
 @pytest.mark.parametrize("schema", [None, ddl("a INT")])
-def test_a_malformed_line(file, line, why, schema):
+def test_a_malformed_line_is_refused(file, line, why, schema):
     error = refusal(file(lines({"a": 1}, line)), schema, kind="NdJson")
 
     assert "malformed-row" == error.code
@@ -432,7 +432,7 @@ def test_a_malformed_line(file, line, why, schema):
         ('{"type": "Feature", "properties": {"geometry": 1}}', {"kind": "NdGeoJson"}, "the name `geometry`"),
     ],
 )
-def test_a_malformed_document(file, text, read, why):
+def test_a_malformed_document_is_refused(file, text, read, why):
     error = refusal(file(text), ddl("a INT"), **{"kind": "Json", **read})
 
     assert "malformed-row" == error.code
@@ -440,11 +440,11 @@ def test_a_malformed_document(file, text, read, why):
 
 
 @pytest.mark.parametrize("kind", ["Json", "NdJson", "NdGeoJson"])
-def test_b34_a_file_without_a_byte_has_no_rows(file, kind):
+def test_b34_an_empty_file_has_no_columns(file, kind):
     assert pa.schema([]) == table_of(file(""), kind=kind).schema
 
 
-def test_encodings_and_text_forms(file):
+def test_encodings_and_date_formats_apply_to_json(file):
     text = lines({"ä": "25.09.2022", "t": "9/25/2022 1:02:03"})
     options = {"dateFormat": "dd.MM.yyyy", "timestampFormat": "%m/%d/%Y %H:%M:%S"}
     schema = ddl("`ä` DATE", "t TIMESTAMP")
@@ -459,7 +459,7 @@ def test_encodings_and_text_forms(file):
 
 
 @pytest.mark.parametrize("kind", ["Json", "NdJson", "NdGeoJson"])
-def test_not_of_its_encoding(file, kind):
+def test_text_in_another_encoding_than_utf8_is_refused(file, kind):
     error = refusal(
         file(b'[{"a": 1},\n{"a": "\xfc"}]' if kind == "Json" else b'{"type": "Feature"}\n{"a": "\xfc"}'),
         kind=kind,
@@ -476,7 +476,7 @@ def test_an_unsupported_option_is_named(file, kind, option):
     assert (2, True) == (error.exit_code, f"`{option}`" in error.message)
 
 
-def test_unknown_fields_are_refused_if_asked(file):
+def test_unknown_fields_are_refused_with_the_option(file):
     nested = declared(a={"kind": "Struct", "fields": [{"name": "b", "type": "Int32"}]})
     path = file(lines({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}))
 

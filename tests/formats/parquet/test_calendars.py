@@ -69,9 +69,7 @@ def instants(*values):
         (SPARK_2, pa.array([1, 2]), False, False),
     ],
 )
-def test_a_value_that_differs_between_the_calendars_is_refused(
-    tmp_path, footer, values, int96, refused, wrap
-):
+def test_legacy_calendar_values_that_differ_are_refused(tmp_path, footer, values, int96, refused, wrap):
     """The footer identifies the writer. Days, instants and 96-bit instants are checked at any depth."""
     count = len(values)
     wraps = {
@@ -93,7 +91,7 @@ def test_a_value_that_differs_between_the_calendars_is_refused(
 
 
 @pytest.mark.parametrize(("kind", "value"), [(Kind.NAIVE_DATE, OLD_DAY), (Kind.UTC_DATETIME, OLD)])
-def test_delivered_files_and_stages_refuse_them_too(tmp_path, kind, value):
+def test_batch_files_with_legacy_calendar_values_are_refused_too(tmp_path, kind, value):
     """The readers of batch files and of models' stages also check the footer."""
     path = written(tmp_path, SPARK_2, pa.array([value]))
     encoding = Encoding(format=Format.PARQUET)
@@ -104,7 +102,7 @@ def test_delivered_files_and_stages_refuse_them_too(tmp_path, kind, value):
 
 
 @pytest.mark.parametrize("naive", [True, False])
-def test_instants_of_96_bits_are_of_one_type(tmp_path, naive):
+def test_int96_instants_always_have_one_type(tmp_path, naive):
     """They are in UTC, including within structs and lists, whatever happens to times without a zone."""
     inner = pa.StructArray.from_arrays([instants(NEWER), pa.array([[NEWER]])], ["a", "b"])
     path = written(tmp_path, NEW, instants(NEWER), int96=True)

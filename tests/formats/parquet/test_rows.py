@@ -31,7 +31,7 @@ def only(table):
     return table.column(0).to_pylist()
 
 
-def test_b25_schema_coercion(file):
+def test_b25_values_are_coerced_to_the_schema(file):
     """B25: Integers become required texts."""
     schema = ddl("city STRING NOT NULL", "population STRING NOT NULL")
     table = table_of(file(CITIES), schema, kind="Parquet")
@@ -40,7 +40,7 @@ def test_b25_schema_coercion(file):
     assert [(pa.string(), False)] * 2 == [(field.type, field.nullable) for field in table.schema]
 
 
-def test_the_files_own_schema(file):
+def test_a_file_without_a_declared_schema_keeps_its_own(file):
     """B26: Without a schema, the columns are the file's, and are optional."""
     table = table_of(file(pa.table(CITIES)), kind="Parquet")
 
@@ -48,7 +48,7 @@ def test_the_files_own_schema(file):
     assert CITIES == table.to_pydict()
 
 
-def test_projection_is_by_name(file):
+def test_columns_are_selected_by_name(file):
     columns = {"a.b": [1], "a": [{"b": 2}], "c": [3]}
 
     assert {"c": [3], "a.b": [1]} == table_of(
@@ -56,7 +56,7 @@ def test_projection_is_by_name(file):
     ).to_pydict()
 
 
-def test_r67_names_survive(file):
+def test_r67_unusual_column_names_are_kept(file):
     names = ["with space", "a.b", "a[0]", 'quo"te', "UPPER", "upper", "größe", "`tick`", "x,y", "日本"]
     path = file({name: [place] for place, name in enumerate(names)})
 
@@ -115,7 +115,7 @@ PLAIN = [
 @pytest.mark.parametrize(
     ("values", "type_", "expected"), PLAIN, ids=[str(values.type) for values, *_ in PLAIN]
 )
-def test_types_of_others_become_ours(file, values, type_, expected):
+def test_foreign_types_become_native_types(file, values, type_, expected):
     table = table_of(file({"a": values}), kind="Parquet")
 
     assert type_ == table.schema.field("a").type
@@ -168,11 +168,11 @@ STRUCT = {"kind": "Struct", "fields": [{"name": "a", "type": optional("Int32")}]
         ),
     ],
 )
-def test_coercion_that_is_exact(file, values, type_, expected):
+def test_exact_coercions_are_accepted(file, values, type_, expected):
     assert [expected] == only(table_of(file({"a": values}), declared(a=optional(type_)), kind="Parquet"))
 
 
-def test_instants_of_96_bits_are_not_cut_to_nanoseconds(file):
+def test_int96_instants_beyond_the_nanosecond_range_are_exact(file):
     """Nanoseconds end in 2262, so other years would change, including within lists."""
     instants = [datetime(9999, 12, 31), datetime(1, 1, 1), datetime(2020, 1, 1, 1, 2, 3, 4), None]
     columns = {
@@ -189,7 +189,7 @@ def test_instants_of_96_bits_are_not_cut_to_nanoseconds(file):
     assert [[each] for each in expected] == table_of(path, kind="Parquet")["b"].to_pylist()
 
 
-def test_null_asks_nothing_of_its_fields(file):
+def test_a_null_struct_needs_no_fields(file):
     """The fields of a NULL struct are not required."""
     struct = {"kind": "Struct", "fields": [{"name": "b", "type": {"kind": "List", "itemType": "Int32"}}]}
     values = [None, {"b": [1]}, {"b": []}]
@@ -197,7 +197,7 @@ def test_null_asks_nothing_of_its_fields(file):
     assert values == only(table_of(file({"a": values}), declared(a=optional(struct)), kind="Parquet"))
 
 
-def test_not_a_number_stays(file):
+def test_nan_stays_nan(file):
     """NaN is kept, including within required items."""
     (value,) = only(table_of(file({"a": [float("nan")]}), ddl("a FLOAT"), kind="Parquet"))
     assert math.isnan(value)
@@ -225,7 +225,7 @@ def test_not_a_number_stays(file):
         ([1], [1 << 31], {"kind": "List", "itemType": "Int32"}),
     ],
 )
-def test_coercion_that_is_not_exact_is_refused(file, good, bad, type_):
+def test_inexact_coercions_are_refused(file, good, bad, type_):
     path = file({"a": pa.array([good, good, bad])}, row_group_size=1)
     error = refusal(path, declared(a=type_), kind="Parquet")
 
@@ -233,7 +233,7 @@ def test_coercion_that_is_not_exact_is_refused(file, good, bad, type_):
     assert "a.parquet, row 3, column `a`: " in error.message
 
 
-def test_nanoseconds_in_an_error(file):
+def test_an_error_for_nanoseconds_contains_the_row(file):
     path = file({"a": pa.array([1001], NS)})
 
     assert "row 1" in refusal(path, ddl("a DATE"), kind="Parquet").message
@@ -258,7 +258,7 @@ OLD = pa.array([None, -62_135_596_800_000_001]).cast(MICROS)
         (pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), FAR_DAY), None),
     ],
 )
-def test_days_and_instants_are_of_the_years_that_there_are(file, values, type_):
+def test_days_and_instants_outside_the_calendar_are_refused(file, values, type_):
     """Years are 0001 to 9999, whatever the file's type could hold."""
     path = file({"a": values})
 
@@ -267,7 +267,7 @@ def test_days_and_instants_are_of_the_years_that_there_are(file, values, type_):
     assert ("unreadable-value", True) == (error.code, "a.parquet, row 2, column `a" in error.message)
 
 
-def test_times_without_a_zone_are_of_the_years_that_there_are(file):
+def test_times_without_a_zone_outside_the_calendar_are_refused(file):
     """Where they stay without one, as in a copy."""
     path = file({"a": FAR_INSTANT.cast(MICROS)})
     with pytest.raises(Refused, match="row 2, column `a`"):
@@ -277,7 +277,7 @@ def test_times_without_a_zone_are_of_the_years_that_there_are(file):
 @pytest.mark.parametrize(
     ("codec", "plain"), [("snappy", True), ("zstd", True), ("brotli", False), ("lz4", False)]
 )
-def test_files_packed_as_not_every_engine_can_are_read_here(file, codec, plain):
+def test_files_with_codecs_unknown_to_some_engines_are_not_plain(file, codec, plain):
     assert plain_parquet(file({"a": [1, 2]}, compression=codec), None) is plain
 
 
@@ -310,7 +310,7 @@ def test_files_packed_as_not_every_engine_can_are_read_here(file, codec, plain):
         (pa.array([0, 1], pa.time64("us")), "Time", "not of type Time(Millisecond)"),
     ],
 )  # fmt: skip
-def test_what_the_type_has_no_room_for_is_refused(file, values, type_, told):
+def test_values_outside_the_declared_type_are_refused(file, values, type_, told):
     """Lengths, ranges and NULL are checked, including in lists, structs and maps."""
     error = refusal(file({"a": values}), declared(a=type_), kind="Parquet")
 
@@ -340,7 +340,7 @@ def test_what_the_type_has_no_room_for_is_refused(file, values, type_, told):
         (pa.array([["1"]]), {"kind": "List", "itemType": "Int32"}),
     ],
 )
-def test_types_without_an_exact_way_are_refused_at_once(file, values, type_):
+def test_incompatible_types_are_refused_before_values(file, values, type_):
     error = refusal(file({"a": values}), declared(a=type_), kind="Parquet")
 
     assert "incompatible-type" == error.code
@@ -350,7 +350,7 @@ def test_types_without_an_exact_way_are_refused_at_once(file, values, type_):
 @pytest.mark.parametrize(
     "values", [pa.array([time(1)]), pa.array([Decimal(1)], pa.decimal256(50, 0)), pa.array([[time(1)]])]
 )
-def test_a_type_that_is_none_of_ours(file, values):
+def test_an_unsupported_type_is_refused_only_if_its_column_is_read(file, values):
     path = file({"a": values, "b": [1]})
 
     assert ("unsupported-type", ["a"]) == (
@@ -374,31 +374,31 @@ def test_a_variant_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"), [([time(1)], "Time"), (pa.array([1], pa.duration("s")), "Duration")]
 )
-def test_the_remedy_for_a_time_names_its_type(file, values, told):
+def test_the_remedy_for_a_time_column_contains_its_type(file, values, told):
     assert f"in `read` as {told}" in refusal(file({"a": values}), kind="Parquet").remedy
 
 
-def test_required_and_null(file):
+def test_nulls_in_a_required_column_are_refused(file):
     error = refusal(file({"a": [1, None, None]}), ddl("a INT NOT NULL"), kind="Parquet")
 
     assert "a.parquet, row 2: Column `a` contains 2 null values while none were expected" in error.message
 
 
 @pytest.mark.parametrize("column", ["City STRING", "x STRING NOT NULL"])
-def test_a_missing_column(file, column):
+def test_a_missing_column_is_refused(file, column):
     error = refusal(file(CITIES), ddl(column), kind="Parquet")
 
     assert "missing-column" == error.code
     assert "its columns are `city`, `population`" in error.message
 
 
-def test_unknown_columns_are_refused_if_asked(file):
+def test_unknown_columns_are_refused_with_the_option(file):
     error = refusal(file(CITIES), ddl("city STRING"), kind="Parquet", unknownFields="error")
 
     assert ("unknown-fields", ["population"]) == (error.code, error.keys)
 
 
-def test_a_name_twice(file):
+def test_a_repeated_column_name_is_refused(file):
     path = file(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]))
 
     assert "repeated-column" == refusal(path, kind="Parquet").code
@@ -408,7 +408,7 @@ def test_a_name_twice(file):
 @pytest.mark.parametrize(
     "damage", [lambda whole: whole[:0], lambda whole: whole[:4], lambda whole: whole[:-10]]
 )
-def test_what_is_not_parquet(file, damage):
+def test_a_file_in_another_format_is_refused(file, damage):
     path = file(CITIES)
     path.write_bytes(damage(path.read_bytes()))
 
@@ -416,7 +416,7 @@ def test_what_is_not_parquet(file, damage):
     assert not plain_parquet(path, None)
 
 
-def test_broken_pages(file):
+def test_broken_pages_are_refused(file):
     path = file({"a": range(10_000)}, use_dictionary=False, write_page_checksum=False)
     whole = bytearray(path.read_bytes())
     whole[4:2000] = b"\xff" * 1996
@@ -460,11 +460,11 @@ INSTANTS = pa.array([datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"
         ({"a": [[{"b": date.max}], None, []]}, None, True),
     ],
 )
-def test_plain_files_need_no_look(file, columns, schema, plain):
+def test_only_plain_files_skip_the_check_of_values(file, columns, schema, plain):
     assert plain is plain_parquet(file(columns), schema)
 
 
-def test_days_without_statistics_need_a_look(file):
+def test_days_without_statistics_are_checked(file):
     """Without statistics, their years are unknown."""
     assert not plain_parquet(file({"a": [date(2020, 1, 1)]}, write_statistics=False), None)
     assert plain_parquet(file({"a": [1]}, write_statistics=False), None)

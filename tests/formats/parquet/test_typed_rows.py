@@ -38,7 +38,7 @@ def values(array: pa.Array, kind: str) -> object:
 
 @pytest.mark.parametrize("compression", Compression)
 @pytest.mark.parametrize("encrypted", [True, False])
-def test_every_wrapping_comes_off(tmp_path, compression, encrypted):
+def test_every_compression_and_encryption_is_removed(tmp_path, compression, encrypted):
     """50: Parquet needs its exact last bytes, so padding and frames must be removed exactly."""
     encoding = Encoding(Format.PARQUET, compression, encrypted)
     file = seal(tmp_path, parquet({"v": pa.array([1, 2])}), encoding)
@@ -157,7 +157,7 @@ def test_nested_columns_are_refused(array, kind):
     assert REFUSED == values(array, kind)
 
 
-def test_the_row_is_right_far_down():
+def test_row_numbers_are_right_in_long_files():
     """63: This includes rows beyond the first batch and the first row group."""
     content = parquet({"v": pa.array(["1"] * 150_000 + ["x"])}, row_group_size=70_000)
     assert "row 150001, column v" in refusal(content, {"v": "LONG"}, PARQUET)
@@ -213,7 +213,7 @@ def test_a_damaged_file_is_refused_or_read():
 
 
 @pytest.mark.parametrize("content", [b"PAR1", b"id,v\n1,2\n", bytes(100), b"PAR1" * 10])
-def test_what_is_not_parquet_is_refused(content):
+def test_a_file_in_another_format_is_refused(content):
     """52: The error is short."""
     refusal(content, {"v": "LONG"}, PARQUET)
 
@@ -230,12 +230,12 @@ def test_a_wrong_key_is_refused():
 @pytest.mark.parametrize(
     "array", [pa.array([CANARY]), pa.array([CANARY.encode()]), pa.array([[CANARY]])], ids=str
 )
-def test_no_value_stands_in_an_error(array, kind):
+def test_errors_contain_no_values(array, kind):
     """63: This includes the message of the library."""
     refusal(parquet({"v": array}), {"v": kind}, PARQUET)
 
 
-def test_values_have_the_types_that_are_stored():
+def test_values_have_the_stored_types():
     """3.3: Each column has exactly the Arrow type of its kind, whether typed or text in the file."""
     for array, text in ((pa.array([1], pa.int32()), "1"),):
         for kind in ("SHORT", "INT", "LONG", "DOUBLE", "FLOAT"):

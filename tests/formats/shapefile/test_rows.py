@@ -58,7 +58,7 @@ def zipped(tmp_path):
     return zipped
 
 
-def test_fields_become_columns_and_the_geometry_geojson(zipped):
+def test_fields_become_columns_and_the_geometry_becomes_geojson(zipped):
     table = table_of(zipped(cities=written()), kind="EsriShapefile")
 
     assert [pa.string(), pa.int64(), pa.float64(), pa.date32(), pa.bool_(), pa.string()] == table.schema.types
@@ -139,7 +139,7 @@ def test_o24_holes_belong_to_their_outer_ring(zipped, rings, polygons, height):
     assert wanted == ([found["coordinates"]] if found["type"] == "Polygon" else found["coordinates"])
 
 
-def test_o24_the_text_is_that_of_the_geojson_reader(zipped, tmp_path):
+def test_o24_the_geometry_text_equals_the_geojson_readers(zipped, tmp_path):
     path = tmp_path / "a.geojson"
     shape = '{"type":"Polygon","coordinates":[[[0.0,0.0],[0.0,10.25],[10.0,10.0],[0.0,0.0]]]}'
     features = f'{{"type":"Feature","properties":null,"geometry":{shape}}}'
@@ -159,14 +159,14 @@ def test_o24_the_text_is_that_of_the_geojson_reader(zipped, tmp_path):
         ("MULTIPATCH", ("multipatch", [high(SQUARE, 1)], [2]), "GeoJSON has no MULTIPATCH"),
     ],
 )
-def test_what_geojson_has_no_form_for_is_refused(zipped, kind, shape, why):
+def test_shapes_without_a_geojson_form_are_refused(zipped, kind, shape, why):
     error = refusal(zipped(a=written(getattr(shapefile, kind), [shape])), kind="EsriShapefile")
 
     assert ("malformed-row", True) == (error.code, "a.zip/a.shp, row 1: " in error.message)
     assert why in error.message
 
 
-def test_with_a_schema(zipped):
+def test_a_schema_selects_and_coerces_columns(zipped):
     table = table_of(
         zipped(a=written()),
         ddl("count STRING NOT NULL", "share DECIMAL(10,4)", "name STRING"),
@@ -186,7 +186,7 @@ def test_sub_path_is_exact_or_a_glob(zipped, sub_path):
 
 
 @pytest.mark.parametrize("sub_path", [None, "*", "b*", "none.shp"])
-def test_not_one_shapefile_is_refused_with_the_candidates(zipped, sub_path):
+def test_an_ambiguous_or_missing_entry_is_refused_with_candidates(zipped, sub_path):
     path = zipped(b=written(), b2=written())
     error = refusal(path, kind="EsriShapefile", **({"subPath": sub_path} if sub_path else {}))
 
@@ -194,7 +194,7 @@ def test_not_one_shapefile_is_refused_with_the_candidates(zipped, sub_path):
     assert "`b.shp`, `b2.shp`" in error.message
 
 
-def test_a_zip_without_one(zipped):
+def test_a_zip_without_a_shapefile_is_refused(zipped):
     assert "`a.csv`" in refusal(zipped(a={"csv": b"x"}), kind="EsriShapefile").message
 
 
@@ -213,14 +213,14 @@ def test_a_zip_without_one(zipped):
         (b"ISO88591", "latin-1"),
     ],
 )
-def test_the_encoding_of_the_cpg(zipped, cpg, codec):
+def test_texts_have_the_encoding_of_the_cpg(zipped, cpg, codec):
     name = "Київ" if codec != "latin-1" else "Zürich"
     parts = written(records=[(name, 1, 1, None, None)], encoding=codec) | {"cpg": cpg}
 
     assert [name] == table_of(zipped(a=parts), kind="EsriShapefile")["name"].to_pylist()
 
 
-def test_without_a_cpg(zipped):
+def test_texts_without_a_cpg_are_utf8_or_latin1(zipped):
     """The encoding is UTF-8 if valid, otherwise Latin-1 with a warning."""
     with capture_logs() as told:
         assert ["Київ"] == table_of(
@@ -233,11 +233,11 @@ def test_without_a_cpg(zipped):
     assert ("warning", "a.zip/a.shp") == (told[0]["log_level"], told[0]["file"])
 
 
-def test_an_encoding_that_is_not_known(zipped):
+def test_an_unknown_encoding_is_refused(zipped):
     assert "`klingon`" in refusal(zipped(a=written() | {"cpg": b"klingon"}), kind="EsriShapefile").message
 
 
-def test_a_text_that_is_not_of_the_encoding(zipped):
+def test_a_text_outside_the_encoding_is_refused(zipped):
     parts = written(records=[("Zürich", 1, 1, None, None)], encoding="latin-1") | {"cpg": b"UTF-8"}
 
     assert "row 1, column `name`" in refusal(zipped(a=parts), kind="EsriShapefile").message
@@ -252,7 +252,7 @@ def test_a_text_that_is_not_of_the_encoding(zipped):
         (b"      2.5000", b"      2.5e99999"[-12:], "share"),
     ],
 )
-def test_an_unreadable_value(zipped, old, new, column):
+def test_an_unreadable_value_is_refused_with_row_and_column(zipped, old, new, column):
     parts = written()
     assert old in parts["dbf"]
     parts["dbf"] = parts["dbf"].replace(old, new)
@@ -262,7 +262,7 @@ def test_an_unreadable_value(zipped, old, new, column):
     assert f"a.zip/a.shp, row 1, column `{column}`" in error.message
 
 
-def test_stars_are_null_and_deleted_rows_are_gone(zipped):
+def test_stars_are_null_and_deleted_rows_are_skipped(zipped):
     rows = [("A", 1, 1, None, None), ("B", 2, 1, None, None)]
     parts = written(shapes=[("point", 1, 1), ("point", 2, 2)], records=rows)
     parts["dbf"] = parts["dbf"].replace(b" A ", b"*A ").replace(b"        2", b"*********")
@@ -294,27 +294,27 @@ def test_broken_parts_are_refused(zipped, part, damage):
     assert ("malformed-row", True) == (error.code, "a.zip/a.shp" in error.message)
 
 
-def test_without_its_table(zipped):
+def test_a_shapefile_without_its_dbf_is_refused(zipped):
     parts = written()
     del parts["dbf"]
 
     assert "its .dbf is missing" in refusal(zipped(a=parts), kind="EsriShapefile").message
 
 
-def test_parts_of_other_letters(zipped):
+def test_suffixes_of_the_parts_may_be_upper_case(zipped):
     parts = {suffix.upper(): content for suffix, content in written().items()}
 
     assert 1 == len(table_of(zipped(a=parts), kind="EsriShapefile"))
 
 
-def test_what_is_no_zip(tmp_path):
+def test_a_file_other_than_a_zip_is_refused(tmp_path):
     path = tmp_path / "a.zip"
     path.write_bytes(b"text")
 
     assert "broken-archive" == refusal(path, kind="EsriShapefile").code
 
 
-def test_missing_and_unknown_columns(zipped):
+def test_missing_and_unknown_columns_are_refused(zipped):
     path = zipped(a=written())
 
     assert "missing-column" == refusal(path, ddl("Name STRING"), kind="EsriShapefile").code
@@ -324,7 +324,7 @@ def test_missing_and_unknown_columns(zipped):
     )
 
 
-def test_required_and_null(zipped):
+def test_nulls_in_a_required_column_are_refused(zipped):
     path = zipped(a=written(records=[("", 1, 1, None, None)]))
 
     assert (

@@ -40,7 +40,7 @@ def standard(cell: str | None) -> bytes | None:
     ["QQ==", None, "", "QR==", "QQ=", "====", "A===", "QUJD=", "Q=Q=", "=QQQ", "QQ\n==", "QUI=", "[B@7d"], 0
 )
 @example([None, None], 0)
-def test_cells_become_what_the_standard_library_makes_of_them(cells, skipped):
+def test_cells_are_decoded_as_in_the_standard_library(cells, skipped):
     """This holds for each cell, including in a slice: valid text is decoded, and other text kept."""
     array = pa.array(cells, pa.string())[skipped:]
     assert [standard(cell) for cell in cells[skipped:]] == decode_base64(array).to_pylist()
@@ -49,7 +49,7 @@ def test_cells_become_what_the_standard_library_makes_of_them(cells, skipped):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_every_byte_comes_back(values):
+def test_any_bytes_survive_encoding_and_decoding(values):
     """Encoded bytes of any length are decoded exactly, next to others."""
     cells = pa.array([base64.b64encode(value).decode() for value in values], pa.string())
     assert values == decode_base64(cells).to_pylist()
@@ -76,7 +76,7 @@ def test_markers_that_are_base64_are_still_markers():
 
 
 @pytest.mark.parametrize("rest", ["", "9,(same),(same)\n"])
-def test_text_that_is_not_base64_is_stored_with_one_warning_a_file(rest):
+def test_text_outside_base64_is_stored_with_one_warning_per_file(rest):
     """58: Each such cell is stored as raw bytes, with one warning per file that contains no value."""
     text = "id,v,w\n1,[B@7d4991ad,QQ==\n2,é,é\n3,QQ==,cell canary\n" + rest
     with structlog.testing.capture_logs() as logged:

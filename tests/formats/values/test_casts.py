@@ -113,7 +113,7 @@ def test_a_value_that_does_not_fit_is_refused(value, old, new):
     ("old", "new"),
     [("BOOLEAN", "INT"), ("INT", "NAIVE_DATE"), ("BINARY", "LONG"), ("UTC_DATETIME", "DOUBLE")],
 )
-def test_types_that_mean_other_things_are_unrelated(old, new):
+def test_types_with_different_meanings_are_unrelated(old, new):
     assert not are_related(type_of(old), type_of(new))
 
 
@@ -141,7 +141,7 @@ def exact(value: object, type_: str) -> Fraction:
 
 
 @given(st.data(), st.sampled_from(NUMBERS), st.sampled_from(NUMBERS))
-def test_a_number_keeps_what_it_means_or_is_refused(data, old, new):
+def test_a_number_keeps_its_value_or_is_refused(data, old, new):
     value = data.draw(VALUES[old])
     try:
         found = as_type(value, old, new)
@@ -154,10 +154,10 @@ def test_a_number_keeps_what_it_means_or_is_refused(data, old, new):
 
 
 @given(st.data(), st.sampled_from(sorted(VALUES)))
-def test_every_value_survives_the_way_through_text(data, type_):
+def test_every_value_survives_a_round_trip_through_text(data, type_):
     value = data.draw(VALUES[type_])
     assert as_type(as_type(value, type_, "STRING"), "STRING", type_) == value
 
 
-def test_kinds_are_all_told_apart():
+def test_every_kind_is_related_to_text():
     assert all(are_related(ColumnType(kind), ColumnType(Kind.STRING)) for kind in Kind)

@@ -233,21 +233,21 @@ NOT_CELLS = [(kind, text) for kind in REFUSALS for text in REFUSALS[kind]]
 
 
 @pytest.mark.parametrize(("kind", "text"), NOT_CELLS, ids=[f"{k}-{t!a}" for k, t in NOT_CELLS])
-def test_a_cell_that_is_not_of_its_type_is_refused(kind, text):
+def test_a_cell_of_another_type_is_refused(kind, text):
     """63: No value is truncated, wrapped or guessed, whatever is next to it, including after rounding."""
     for beside in ((), ("(same)",), (special(kind),)):
         assert REFUSED == cell(kind, text, *beside), f"beside {beside}"
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_null_and_unmodified_are_of_every_type(kind):
+def test_every_type_accepts_null_and_unmodified(kind):
     """55: This includes columns that contain nothing else."""
     assert cell(kind, "(null)") is None
     assert cell(kind, "(same)") is UNMODIFIED
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_an_empty_cell_of_no_text_is_null(kind):
+def test_an_empty_cell_outside_text_and_bytes_is_null(kind):
     """O27: This holds with and without quotes. An empty text and empty bytes are values."""
     empty = {"BINARY": b"", "STRING": "", "XML": "", "JSON": ""}.get(kind)
     for beside in ((), ("(same)",), (special(kind),)):
@@ -264,7 +264,7 @@ ODD = ["5", " 5", "5 ", "\t5", "+5", "05", "5.", "5.0", " true", "true ", " 2007
 
 @pytest.mark.parametrize("kind", ["BOOLEAN", "LONG", "DOUBLE", "DECIMAL(38,10)", "NAIVE_DATE",
                                   "NAIVE_DATETIME", "UTC_DATETIME", "NAIVE_TIME"])  # fmt: skip
-def test_a_cell_reads_the_same_whatever_stands_beside_it(kind):
+def test_a_cell_reads_the_same_with_any_neighbours(kind):
     """E1: The result never depends on other cells of the column."""
     differing = {}
     for text in ODD:
@@ -275,13 +275,13 @@ def test_a_cell_reads_the_same_whatever_stands_beside_it(kind):
 
 
 @given(st.sampled_from(sorted(set(VALUES) - {"XML", "JSON"})), st.text("0123456789+-.eE: TZ", max_size=14))
-def test_any_text_reads_the_same_whatever_stands_beside_it(kind, text):
+def test_any_text_reads_the_same_with_an_unmodified_neighbour(kind, text):
     """E1: Both ways of parsing agree on any text."""
     assert repr(cell(kind, text)) == repr(cell(kind, text, "(same)"))
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9))
-def test_decimals_come_back(value):
+def test_decimals_are_read_exactly(value):
     """59, F18: Every form in which Java writes a decimal is read exactly."""
     texts = [str(value), format(value, "f"), format(value, "E"), f"{value:f}000"]
     assert [value] * 4 == column("DECIMAL(14,4)", *texts)
@@ -302,7 +302,7 @@ def test_any_decimal_is_read_rounded_or_refused(digits, places, precision, scale
 
 
 @given(st.floats(allow_nan=False, width=32), st.floats(allow_nan=False))
-def test_floats_come_back(single_value, double_value):
+def test_floats_are_read_exactly(single_value, double_value):
     """59: The shortest text of a number is read as that number."""
     texts = [repr(double_value), f"{double_value:.17E}"]
     assert repr([double_value] * 2) == repr(column("DOUBLE", *texts))
@@ -311,7 +311,7 @@ def test_floats_come_back(single_value, double_value):
 
 
 @given(st.datetimes())
-def test_instants_come_back(value):
+def test_times_are_read_exactly(value):
     """59: They are exact to the microsecond, from year 1 to 9999."""
     text = value.isoformat()
     assert value == cell("NAIVE_DATETIME", text) == cell("NAIVE_DATETIME", text, "(same)")

@@ -42,7 +42,7 @@ def cast(values, old, new):
         ("STRING", "BINARY", "ä", "ä".encode()),
     ],
 )
-def test_a_value_that_is_the_same_is_taken(old, new, value, same):
+def test_a_value_that_stays_the_same_is_cast(old, new, value, same):
     assert cast([None, value], old, new) == [None, same]
 
 
@@ -71,7 +71,7 @@ def test_a_value_that_is_the_same_is_taken(old, new, value, same):
         ("BINARY", "STRING", b"\xff"),
     ],
 )
-def test_a_value_that_would_be_another_is_told_by_its_place(old, new, value):
+def test_values_that_would_change_are_reported_by_position(old, new, value):
     with pytest.raises(DoesNotFit):
         cast([value], old, new)
     types = [type_named(each) for each in (old, new)]
@@ -83,12 +83,12 @@ def test_a_value_that_would_be_another_is_told_by_its_place(old, new, value):
 @pytest.mark.parametrize(
     "word", ["", "NUMBER", "DECIMAL(39,2)", "DECIMAL(2,3)", "DECIMAL(x)", "LONG(3,1)", "LIST"]
 )
-def test_a_word_that_names_no_type_is_none(word):
+def test_an_unknown_type_name_is_an_error(word):
     with pytest.raises(ValueError):
         type_named(word)
 
 
-def test_types_have_the_words_of_tables_and_of_spark():
+def test_type_names_of_tables_and_of_spark_are_accepted():
     words = ["bigint", "Decimal(18,2)", "decimal", "date", "timestamp", "timestamp_ntz", "text", " int "]
     assert [str(type_named(word)) for word in words] == [
         "BIGINT",

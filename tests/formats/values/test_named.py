@@ -72,7 +72,7 @@ UNNAMED = [
 
 
 @pytest.mark.parametrize(("type_", "given", "value"), NAMED)
-def test_a_value_is_named_in_each_of_its_spellings(type_, given, value):
+def test_each_spelling_gives_the_same_value(type_, given, value):
     told = named_value(given, type_)
     assert (type(told), told) == (type(value), value)
     if isinstance(given, str) and not type_.foreign and type_ != BYTES and given:
@@ -81,18 +81,18 @@ def test_a_value_is_named_in_each_of_its_spellings(type_, given, value):
 
 
 @pytest.mark.parametrize(("type_", "given"), UNNAMED)
-def test_what_is_not_exactly_a_value_names_none(type_, given):
+def test_inexact_spellings_of_a_value_are_refused(type_, given):
     with pytest.raises(Unnamed) as caught:
         named_value(given, type_)
     assert caught.value.remedy
 
 
-def test_nan_is_nan():
+def test_nan_is_accepted_as_a_value():
     assert math.isnan(named_value("nan", DOUBLE))
     assert math.isnan(named_value(math.nan, FLOAT))
 
 
-def test_no_text_means_another_value_than_in_a_file():
+def test_a_text_has_the_same_value_in_a_key_and_in_a_file():
     """If a key and a file's cell both accept a text, its value is the same."""
     given = [*(each for _, each, _ in NAMED), *(each for _, each in UNNAMED)]
     for type_ in (LONG, MONEY, DOUBLE, FLOAT, BOOL, DAY, AT, NAIVE, TEXT):

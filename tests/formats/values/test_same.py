@@ -38,13 +38,13 @@ LOST = [
 
 
 @pytest.mark.parametrize(("value", "stored", "type_", "expected"), EXACT, ids=str)
-def test_a_value_that_fits_is_itself(value, stored, type_, expected):
+def test_a_fitting_value_stays_the_same(value, stored, type_, expected):
     found = cast_same(pa.array([value], stored), type_)
     assert (found.type, found.to_pylist()) == (type_, [expected])
 
 
 @pytest.mark.parametrize(("value", "stored", "type_"), LOST, ids=str)
-def test_a_value_that_would_be_another_is_refused(value, stored, type_):
+def test_a_value_that_would_change_is_refused(value, stored, type_):
     with pytest.raises(pa.ArrowInvalid):
         cast_same(pa.array([value], stored), type_)
 
@@ -57,7 +57,7 @@ FLOAT, LONG = ColumnType(Kind.FLOAT), ColumnType(Kind.LONG)
 @pytest.mark.parametrize(
     ("narrow", "wide"), [(SINGLE, pa.float64()), (pa.float16(), SINGLE), (pa.float16(), pa.float64())]
 )
-def test_a_float_is_in_a_wider_type_the_number_that_it_shows(narrow, wide, wrap):
+def test_a_widened_float_keeps_its_displayed_number(narrow, wide, wrap):
     """This includes 72.1, 0.1, signed zeros, NaN and infinities, alone or nested."""
     shown = [72.1, 0.1, -0.0, float("nan"), float("-inf"), 1.5, 2048.0, None]
     numbers = np.array([0.0 if each is None else each for each in shown], narrow.to_pandas_dtype())
@@ -76,7 +76,7 @@ def test_a_float_is_in_a_wider_type_the_number_that_it_shows(narrow, wide, wrap)
 
 
 @pytest.mark.parametrize("type_", [pa.float16(), SINGLE, pa.float64()])
-def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
+def test_a_float_amount_becomes_its_displayed_decimal(type_):
     """This covers each of a hundred cents. Three digits are refused."""
     texts = [f"0.{cents:02}" for cents in range(100)]
     amounts = pa.array(np.array([float(text) for text in texts], type_.to_pandas_dtype()))
@@ -85,13 +85,13 @@ def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
         cast_same(pa.array(np.array([1.125], type_.to_pandas_dtype())), pa.decimal128(18, 2))
 
 
-def test_whole_halves_have_all_of_their_digits():
+def test_whole_half_floats_keep_all_digits():
     """65504 is not 65500, although no other half has that shorter text."""
     assert cast_same(pa.array(np.array([65504, 2050], np.float16)), SINGLE).to_pylist() == [65504.0, 2050.0]
 
 
 @pytest.mark.parametrize("way", [cast_same, lambda values, _: cast(values, FLOAT, LONG)])
-def test_a_float_is_the_whole_number_that_it_shows(way):
+def test_a_whole_float_becomes_its_displayed_integer(way):
     """The float 123456792 of 32 bits displays 123456790, and has this value as a DOUBLE."""
     values = pa.array([123456792.0, 16777216.0, -3.0, None], SINGLE)
     assert way(values, pa.int64()).to_pylist() == [123456790, 16777216, -3, None]

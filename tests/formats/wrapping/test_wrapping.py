@@ -51,7 +51,7 @@ def zstd(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("compression", Compression)
 @pytest.mark.parametrize("encrypted", [True, False])
-def test_every_wrapping_comes_off(tmp_path, compression, encrypted):
+def test_every_compression_and_encryption_is_removed(tmp_path, compression, encrypted):
     """50: AES or none around zstd, gzip or nothing returns the original text."""
     encoding = Encoding(compression=compression, encrypted=encrypted)
     file = seal(tmp_path, TEXT, encoding)
@@ -70,7 +70,7 @@ SIZES = [0, 1, 15, 16, 17, 31, 32, 33, WINDOW - 17, WINDOW - 16, WINDOW - 1, WIN
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("last", [b"x", b"\0", b"\x01", b"\x10"])
-def test_padding_alone_is_taken_off(size, last):
+def test_only_the_padding_is_removed(size, last):
     """51: Texts may have any size, and end in zeros or bytes like padding."""
     content = (b"y" * size + last * 20)[-size:] if size else b""
     with a_file(enciphered(padded(content)), KEY) as file, file.open(AES_OFF) as clear:
@@ -99,14 +99,14 @@ def test_a_zstd_frame_needs_no_content_size():
 
 
 @pytest.mark.parametrize(("pack", "encoding"), [(zstd, ZSTD), (gzip.compress, GZIP)])
-def test_several_frames_are_one_text(pack, encoding):
+def test_several_frames_are_read_as_one_file(pack, encoding):
     """50: A frame may end within a line, or be empty."""
     content = pack(TEXT[:9]) + pack(b"") + pack(TEXT[9:12]) + pack(TEXT[12:])
     assert ROWS == read(content, COLUMNS, encoding)
 
 
 @pytest.mark.parametrize("encoding", [PLAIN, ZSTD, GZIP, AES_OFF, AS_FIVETRAN])
-def test_a_file_of_no_bytes_has_no_rows(encoding):
+def test_an_empty_file_has_no_rows(encoding):
     """61: This holds for any declared wrapping."""
     assert [] == read(b"", COLUMNS, encoding, key=KEY)
 
@@ -127,7 +127,7 @@ def test_a_cut_ciphertext_is_refused_wherever_it_was_cut():
 
 
 @pytest.mark.parametrize("encoding", [AES_OFF, AS_FIVETRAN])
-def test_another_files_key_is_refused(encoding):
+def test_the_key_of_another_file_is_refused(encoding):
     """52: A wrong key is an error without rows."""
     content = enciphered(padded(TEXT if encoding is AES_OFF else zstd(TEXT)), bytes(32))
     refusal(content, COLUMNS, encoding, key=KEY)
@@ -197,7 +197,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
     checked(str(caught.value))
 
 
-def test_files_have_keys_of_their_own_and_keep_their_order(tmp_path):
+def test_files_have_their_own_keys_and_keep_their_order(tmp_path):
     """53: Each file of a request has its own key, and files without rows are omitted."""
     texts = [f"id,v\n{n},x\n" for n in range(5)]
     texts[2] = "id,v\n"
@@ -207,7 +207,7 @@ def test_files_have_keys_of_their_own_and_keep_their_order(tmp_path):
     assert [0, 1, 3, 4] == [rows.values["id"][0].as_py() for _, rows in parts]
 
 
-def test_the_first_bad_file_in_order_is_named(tmp_path):
+def test_the_error_reports_the_first_bad_file(tmp_path):
     """A request with several invalid files always gives the same error."""
     for name, text in (("a.csv", b"id\n" + b"1\n" * 300_000 + b"x\n"), ("b.csv", b"id\nx\n")):
         (tmp_path / name).write_bytes(text)
@@ -216,7 +216,7 @@ def test_the_first_bad_file_in_order_is_named(tmp_path):
         read_files(files, PLAIN, types({"id": "LONG"}), frozenset({"id"}))
 
 
-def test_a_key_never_shows():
+def test_the_representation_of_a_file_hides_its_key():
     """The `repr` of a file, and so logs and tracebacks, contain no key."""
     with a_file(b"", KEY) as file:
         assert KEY.decode() not in repr(file)

@@ -28,7 +28,7 @@ def run(*arguments, cwd=None, env=None):
         (["current", "a.b", "--output", "xml"], "xml"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(arguments, words, tmp_path):
+def test_wrong_usage_exits_with_code_2(arguments, words, tmp_path):
     """Nothing is started, and the error is on standard error."""
     done = run(*arguments, cwd=tmp_path)
 
@@ -46,7 +46,7 @@ def test_an_error_as_json_is_one_document(tmp_path):
     assert {"code", "message", "keys", "remedy"} == set(json.loads(done.stdout)["error"])
 
 
-def test_help_names_every_command():
+def test_help_names_the_main_commands():
     """`backstory --help` lists the commands."""
     done = run("--help")
 
@@ -55,7 +55,7 @@ def test_help_names_every_command():
         assert command in done.stdout
 
 
-def test_an_unknown_table_is_exit_code_2(tmp_path):
+def test_an_unknown_table_exits_with_code_2(tmp_path):
     """A missing table is wrong usage, reported as JSON to a program."""
     done = run("current", "no.table", "--output", "json", cwd=tmp_path)
 
@@ -63,7 +63,7 @@ def test_an_unknown_table_is_exit_code_2(tmp_path):
     assert "no-table" == json.loads(done.stdout)["error"]["code"]
 
 
-def test_send_tells_what_it_would_send(tmp_path):
+def test_send_with_dry_run_counts_the_differences(tmp_path):
     """--dry-run counts the difference of two copies and needs no destination."""
     (tmp_path / "a.csv").write_text("id,name\n1,a\n2,b\n")
     (tmp_path / "b.csv").write_text("id,name\n1,z\n3,c\n3,d\n")
@@ -84,7 +84,7 @@ def test_send_tells_what_it_would_send(tmp_path):
         (["timeline", "--help"], ""),
     ],
 )
-def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
+def test_commands_without_spark_need_no_java(words, hint, tmp_path):
     """Standard error contains only the warehouse without tables."""
     done = run(*words, cwd=tmp_path, env={"PATH": "", "JAVA_HOME": str(tmp_path)})
     assert (done.returncode, bool(done.stderr)) == (0, bool(hint))
@@ -134,7 +134,7 @@ FILES = [
 ]
 
 
-def test_files_that_no_table_would_take_are_refused_without_java(tmp_path):
+def test_unacceptable_files_are_refused_without_java(tmp_path):
     """Java is missing, and no warehouse is created."""
     commands = []
     for number, (content, words, *_) in enumerate(FILES):
@@ -169,7 +169,7 @@ STAGES = [
 ]
 
 
-def test_models_whose_files_are_refused_are_refused_without_java(tmp_path):
+def test_models_with_refused_files_are_refused_without_java(tmp_path):
     """Java is missing, and no warehouse is created. Without a pepper, no file is read."""
     commands, words = [], ["historize", "model.yaml", "--output", "json"]
     for number, (content, _) in enumerate(STAGES):

@@ -51,7 +51,7 @@ def disk(tmp_path):
             holder.kill()
 
 
-def test_a_full_disk_is_told_with_its_folder_and_the_table_is_as_before(tmp_path, disk):
+def test_a_full_disk_is_reported_and_leaves_the_table_unchanged(tmp_path, disk):
     """The error is `disk-full` with code 75, and no file is left. Without namespaces, the size of files is
     limited."""
     configure(tmp_path)

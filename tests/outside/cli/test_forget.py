@@ -91,7 +91,7 @@ def amid_removal(forget, table, catalog, location):
 wait_at = {BEFORE: before_commit, BETWEEN: before_removal, AMID: amid_removal}
 
 
-def test_each_was_killed_at_its_moment(killed):
+def test_every_forget_was_killed_at_its_intended_moment(killed):
     """The moments are before the commit, between it and the deletion of files, and during the deletion."""
     _, left = killed
     moments = {name: (committed, there == before) for name, (committed, before, there) in left.items()}
@@ -101,7 +101,7 @@ def test_each_was_killed_at_its_moment(killed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_next_forget_finishes(killed, name):
+def test_the_next_forget_finishes_a_killed_erasure(killed, name):
     """No file of the table contains the record, others are unchanged, and the table is healthy.
 
     Files of a command killed before its commit look like an active writer's until they are a day old.

@@ -35,7 +35,7 @@ def kept(tmp_path):
         path.chmod(0o755)
 
 
-def test_a_warehouse_that_is_read_only_is_read(kept, tmp_path):
+def test_a_read_only_warehouse_is_readable(kept, tmp_path):
     (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
     words = ["sql", "SELECT id FROM crm.t", "--warehouse", kept, "--output", "json"]
     done = subprocess.run(

@@ -78,7 +78,7 @@ def copied(original, tmp_path):
     assert digests(original) == before
 
 
-def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_run_ends_it(copied, tmp_path):
+def test_a_relocation_killed_before_the_switch_is_completed_by_the_next_run(copied, tmp_path):
     """During the writing of files and the switch, all tables are refused. After the next run, all are read."""
     before, words = read_catalog(copied), ["relocate", "--warehouse", copied]
 
@@ -103,7 +103,7 @@ def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_r
     assert all("-r" in each.name for each in copied.glob("crm/*/metadata/*"))
 
 
-def test_killed_after_the_switch_all_is_done_but_for_files_that_nobody_needs(copied, tmp_path):
+def test_a_relocation_killed_after_the_switch_leaves_only_unneeded_files(copied, tmp_path):
     """The next run has nothing to do, and every table is read."""
     words = ["relocate", "--warehouse", copied, "--output", "json"]
     killed = subprocess.run(

@@ -19,9 +19,7 @@ def rows(catalog):
     return str(table.schema.field("v").type), sorted(versions)
 
 
-def test_another_type_is_taken_when_it_is_named_and_a_kill_leaves_the_table_as_before(
-    python, warehouse, tmp_path
-):
+def test_a_named_retype_is_applied_and_a_kill_leaves_the_table_unchanged(python, warehouse, tmp_path):
     """A fraction in a column of whole numbers is refused with `--retype` as the remedy, which then works."""
     configure(tmp_path)
     source, catalog = tmp_path / "copy.csv", warehouse / "catalog.db"

@@ -84,7 +84,7 @@ def night(tmp_path, python):
     shutil.rmtree(night.warehouse / "t")
 
 
-def test_a_run_that_is_killed_leaves_every_table_before_or_after_its_commit_and_the_next_completes_it(night):
+def test_a_killed_run_leaves_no_partial_table_and_the_next_run_completes_it(night):
     chance, rounds = random.Random(26), deep(20, 2)
     for place in range(rounds):
         for name in TABLES:
@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_leaves_every_table_before_or_after_its_commit_and_
     assert night.violations() == []
 
 
-def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
+def test_sigterm_ends_a_run_after_the_commits_in_progress(night):
     for name in TABLES:
         night.write(name, 1)
     night.run(select=["t.a"])
@@ -126,7 +126,7 @@ def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
     assert {name for name, each in night.state().items() if each != before[name]} == {"a"}
 
 
-def test_a_restart_that_is_killed_before_its_first_load_is_completed_and_reported_by_the_next_run(night):
+def test_a_restart_killed_before_its_first_load_is_completed_by_the_next_run(night):
     entry = "t.a: {source: a.csv, key: id, restart: true}"
     (night.folder / "histories.yaml").write_text(f"format: histories/1\ntables:\n  {entry}\n")
     night.write("a", 1)
@@ -152,7 +152,7 @@ def handles(process, number):
     return bool(int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16) >> (number - 1) & 1)
 
 
-def test_two_runs_at_once_take_each_table_one_after_the_other(night):
+def test_two_concurrent_runs_deliver_each_table_only_once(night):
     for name in TABLES:
         night.write(name, 1)
     with night.begin("--select", "tag:copy") as one, night.begin("--select", "tag:copy") as other:

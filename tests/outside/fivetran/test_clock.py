@@ -20,7 +20,7 @@ def an_hour_later(metadata: Path) -> None:
     metadata.with_name(f".{metadata.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_clock_set_back_is_told_by_its_name(sender, store, schema, monkeypatch):
+def test_a_clock_set_back_is_named_as_the_cause(sender, store, schema, monkeypatch):
     """7.7: The error is not a conflict with another writer, and nothing is written."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
     before = place.metadata()

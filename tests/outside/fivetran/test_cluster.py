@@ -130,7 +130,7 @@ def peak_of(process):
     return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) >> 10
 
 
-def test_many_rows_stay_off_the_driver(ground, server, tmp_path):
+def test_large_batches_are_not_collected_on_the_driver(ground, server, tmp_path):
     """A few rows, very many, and a few changes: each batch is one commit. The server grows by less than half
     of the rows' size, plus a fixed 20 MiB."""
     sender = Sender.to(server.address, tmp_path)
@@ -149,7 +149,7 @@ def test_many_rows_stay_off_the_driver(ground, server, tmp_path):
     assert sizes[1] - sizes[0] < FIRST_TASKS + ROWS * MEBIBYTES_A_ROW / 2
 
 
-def test_an_unreadable_cell_of_a_task_is_a_task(server, tmp_path):
+def test_an_unreadable_cell_on_a_worker_is_reported_as_a_task(server, tmp_path):
     """The sender gets the worker's error with file and line."""
     sender = Sender.to(server.address, tmp_path)
     sender.create("s", definition("spoilt", COLUMNS))

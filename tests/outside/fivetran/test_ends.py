@@ -46,7 +46,7 @@ def unread(java: int) -> bool:
     )
 
 
-def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
+def test_a_server_reports_the_death_of_its_java_and_exits(tmp_path):
     """Health answers while all workers wait, and NOT_SERVING once Java is dead. Requests should be repeated.
     The exit code is 75."""
     with Ground.at(tmp_path / "ground").server() as server, ThreadPoolExecutor(WORKERS) as pool:
@@ -67,7 +67,7 @@ def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
     assert "Java" in message
 
 
-def test_nothing_that_runs_outlasts_the_grace(tmp_path):
+def test_an_endless_request_is_cut_off_after_the_grace_period(tmp_path):
     """SIGTERM: A request that never ends is cut off together with Java, and the exit code is 1."""
     program = (sys.executable, "-c", IMPATIENT)
     with Ground.at(tmp_path / "ground").server(program=program) as server, ThreadPoolExecutor(1) as pool:

@@ -338,7 +338,7 @@ def rows_in(state: State) -> dict[str, Rows | None]:
 
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
-def test_a_kill_leaves_tables_before_or_after_the_request(run, lane):
+def test_a_kill_never_leaves_a_partial_request_in_a_table(run, lane):
     """16: At any moment, the tables of a request are in their state before or after it."""
     course = run.undisturbed[lane.name]
     for number, found in enumerate(run.cut[lane.name]):
@@ -346,14 +346,14 @@ def test_a_kill_leaves_tables_before_or_after_the_request(run, lane):
 
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
-def test_the_same_request_again_brings_what_an_undisturbed_run_brings(run, lane):
+def test_a_repeated_request_after_a_kill_equals_an_undisturbed_run(run, lane):
     """13, 16: After a restart, the repeated request succeeds, with rows and definitions of an undisturbed
     run."""
     assert run.undisturbed[lane.name][2:] == run.mended[lane.name]
 
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
-def test_a_reader_never_meets_half_a_request(run, lane):
+def test_a_reader_never_sees_a_partial_request(run, lane):
     """16, F3: A continuous reader sees only states before or after a request, and never an earlier one again."""
     assert run.watch.fault is None
     for name in lane.tables:
@@ -366,7 +366,7 @@ def test_no_child_outlives_a_killed_server(run):
     assert run.left == [[]] * len(MOMENTS)
 
 
-def test_what_is_cut_short_is_never_refused(run):
+def test_interrupted_requests_are_never_refused(run):
     """2.0, F17: A sender gets success or a lost connection, never a refusal."""
     assert {member for member, _ in run.answers} <= {"success", "UNAVAILABLE"}
 

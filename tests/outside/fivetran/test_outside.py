@@ -229,7 +229,7 @@ def test_every_spelling_of_a_canary_is_found():
     assert not told("kanari")
 
 
-def test_a_load_leaves_no_value_on_disk_and_in_no_line(sender, disk, ground, server):
+def test_a_load_leaves_no_values_on_disk_or_in_logs(sender, disk, ground, server):
     """8 to 10, 7.3: With joins, shuffles and spills, no file, line or reply contains a value, key or setting
     at any moment."""
     with disk.watched():
@@ -255,7 +255,7 @@ def test_a_load_leaves_no_value_on_disk_and_in_no_line(sender, disk, ground, ser
     assert {level for level, _ in lines(ground / "one")} <= {"INFO", "WARNING"}
 
 
-def test_a_batch_that_fails_leaves_and_tells_no_value(sender, disk, ground):
+def test_a_failed_batch_stores_and_prints_no_values(sender, disk, ground):
     """9 to 11: An unreadable or unwritable data file ends the batch in a status without a value. Later calls
     are served."""
     broken, good = made(sender, "broken", LIVE), made(sender, "good", LIVE)
@@ -287,7 +287,7 @@ def test_a_batch_that_fails_leaves_and_tells_no_value(sender, disk, ground):
     assert [line for line in lines(ground / "one") if told(line[1])] == []
 
 
-def test_tables_tell_of_their_commits_without_values(sender, ground):
+def test_table_metadata_contains_no_values(sender, ground):
     """F20: No table property and no snapshot summary contains a value."""
     files = list((ground / "warehouse").rglob("*.metadata.json"))
     documents = [json.loads(path.read_text("utf-8")) for path in files]
@@ -373,7 +373,7 @@ def read(ground, schema):
     )
 
 
-def test_a_killed_server_in_another_zone_goes_on_where_it_was(sender, server, ground):
+def test_a_killed_server_continues_unchanged_in_another_time_zone(sender, server, ground):
     """4, 13, 60: After a kill and a restart in another zone without a port, it listens on 50052 and no time
     has moved."""
     columns = "day:NAIVE_DATE* utc:UTC_DATETIME* at:NAIVE_DATETIME v synced"

@@ -114,7 +114,7 @@ def holding(folder, *, but=(), seen=None):
     return held
 
 
-def test_the_first_line_tells_where_it_listens(server, ground):
+def test_the_first_log_line_contains_the_listening_address(server, ground):
     """4, 8, interface 3: It listens on all interfaces, for IPv4 and IPv6. The account is ignored."""
     _, listening = server
     level, message = lines(ground / "one")[0]
@@ -144,7 +144,7 @@ def test_health_and_reflection_answer(server):
         )
 
 
-def test_nothing_secret_is_told_or_kept(server, ground):
+def test_secrets_are_neither_logged_nor_kept(server, ground):
     """9, 10: Values, keys and settings of loads are in no line, reply or temporary file, and only in data
     files."""
     one = ground / "one"
@@ -189,7 +189,7 @@ def test_nothing_secret_is_told_or_kept(server, ground):
     assert any(holding(ground / "warehouse"))
 
 
-def test_files_without_an_end_are_refused(server, ground):
+def test_endless_and_special_files_are_refused(server, ground):
     """Devices, pipes and system files are refused, including through links, each at once."""
     sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground)
     place = Place(sender, None, "endless", definition("t", "id:LONG* v synced"))
@@ -215,7 +215,7 @@ def listening(running):
                     yield address, int(port, 16)
 
 
-def test_nothing_but_its_port_is_reached_from_other_machines(server):
+def test_only_the_servers_port_is_reachable_from_other_machines(server):
     """Only `--host` and `--port` of the server and its Java listen beyond loopback."""
     port = int(server[1].rpartition(":")[2])
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -232,7 +232,7 @@ def open_to_others(folder):
             yield from open_to_others(path) if path.is_dir() else ()
 
 
-def test_what_it_writes_is_its_users_alone(server, ground):
+def test_files_of_the_server_are_private_to_its_user(server, ground):
     """Warehouse, catalog, data and temporary files have modes 0600 and 0700, whatever the umask."""
     warehouse = ground / "warehouse"
     files = [path for path in warehouse.rglob("*") if path.is_file()]
@@ -243,7 +243,7 @@ def test_what_it_writes_is_its_users_alone(server, ground):
     assert list(open_to_others(ground / "one" / "temp")) == []
 
 
-def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
+def test_an_unencrypted_server_warns_once_without_spark_warnings(server, ground):
     """7.2: One WARNING follows the first line. Spark's lines are only in its own log."""
     told = [
         message for level, message in lines(ground / "one") if level == "WARNING" and "encrypted" in message
@@ -252,7 +252,7 @@ def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
     assert "WARN" not in (ground / "one" / "stderr").read_text()
 
 
-def test_a_port_in_use_is_told_in_one_line(server, ground):
+def test_a_port_in_use_is_reported_in_a_single_line(server, ground):
     """5, interface 3: One SEVERE line names port and flag, and the exit code is 1, including for the metrics
     port."""
     port = server[1].rpartition(":")[2]
@@ -265,7 +265,7 @@ def test_a_port_in_use_is_told_in_one_line(server, ground):
         assert f"`{flags[-1]} PORT`" in message
 
 
-def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
+def test_sigterm_finishes_running_batches_and_exits_with_0(server, ground):
     """17, 13, 7.1: A running batch is answered, the process exits with 0, and the next one continues. Unknown
     arguments cause a WARNING."""
     running, listening = server

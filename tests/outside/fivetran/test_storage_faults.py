@@ -253,7 +253,7 @@ def test_a_full_disk_fails_requests(full):
     assert len(failed(full)) >= 3
 
 
-def test_a_full_disk_is_told(full):
+def test_a_full_disk_is_reported(full):
     """11, F17: A status or a task names the table and no value."""
     check_told(full)
 
@@ -263,7 +263,7 @@ def test_a_full_disk_changes_nothing(full):
     check_kept(full)
 
 
-def test_with_space_again_the_same_request_succeeds(full):
+def test_a_request_succeeds_once_the_disk_has_space(full):
     """7.7: Nothing that a full disk interrupted blocks it."""
     check_mended(full)
 
@@ -285,7 +285,7 @@ def stub(server) -> Any:
     return server.stub
 
 
-def test_a_log_that_cannot_be_written_fails_no_request(ground, server, stub):
+def test_an_unwritable_log_fails_no_request(ground, server, stub):
     """11, 7.2: The request has its normal result, whether or not it can be logged."""
     limit([server.process.pid], 0)
     try:
@@ -296,7 +296,7 @@ def test_a_log_that_cannot_be_written_fails_no_request(ground, server, stub):
 
 
 @pytest.mark.parametrize("name", ["live", "history", "empty"])
-def test_a_file_where_the_data_folder_should_be(ground, server, stub, name):
+def test_a_file_in_place_of_the_data_folder_fails_the_request(ground, server, stub, name):
     """2.0, F17: The table cannot be written, even by root."""
     if name == "empty":
         create("s", definition(name, LIVE)).done_by(stub)
@@ -350,7 +350,7 @@ def a_folder(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]
 
 
 @pytest.mark.parametrize("fault", [gone, a_folder][: deep(2, 1)])
-def test_a_catalog_that_goes_and_comes(ground, server, stub, fault):
+def test_writes_fail_without_the_catalog_and_succeed_after_its_return(ground, server, stub, fault):
     """2.0, 7.7: Without its catalog, a server refuses to write. With it, everything is as before."""
     name = fault.__name__
     fill(ground, stub, [name])
@@ -366,7 +366,7 @@ def test_a_catalog_that_goes_and_comes(ground, server, stub, fault):
     check_clean(found)
 
 
-def test_a_catalog_that_goes_while_many_write_loses_nothing(ground, stub):
+def test_a_catalog_lost_during_concurrent_writes_loses_no_rows(ground, stub):
     """7.7, F3: Requests for many tables fail while the catalog is missing. Later they all succeed, and no row
     is lost.
 
@@ -395,7 +395,7 @@ def test_a_catalog_that_goes_while_many_write_loses_nothing(ground, stub):
         assert name in doubtful or ground.orphans("s", name) == set()
 
 
-def test_a_catalog_that_does_not_answer_at_start_is_told_in_one_line(tmp_path):
+def test_an_unusable_catalog_at_start_is_reported_in_a_single_line(tmp_path):
     """7.1: There is one SEVERE line, and the exit code is 1."""
     grounds = [Ground.at(tmp_path / "folder"), Ground.at(tmp_path / "spoilt")]
     (grounds[0].warehouse / "catalog.db").mkdir(parents=True)

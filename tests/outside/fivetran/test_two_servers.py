@@ -46,7 +46,7 @@ def wide(number: int) -> str:
     return " ".join(["id:LONG* v n:LONG synced", *(f"by{i}:LONG" for i in range(number))])
 
 
-def test_nothing_is_lost_or_doubled_in_a_table_that_both_write(ground, servers):
+def test_concurrent_batches_of_two_servers_lose_and_repeat_no_rows(ground, servers):
     """F3, 7.7: With concurrent batches from both servers, every row exists once, with every change."""
     table = definition("both", wide(2 * EACH))
     create("s", table).done_by(servers[0])
@@ -66,7 +66,7 @@ def test_nothing_is_lost_or_doubled_in_a_table_that_both_write(ground, servers):
     assert ground.orphans("s", "both") == set()
 
 
-def test_histories_that_both_write_have_every_version_once(ground, servers):
+def test_two_servers_writing_a_history_store_every_version_once(ground, servers):
     """F3, 5.5: If both servers change the same records, no version is missing, and versions are consecutive."""
     table = definition("versions", HISTORY)
     create("s", table).done_by(servers[0])
@@ -92,7 +92,7 @@ def test_histories_that_both_write_have_every_version_once(ground, servers):
     assert ground.snapshots("s", "versions") == 2 * EACH
 
 
-def test_a_request_that_both_get_at_once_is_done_once(ground, servers):
+def test_a_request_to_both_servers_is_executed_once(ground, servers):
     """F14, 7.7: The same batch on both servers at the same time is one commit."""
     table = definition("once", LIVE)
     create("s", table).done_by(servers[0])
@@ -106,7 +106,7 @@ def test_a_request_that_both_get_at_once_is_done_once(ground, servers):
     assert ground.orphans("s", "once") == set()
 
 
-def test_a_table_that_both_create_is_created_once(ground, servers):
+def test_concurrent_creates_of_a_table_succeed_only_once(ground, servers):
     """2.5, F17: One of many creates succeeds, on either server. The others are tasks."""
     for number in range(TIMES):
         table = definition("same", LIVE)
@@ -117,7 +117,7 @@ def test_a_table_that_both_create_is_created_once(ground, servers):
         assert len(ground.rows(f"new{number}", "same")) == 5
 
 
-def test_different_tables_do_not_meet(ground, servers):
+def test_batches_to_different_tables_do_not_conflict(ground, servers):
     """15: Both servers create and write different tables of a new schema at the same time."""
 
     def life(number: int, stub: Any) -> None:
@@ -150,7 +150,7 @@ ALTERED = {
 
 
 @pytest.mark.parametrize("kind", list(ALTERED)[deep(0, 2) :])
-def test_batches_between_alterations_lose_nothing(ground, servers, kind):
+def test_batches_during_alterations_lose_no_rows(ground, servers, kind):
     """7.6, 2.6: While one server alters a table, the other writes to it. All rows of successful batches and
     all alters are kept. (A batch with an old key is refused.)"""
     name = f"altered-{kind}"
@@ -183,7 +183,7 @@ def test_batches_between_alterations_lose_nothing(ground, servers, kind):
     assert list(expected) == [c.name for c in definition(name, shapes[-1]).columns]
 
 
-def test_a_key_stays_unique_when_it_shrinks_while_rows_come(ground, servers):
+def test_keys_stay_unique_if_an_alter_reduces_the_key_during_a_batch(ground, servers):
     """2.6, 5.5: If an alter reduces the key while a batch would repeat it, one of them is refused, and keys
     stay unique."""
     for number in range(TIMES):
@@ -201,7 +201,7 @@ def test_a_key_stays_unique_when_it_shrinks_while_rows_come(ground, servers):
 
 
 @pytest.mark.parametrize("kind", ["value", "history"])
-def test_batches_between_migrations_lose_nothing(ground, servers, kind):
+def test_batches_during_migrations_lose_no_rows(ground, servers, kind):
     """7.6, 6.1: While one server migrates a table, the other writes to it, and every row is kept."""
     name = f"migrated-{kind}"
     history = kind == "history"

@@ -175,7 +175,7 @@ def grounds(request, tmp_path, engine):
         ground.closed()
 
 
-def test_a_load_that_is_killed_at_any_moment(grounds, engine, loads):
+def test_a_load_killed_at_any_moment_is_completed_by_its_rerun(grounds, engine, loads):
     """R18, R19: After a kill at a random moment, the run continues under its id with the same result.
 
     A moment is one of the function calls of an undisturbed load. Another load may make fewer.
@@ -209,7 +209,7 @@ def waiting_at(request, postgres_url, other_postgres_url, tmp_path, engine):
 
 
 @pytest.mark.parametrize("table", WAITS[: deep(5, 2)])
-def test_a_load_that_is_killed_while_it_waits(waiting_at, table, loads):
+def test_a_load_killed_during_a_lock_wait_is_completed_by_its_rerun(waiting_at, table, loads):
     """R18, R31: It is killed while it waits for a lock before, during and after its transaction, with its
     session."""
     calm, killed = waiting_at

@@ -101,7 +101,7 @@ def ends(running):
     return running.returncode, said
 
 
-def test_a_load_that_is_killed_goes_on_beside_another(folder):
+def test_a_killed_load_is_completed_despite_a_concurrent_load(folder):
     """R18, R19, R31: After SIGKILL at several moments, the same run id completes the load. A concurrent load
     is asked to try again later, or finds nothing to do."""
     running = first_loaded(folder)

@@ -18,7 +18,7 @@ READ = f"{{kind: csv, header: true, schema: {{fields: {COLUMNS}}}}}"
 
 
 @pytest.mark.process
-def test_an_interrupt_keeps_what_is_committed(tmp_path):
+def test_an_interrupt_keeps_committed_rounds(tmp_path):
     """R79: SIGINT during a pull gives exit code 130. Finished rounds are kept, and the next pull continues."""
     source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
     (tmp_path / "cities.yaml").write_text(manifest(source))

@@ -12,7 +12,7 @@ FILES = 3
 pytestmark = pytest.mark.process
 
 
-def test_two_first_pulls_at_once_make_one_dataset_with_its_data_once(tmp_path):
+def test_two_concurrent_first_pulls_load_the_data_once(tmp_path):
     """On a new warehouse, both succeed, or one is asked to try again later."""
     source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
     (tmp_path / "cities.yaml").write_text(manifest(source))

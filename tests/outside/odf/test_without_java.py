@@ -32,7 +32,7 @@ SOURCE = polling("{kind: snapshot, primaryKey: [id]}", fetch="{kind: url, url: a
 
 
 @pytest.mark.process
-def test_small_datasets_need_none(store, warehouse, tmp_path):
+def test_small_datasets_need_no_java(store, warehouse, tmp_path):
     """Each is the first query of its process, and exits with 0."""
     (tmp_path / "alone.csv").write_text("id,city\n1,Bern\n2,Rome\n")
     path = tmp_path / "alone.yaml"

@@ -57,14 +57,14 @@ def of_snapshot(snapshot, texts):
     return [*numbers, snapshot.operation(), texts(snapshot.summary())]
 
 
-def test_a_described_table_answers_as_java_does(store, tables):
+def test_a_described_table_gives_the_same_metadata_as_java(store, tables):
     """Snapshots, schemas, references, partitions and properties."""
     java, described = tables
     by_java = answers(java, texts_of, lambda schema: json.loads(schema_json(store.jvm, schema)))
     assert answers(described, dict, lambda schema: schema.json) == by_java
 
 
-def test_a_method_of_java_alone_is_refused_by_name():
+def test_methods_available_only_in_java_are_refused():
     """A reader gets no answer that the metadata lacks."""
     with pytest.raises(UsageError) as refusal:
         DescribedTable({}, "").newScan()

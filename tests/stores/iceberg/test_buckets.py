@@ -16,7 +16,7 @@ from backstory.stores.iceberg.frames import BYTES_IN_BUCKET, LEAST_ROWS, ROWS_IN
         (10 * LEAST_ROWS, 1 << 40, 11),
     ],
 )
-def test_a_bucket_has_rows_that_a_task_can_hold(rows, size, count):
+def test_the_number_of_buckets_depends_on_rows_and_their_size(rows, size, count):
     """A bucket has a limited number of rows, fewer if they are wide, and there are not more buckets than
     needed."""
     assert buckets_for(rows, size) == count

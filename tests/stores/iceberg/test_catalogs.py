@@ -26,7 +26,7 @@ def copy(text: str) -> SourceCopy:
     return SourceCopy(("id",), columns, {(row["id"],): row for row in table(text)})
 
 
-def test_a_history_lives_in_a_catalog_on_postgresql(spark, postgresql, tmp_path, monkeypatch):
+def test_a_history_is_stored_in_a_catalog_on_postgresql(spark, postgresql, tmp_path, monkeypatch):
     """The catalog of a configuration file accepts batches as the embedded one does."""
     monkeypatch.setenv("TEST_CATALOG_URI", postgresql)
     path = tmp_path / "backstory.toml"

@@ -46,7 +46,7 @@ def by_the_driver(_):
 
 
 @pytest.mark.parametrize("write", [by_java, by_a_missing_file, by_a_task, by_a_worker, by_the_driver])
-def test_a_full_disk_is_told_and_not_tried_again(spark, write):
+def test_a_full_disk_is_reported_and_not_retried(spark, write):
     """Only one attempt is made, because space does not free itself. The call may be repeated later."""
     tries = []
 
@@ -62,7 +62,7 @@ def test_a_full_disk_is_told_and_not_tried_again(spark, write):
     assert "make room" in told.value.remedy
 
 
-def test_a_view_with_the_name_of_a_table_is_not_taken_for_a_nested_field(spark):
+def test_a_view_with_the_name_of_a_table_is_not_reported_as_a_nested_field(spark):
     """Iceberg reports both as names that already exist."""
     message = "AlreadyExistsException: View with same name already exists: crm.customer"
     with pytest.raises(Failed) as told, translate_faults("crm.customer"):
@@ -70,7 +70,7 @@ def test_a_view_with_the_name_of_a_table_is_not_taken_for_a_nested_field(spark):
     assert told.value.code == "spark-failed"
 
 
-def test_other_faults_of_files_are_not_taken_for_it(spark):
+def test_other_file_errors_are_not_reported_as_a_full_disk(spark):
     place = "/dev/null/x"
     for write in (lambda: spark._jvm.java.io.FileOutputStream(place), Path(place).touch):
         with pytest.raises(Failed) as told, translate_faults("crm.customer"):
@@ -78,7 +78,7 @@ def test_other_faults_of_files_are_not_taken_for_it(spark):
         assert told.value.code == "store-failed"
 
 
-def test_a_catalog_without_room_says_it_in_sqlites_words():
+def test_a_full_disk_is_recognised_in_sqlites_error_text():
     """The driver of the embedded catalog puts the name of SQLite's code before its text."""
     with sqlite3.connect(":memory:") as catalog:
         catalog.execute("CREATE TABLE t (x)")

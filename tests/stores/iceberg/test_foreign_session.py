@@ -31,7 +31,7 @@ def code(spark, catalog="backstory"):
         ("org.apache.iceberg.spark.NoSuchCatalog", "no-iceberg"),
     ],
 )
-def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, told):
+def test_a_catalog_of_another_kind_is_refused_at_open(spark, named, told):
     """Interface 7: A catalog that is not configured, of another kind, or without its jar is refused."""
     if named:
         spark.conf.set("spark.sql.catalog.strange", named)
@@ -42,7 +42,7 @@ def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, tol
 
 
 @pytest.mark.parametrize("way", ["config", "environment", "arguments"])
-def test_settings_hold_in_a_session_of_the_caller(spark, tmp_path, monkeypatch, way):
+def test_settings_apply_in_a_session_of_the_caller(spark, tmp_path, monkeypatch, way):
     """A file from `config` or the environment applies, and arguments take precedence over both."""
     file = tmp_path / "b.toml"
     file.write_text('[delivery]\ndriver-memory = "7m"\n[tables]\nformat-version = 2\n')
@@ -58,14 +58,14 @@ def test_settings_hold_in_a_session_of_the_caller(spark, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("wrong", [{"driver_memory": "much"}, {"format_version": 4}])
-def test_settings_that_are_none_are_refused(spark, wrong):
+def test_invalid_settings_are_refused(spark, wrong):
     with pytest.raises(UsageError) as caught:
         backstory.open(spark=spark, **wrong)
     assert caught.value.code == "bad-option"
 
 
 @pytest.mark.parametrize("verbose", [True, False])
-def test_the_whole_cause_is_in_the_error_if_it_was_asked_for(spark, verbose):
+def test_errors_contain_the_whole_cause_only_with_verbose(spark, verbose):
     """This includes failures in a function of the source."""
     from pyspark.sql.functions import udf
 
@@ -79,7 +79,7 @@ def test_the_whole_cause_is_in_the_error_if_it_was_asked_for(spark, verbose):
         backstory.open(spark=spark)
 
 
-def test_the_error_names_the_lines_to_add(spark):
+def test_the_remedy_has_the_settings_to_add(spark):
     """For an unconfigured catalog the error has both settings, for a missing jar its package for this Spark."""
     told = refusal(spark, "lake").remedy
     assert '.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")' in told
@@ -96,7 +96,7 @@ def test_a_spark_that_is_too_old_is_refused_at_open():
     assert code(SimpleNamespace(_jsparkSession=None, version="3.4.4-amzn-0")) == "other-spark"
 
 
-def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypatch):
+def test_an_iceberg_without_a_needed_class_is_refused(spark, monkeypatch):
     """Interface 7: The error contains the version and the missing feature."""
     monkeypatch.setattr(jvm, "NEEDED", ("IcebergBuild", "spark.NoSuchClass"))
     with pytest.raises(UsageError, match=r"Iceberg \d+\.\d+.* lacks spark.NoSuchClass") as caught:
@@ -116,7 +116,7 @@ def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypa
         ("vendor-7", False),
     ],
 )
-def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
+def test_iceberg_versions_before_1_11_are_too_old(version, old):
     assert is_older(version, sessions.OLDEST) is old
 
 

@@ -38,14 +38,14 @@ OF_SPARK = {
 }
 
 
-def test_icebergs_java_is_called_in_one_place():
+def test_only_one_module_calls_icebergs_java():
     """No other module names a class of Iceberg or requests a session's Java."""
     texts = {shown(path): path.read_text("utf-8") for path in MODULES if path not in {FACADE, *SCRIPTS}}
     assert {name for name, text in texts.items() if "org.apache.iceberg" in text} == SETTINGS
     assert {name for name, text in texts.items() if "._jvm" in text} == OF_SPARK
 
 
-def test_all_that_is_called_is_asked_for_at_the_start(spark):
+def test_every_called_java_class_is_required_at_the_start(spark):
     """The list that a session must support contains exactly the classes that the module calls."""
     text = "".join(path.read_text(encoding="utf-8") for path in (FACADE, *SCRIPTS))
     called = set(re.findall(r'\biceberg\([^"]*"([^"]+)"\)', text))
@@ -54,7 +54,7 @@ def test_all_that_is_called_is_asked_for_at_the_start(spark):
     assert not jvm.missing_classes(spark._jvm)
 
 
-def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
+def test_only_requested_files_are_planned(sender, store, schema):
     """One call plans them, with deletes. A file outside the table has no answer."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1 \n 2 b 1 T1")
     place.write(replace="id v n synced \n 3 c 1 T1")
@@ -68,7 +68,7 @@ def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
     assert len(scan_tasks_of(store.jvm, table.iceberg, files.values())) == 2
 
 
-def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):
+def test_recorded_file_metrics_equal_icebergs_own(store):
     """Bounds, counts, sizes and row group offsets are correct without opening the file again."""
     types = {"k": "LONG", "t": "STRING", "d": "DOUBLE", "at": "UTC_DATETIME", "none": "STRING"}
     columns = tuple(Column(name, ColumnType.parse(type_)) for name, type_ in types.items())
@@ -95,7 +95,7 @@ def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):
         assert len(getattr(file, told)()) >= 3
 
 
-def test_only_values_that_repeat_are_written_by_a_dictionary(store):
+def test_only_repeated_values_are_written_with_a_dictionary(store):
     """A dictionary of unique values would be larger than the values and slower to read."""
     parts = (("a", ColumnType(Kind.LONG)), ("b", ColumnType(Kind.STRING)))
     types = {

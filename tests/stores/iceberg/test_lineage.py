@@ -31,7 +31,7 @@ def rewrite(place: Place) -> None:
     place.store.spark.sql(call).collect()
 
 
-def test_a_changed_row_keeps_its_id_and_tells_when_it_changed(sender, store, schema):
+def test_a_changed_row_keeps_its_id_and_has_the_commit_of_its_change(sender, store, schema):
     """Replaced and updated rows keep their ids with a new commit. A row that returns is new."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     before = ids(place, "id")
@@ -51,7 +51,7 @@ def test_a_changed_row_keeps_its_id_and_tells_when_it_changed(sender, store, sch
     assert again[3][0] not in {row_id for row_id, _ in {**before, **after}.values()}
 
 
-def test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one(sender, store, schema):
+def test_a_closed_version_keeps_its_id_and_its_successor_gets_a_new_one(sender, store, schema):
     """A rewritten version keeps its id too. An untouched version is unchanged."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     key = ("id", "_fivetran_start")
@@ -84,7 +84,7 @@ def test_rows_that_spark_changes_keep_their_ids(sender, store, schema):
     assert {key: row_id for key, (row_id, _) in ids(place, "id").items()} == before
 
 
-def test_a_row_is_the_version_that_it_becomes(sender, store, schema):
+def test_a_row_that_becomes_a_version_keeps_its_id(sender, store, schema):
     """This holds for a change of the sync mode. A version that a migration closes keeps its id, and its
     successor gets one."""
     place = Place.made(sender, store, schema, f"{LIVE} deleted", STORED)
@@ -99,7 +99,7 @@ def test_a_row_is_the_version_that_it_becomes(sender, store, schema):
     assert len(after) == 2 * len(before)
 
 
-def test_a_copy_of_a_table_has_rows_of_its_own(sender, store, schema):
+def test_a_copied_table_has_its_own_row_ids(sender, store, schema):
     """Its ids start again, because they could collide with the source's."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(update="id v \n 2 y")
@@ -110,7 +110,7 @@ def test_a_copy_of_a_table_has_rows_of_its_own(sender, store, schema):
     assert {row_id for row_id, _ in copied.values()} == {0, 1, 2}
 
 
-def test_a_batch_that_spark_plans_keeps_ids_too(spreading, store, schema, tmp_path):
+def test_a_batch_planned_by_spark_keeps_row_ids_too(spreading, store, schema, tmp_path):
     """Law 5: The driver's plan would keep the same ids."""
     place = Place.made(Sender.to(spreading, tmp_path), store, schema, LIVE, STORED)
     before = ids(place, "id")
@@ -130,7 +130,7 @@ def older(spark, tmp_path):
         yield Sender.to(address, tmp_path)
 
 
-def test_rows_without_ids_are_written_as_ever(older, store, schema):
+def test_tables_of_format_version_2_have_no_row_ids(older, store, schema):
     """Format version 2 has no ids, so no file has a column for them."""
     place = Place.made(older, store, schema, HISTORY, VERSIONS)
     place.write(
@@ -140,7 +140,7 @@ def test_rows_without_ids_are_written_as_ever(older, store, schema):
     assert not _columns_beside(place)
 
 
-def test_rows_that_only_begin_are_written_without_ids(sender, store, schema):
+def test_new_rows_are_written_without_ids(sender, store, schema):
     """Iceberg assigns their ids, so a file of new rows is not larger."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(replace="id v n synced \n 4 d 4 T2")

@@ -54,7 +54,7 @@ def found_at(rows, places):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_rows_are_those_that_spark_reads(store, version):
+def test_local_rows_equal_the_rows_read_by_spark(store, version):
     """Deleted, updated, evolved and partitioned rows are equal: all, some, or none from a skipped file."""
     stored = lived(store, f"format_{version}", version)
     names = [*NAMES, FILE, POSITION, *([ROW_ID] if version > 2 else [])]
@@ -90,7 +90,7 @@ def test_rows_are_those_that_spark_reads(store, version):
 @pytest.mark.parametrize(
     "told", ["another format", "a file that is gone", "a file that is spoilt", "a manifest that is cut"]
 )
-def test_what_cannot_be_read_here_is_left_to_spark(store, told):
+def test_files_unreadable_by_the_driver_are_left_to_spark(store, told):
     name = told.replace(" ", "_")
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
     format_ = "orc" if told == "another format" else "parquet"
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_here_is_left_to_spark(store, told):
         LocalRows(store, stored, lease).read(["k"])
 
 
-def test_a_manifest_or_list_that_ends_early_is_no_empty_table(store):
+def test_a_truncated_manifest_or_list_is_refused(store):
     """A file that was cut after its header is complete for every reader, including Spark."""
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
     store.spark.sql(f"CREATE TABLE {store.catalog}.here.early USING iceberg AS SELECT 1 k")
@@ -126,7 +126,7 @@ def test_a_manifest_or_list_that_ends_early_is_no_empty_table(store):
         file.write_bytes(content)
 
 
-def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
+def test_unselected_rows_of_a_large_file_free_their_memory(store, monkeypatch):
     """A file may be larger than the lease, if its row groups and the selected rows are not."""
     name = TableName("here", "large")
     shape = Shape(name, (Column("k", ColumnType(Kind.STRING)),), ("k",), Layout.BASE)
@@ -143,7 +143,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
             here.read(["k"])
 
 
-def test_a_file_of_which_all_rows_are_hidden_is_not_opened(store):
+def test_a_file_with_only_hidden_rows_is_not_opened(store):
     name = TableName("here", "hidden")
     shape = Shape(name, (Column("k", ColumnType(Kind.LONG)),), ("k",), Layout.BASE)
     commit(store, None, Change(added=pa.table({"k": [1, 2, 3]}), into=shape))

@@ -62,7 +62,7 @@ def by_place(rows):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_the_slice_is_the_one_that_spark_reads(store, version, monkeypatch):
+def test_a_local_slice_equals_the_slice_read_by_spark(store, version, monkeypatch):
     """The slices of all or only open versions are equal, with hidden, evolved and moved rows, and any keys."""
     table = lived(store, version)
     found = {}
@@ -78,7 +78,7 @@ def test_the_slice_is_the_one_that_spark_reads(store, version, monkeypatch):
         assert rows == there, told
 
 
-def test_few_row_groups_are_read_for_few_keys(store, monkeypatch):
+def test_only_matching_row_groups_are_read_for_a_key(store, monkeypatch):
     """Only row groups whose bounds contain a key are read, and all columns only from these groups."""
     table = lived(store, 3)
     read, plain = [], parquet_files.read_fields
@@ -93,7 +93,7 @@ def test_few_row_groups_are_read_for_few_keys(store, monkeypatch):
     assert all(all_ > 4 for *_, all_ in read)
 
 
-def test_numbers_that_are_not_exact_and_what_is_too_much_are_left_to_spark(store):
+def test_inexact_keys_and_large_slices_are_left_to_spark(store):
     table = lived(store, 3)
     assert slice_here(store, table, ["k"], pa.table({"x": [0.25]}), None) is None
     small = type(store)(store.session, store.catalog, store.format_version, Memory(600))

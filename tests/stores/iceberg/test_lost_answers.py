@@ -104,7 +104,7 @@ def answer(call) -> str:
 
 
 @pytest.mark.parametrize("act", ["batch", "column", "type", "value"])
-def test_a_commit_whose_answer_is_lost_is_there_or_not(wire, place, act):
+def test_a_request_repeated_after_a_lost_answer_succeeds(wire, place, act):
     """7.7: Whatever the server reports, the table can be read, no committed row is lost, and a repeated
     request completes it."""
     batch = place.files("id v n synced \n 1 x 1 T2 \n 3 c 3 T2")

@@ -80,7 +80,7 @@ def by_rule(changes):
 
 
 @pytest.mark.parametrize("version", [3, 2][: deep(2, 1)])
-def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
+def test_changes_of_any_writers_commits_equal_the_rules(spark, version):
     """V102, L12: Vectors, position deletes, rewritten files, compaction, changed columns and truncation,
     between any commits, one by one or net."""
     store = IcebergStore(spark, format_version=version)
@@ -97,7 +97,7 @@ def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
             assert sorted(map(unordered, found)) == by_rule(expected)
 
 
-def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(store):
+def test_only_row_groups_with_newly_deleted_rows_are_read(store):
     """V112: Only bytes of groups with removed rows and of added files are read. A compaction adds none."""
     fed = Fed(store, "groups", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
@@ -127,7 +127,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     whole.release(store)
 
 
-def test_delete_files_of_data_files_that_no_commit_touched_are_not_read(spark):
+def test_delete_files_of_unchanged_data_files_are_not_read(spark):
     store = IcebergStore(spark, format_version=2)
     fed = Fed(store, "untouched", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
     for ids in ((1, 2), (3, 4)):

@@ -54,34 +54,34 @@ POSITIONS = {
 }
 
 
-def test_a_vector_takes_the_place_of_the_one_before():
+def test_a_vector_replaces_the_previous_vector():
     """Only newly hidden rows of the file are removed."""
     commits = [[hides("+", "two", "f"), hides("-", "one", "f")]]
     assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 - 2"]
 
 
-def test_position_deletes_of_many_files_add_up():
+def test_position_deletes_of_several_files_accumulate():
     """Format 2: No file replaces another, and a row is removed only once."""
     commits = [[hides("+", "both", format_=DELETES)], [hides("+", "more", format_=DELETES)]]
     assert told([rows("=", "f"), rows("=", "g")], commits, POSITIONS) == ["f 0 - 1", "f 1 - 2", "g 0 - 3"]
 
 
-def test_a_vector_takes_the_place_of_position_deletes():
+def test_a_vector_replaces_position_deletes():
     """After an upgrade of the format, the vector contains all position deletes."""
     standing = [rows("=", "f"), hides("=", "one", format_=DELETES)]
     assert told(standing, [[hides("+", "two", "f")]], POSITIONS) == ["f 0 - 2"]
 
 
-def test_a_file_goes_with_the_rows_that_were_still_there():
+def test_a_removed_file_removes_only_its_visible_rows():
     assert told([rows("=", "f"), hides("=", "one", "f")], [[rows("-", "f")]], POSITIONS) == ["f 0 - 1 2 3"]
 
 
-def test_rows_come_back_whose_vector_goes():
+def test_removing_a_vector_restores_its_rows():
     commits = [[hides("-", "one", "f")]]
     assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 + 0"]
 
 
-def test_compaction_moves_nothing_and_is_followed():
+def test_compaction_moves_no_rows_and_later_deletes_are_found():
     """A file that was added and rewritten in the range moves nothing, but newly hidden rows do."""
     commits = [
         [rows("+", "g")],
@@ -92,17 +92,17 @@ def test_compaction_moves_nothing_and_is_followed():
     assert found == ["g 0 + 0 1 2 3", "h 2 - 7"]
 
 
-def test_what_hides_rows_of_no_file_of_the_table_moves_nothing():
+def test_position_deletes_of_missing_files_are_ignored():
     """A position delete file of format 2 may name files that no longer exist."""
     assert told([rows("=", "f")], [[hides("+", "both", format_=DELETES)]], POSITIONS) == ["f 0 - 1"]
 
 
-def test_a_file_that_is_written_and_hidden_in_one_commit():
+def test_a_file_written_and_partly_hidden_in_one_commit_adds_its_rest():
     commits = [[rows("+", "f"), hides("+", "one", format_=DELETES)]]
     assert told([], commits, POSITIONS) == ["f 0 + 1 2 3"]
 
 
-def test_rows_that_others_deleted_by_value_are_refused():
+def test_equality_deletes_by_other_writers_are_refused():
     """Equality deletes in the range, or on its files, are refused by name, unless the table was compacted."""
     by_value = hides("+", "value", format_=DELETES, content=BY_VALUE)
     with pytest.raises(Refused, match="deleted rows by their values") as refused:
@@ -127,7 +127,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 4))
-def test_moves_are_the_difference_of_what_is_alive(steps, since):
+def test_moves_are_the_difference_of_the_visible_rows(steps, since):
     """Files are added, removed and hidden in any order, and read from any commit on."""
     names, positions = itertools.count(), {}
     alive, vectors, commits, states = {}, {}, [], [{}]

@@ -22,7 +22,7 @@ INNER = pa.struct({"a": pa.string(), "b": pa.list_(pa.int64())})
 SCHEMA = pa.schema({"id": pa.int64(), "s": INNER, "l": pa.list_(INNER), "m": pa.map_(pa.string(), INNER)})
 
 
-def test_nested_values_come_back_as_they_were_written(store):
+def test_nested_values_are_read_as_written(store):
     value = {"a": "x", "b": [1, None, 2]}
     rows = [
         {"id": 1, "s": value, "l": [value, None], "m": [("k", value)]},
@@ -36,13 +36,13 @@ def test_nested_values_come_back_as_they_were_written(store):
     assert found == rows
 
 
-def test_no_rows_at_all_are_a_frame_as_well(store):
+def test_a_table_without_rows_becomes_a_frame(store):
     """PySpark rejects a list column without chunks, as from a file without rows."""
     nothing = frame_of(store, pa.Table.from_batches([], SCHEMA))
     assert (nothing.columns, nothing.toArrow().to_pylist()) == (SCHEMA.names, [])
 
 
-def test_a_slice_of_rows_is_a_frame_of_these_rows(store):
+def test_a_slice_of_a_table_becomes_a_frame_of_its_rows(store):
     """A program may have sliced an Arrow table."""
     value = {"a": "x", "b": [1, None]}
     rows = [{"id": each, "s": value, "l": [value, None], "m": [("k", value)]} for each in range(3)]

@@ -109,7 +109,7 @@ class Lake:
 @pytest.mark.laws(
     "the contract and every door are tried there at each depth, and the doctor in other catalogs"
 )
-def test_the_doctor_finds_that_everything_works_in_it(lake):
+def test_the_doctor_reports_no_failures_on_object_storage(lake):
     """No table of the doctor is left."""
     diagnosis = lake.warehouse.doctor()
 
@@ -117,7 +117,7 @@ def test_the_doctor_finds_that_everything_works_in_it(lake):
     assert not [each for each in tables(lake.store) if each.schema == SCHEMA]
 
 
-def test_the_store_keeps_its_contract(lake, tmp_path):
+def test_the_store_contract_holds_on_object_storage(lake, tmp_path):
     """Create, write, slices, changes, evolution, vectors, row ids and other writers work through the Fivetran
     door."""
     with serving({CATALOG: lake.store}) as address:
@@ -125,7 +125,7 @@ def test_the_store_keeps_its_contract(lake, tmp_path):
             part(Sender.to(address, tmp_path), lake.store, "contract")
 
 
-def test_every_door_delivers_there(lake, monkeypatch):
+def test_copies_loads_and_pulls_deliver_to_object_storage(lake, monkeypatch):
     """A native copy, a model's load and a pull work, each followed by a change. Fivetran is in the contract."""
     monkeypatch.setenv("BACKSTORY_PEPPER", "a secret")
     assert lake.copy(1, "doors.c", FIRST)["new"] == 3
@@ -155,7 +155,7 @@ def test_every_door_delivers_there(lake, monkeypatch):
     assert sum(each["violations"] for each in lake.warehouse.table("doors.c").check()) == 0
 
 
-def test_rows_are_those_that_spark_reads(lake):
+def test_local_rows_equal_the_rows_read_by_spark(lake):
     """All rows of a table with deletion vectors are equal, and no file is requested twice."""
     lake.copy(1, "reading.c", FIRST)
     lake.copy(2, "reading.c", SECOND)
@@ -173,7 +173,7 @@ def test_rows_are_those_that_spark_reads(lake):
     assert len(of_rows) == len(set(of_rows)), of_rows
 
 
-def test_no_command_asks_for_more_than_it_needs(lake, capsys):
+def test_no_command_exceeds_its_number_of_requests(lake, capsys):
     """The requests of each command, on a small table after one and two copies, are limited."""
     counts, every = {}, {}
     for name, number, at in (("first", 1, FIRST), ("changed", 2, SECOND), ("same", 2, THIRD)):
@@ -229,7 +229,7 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
 @pytest.mark.parametrize(
     ("method", "path"), [("PUT", r"metadata\.json"), ("PUT", r"\.parquet"), ("GET", "avro")]
 )
-def test_an_answer_that_is_lost_is_asked_for_again(lake, method, path):
+def test_a_request_with_a_lost_answer_is_repeated(lake, method, path):
     """The store executed the request, but the answer was lost. The copy is in the table once."""
     name = f"lost.c{method}{len(path)}"
     lake.copy(1, name, FIRST)
@@ -240,7 +240,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(lake, method, path):
     assert len(lake.warehouse.table(name).log()) == 2
 
 
-def test_a_store_that_throttles_for_a_moment_is_asked_again(lake):
+def test_a_briefly_throttled_request_is_repeated(lake):
     """If the driver or Java gets 503 for some requests, the copy still succeeds."""
     lake.copy(1, "throttled.c", FIRST)
     with (
@@ -253,7 +253,7 @@ def test_a_store_that_throttles_for_a_moment_is_asked_again(lake):
 
 
 @pytest.mark.parametrize(("what", "kind"), [("throttle", TryAgain), ("deny", Failed)])
-def test_a_store_that_refuses_for_good_is_told_in_words(lake, monkeypatch, what, kind):
+def test_permanently_refused_requests_give_an_error_without_secrets(lake, monkeypatch, what, kind):
     """Throttled requests end with 75, denied ones fail. The table is unchanged, and no secret is shown."""
     monkeypatch.setattr("backstory.engine.deliver.ATTEMPTS", 1)
     name = f"refusing.{what}"
@@ -266,7 +266,7 @@ def test_a_store_that_refuses_for_good_is_told_in_words(lake, monkeypatch, what,
     assert lake.names(name) == {1: "Ada", 2: "Bob", 3: "Cy"}
 
 
-def test_a_file_that_is_gone_is_told_by_its_name(lake):
+def test_the_error_for_a_lost_file_has_its_name(lake):
     """Spark reads files that the driver cannot open, and reports the error."""
     lake.copy(1, "gone.c", FIRST)
     (file,) = lake.session.table(f"{CATALOG}.gone.c.files").select("file_path").collect()
@@ -278,7 +278,7 @@ def test_a_file_that_is_gone_is_told_by_its_name(lake):
     assert location.rpartition("/")[2] in str(stopped.value)
 
 
-def test_credentials_that_a_catalog_hands_out_take_the_place_of_its_own(lake):
+def test_credentials_from_the_catalog_replace_configured_ones(lake):
     """As in Iceberg's FileIO, the credentials with the longest matching prefix are used."""
     java = lake.store.jvm
     as_java = lambda told: java.java.util.HashMap(told)  # noqa: E731

@@ -41,7 +41,7 @@ def rows(*more):
     return pa.Table.from_pylist([*ROWS, *more], pa.schema(types))
 
 
-def test_the_driver_names_years_and_words_as_spark_does(table, store):
+def test_the_driver_writes_the_same_partitions_as_spark(table, store):
     """The same rows, written by the driver and by Spark, are in the same partitions, and are found there."""
     commit(store, table, Change(added=rows()))
     name = store.sql_name(TABLE)
@@ -55,7 +55,7 @@ def test_the_driver_names_years_and_words_as_spark_does(table, store):
 
 
 @pytest.mark.parametrize("word", ["a/b=c %", NULL_PARTITION])
-def test_a_word_that_is_no_folder_is_left_to_spark(table, store, word):
+def test_a_label_unsuitable_as_a_folder_name_is_stored(table, store, word):
     """A stored label may be any text, even the word for NULL in paths."""
     odd = {"k": "odd", ENDED: None, STATE: word}
     commit(store, table, Change(added=rows(odd)))

@@ -19,11 +19,11 @@ from backstory.stores.iceberg.storage import Places, bare_location, is_inside
         ("gs://bucket/a", "gs://bucket/a"),
     ],
 )
-def test_a_place_is_the_same_in_every_spelling(spelt, plain):
+def test_a_location_has_one_normal_form(spelt, plain):
     assert bare_location(spelt) == plain
 
 
-def test_a_folder_is_not_another_that_begins_like_it():
+def test_a_folder_contains_no_files_of_folders_with_a_longer_name():
     """A table owns only files below its folder, wherever its properties let it write."""
     assert is_inside("/a/b/c", "file:/a/b/")
     assert not is_inside("/a/bc", "/a/b")

@@ -58,7 +58,7 @@ def failure(sender, catalog, name):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["connection", "write"])
-def test_what_cannot_be_reached_or_entered_is_a_failure(catalogs, capfd, way, name):
+def test_an_inaccessible_catalog_is_a_failure(catalogs, capfd, way, name):
     """20, 9: A closed port, a wrong password and a missing privilege give a text without the password. A
     working catalog is still served."""
     text = failure(catalogs, way, name)
@@ -67,7 +67,7 @@ def test_what_cannot_be_reached_or_entered_is_a_failure(catalogs, capfd, way, na
 
 
 @pytest.mark.parametrize("way", ["credentials", "privilege"])
-def test_what_a_user_must_mend_is_not_called_a_delay(catalogs, way):
+def test_a_fault_that_the_user_must_fix_is_not_reported_as_a_delay(catalogs, way):
     """2.0: A wrong password or missing privilege is reported as such, and no status asks the sender to repeat
     the request."""
     text = failure(catalogs, way, "connection")

@@ -73,19 +73,19 @@ def sender(rest, tmp_path) -> Iterator[Sender]:
         yield Sender.to(address, tmp_path)
 
 
-def test_a_store_on_a_rest_catalog_does_what_any_does(rest, sender):
+def test_the_store_contract_holds_on_a_rest_catalog(rest, sender):
     """Tables are created, written, read, evolved, hidden by vectors and rewritten there."""
     check(sender, rest, "contract")
 
 
 @pytest.mark.laws("the contract is tried there at each depth, and this walk in another catalog")
-def test_a_session_with_default_settings_works_on_it(spark, catalog):
+def test_a_session_with_default_settings_works_on_a_rest_catalog(spark, catalog):
     """Its cached tables never hide the writes of another program."""
     session, other = (own_session(spark, "own_rest", catalog, cached) for cached in (None, "false"))
     assert walk(session, "own_rest", other) == ANSWERS
 
 
-def test_the_doctor_finds_that_everything_works_on_it(rest):
+def test_the_doctor_reports_no_failures_on_a_rest_catalog(rest):
     """Views are absent or work, and no table of the doctor is left."""
     diagnosis = Warehouse(rest, embedded=False).doctor()
 
@@ -97,7 +97,7 @@ def test_the_doctor_finds_that_everything_works_on_it(rest):
     assert not [each for each in tables(rest) if each.schema == SCHEMA]
 
 
-def test_a_preview_is_published_on_it(rest, tmp_path):
+def test_a_preview_is_published_on_a_rest_catalog(rest, tmp_path):
     lake, file = Warehouse(rest, embedded=False), tmp_path / "a.csv"
     file.write_text("id,name\n1,Ann\n2,Bob\n")
     lake.snapshot(str(file), into="preview.t", key="id", at="2026-01-01")
@@ -112,7 +112,7 @@ def test_a_preview_is_published_on_it(rest, tmp_path):
     assert first == {"Ann", "Bob"}
 
 
-def test_a_change_of_properties_alone_is_noticed(rest, sender):
+def test_a_plan_for_an_older_shape_is_refused(rest, sender):
     """The catalog compares only snapshots, so a change of shape makes one, and any older plan is refused."""
     place = Place.made(sender, rest, "properties", LIVE, STORED)
     columns = iter(["first", "second"])

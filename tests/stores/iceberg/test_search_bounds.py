@@ -64,7 +64,7 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
     assert left_out > 50
 
 
-def test_what_statistics_do_not_tell_is_read(tmp_path):
+def test_row_groups_without_usable_statistics_are_read(tmp_path):
     """NaN is in no bounds. A file without the column, or with another type, is read whole."""
     told = {"id": 1, "name": "v", "type": "int"}
     with written(tmp_path / "n.parquet", pa.array([*[1.0] * 19, float("nan")])) as file:

@@ -40,7 +40,7 @@ def own(session):
     return backstory.open(spark=session, catalog="own")
 
 
-def test_a_table_lives_in_a_session_with_default_settings(session, other):
+def test_all_methods_work_in_a_session_with_default_settings(session, other):
     """All methods write and read it, and the session's own SQL sees commits immediately."""
     assert walk(session, "own", other) == ANSWERS
 
@@ -89,9 +89,7 @@ def by_session_beside(_own, beside, frame, into, _folder):
         (by_session_beside, "table"),
     ],
 )
-def test_a_session_reads_what_another_one_of_its_program_committed(
-    session, other, own, tmp_path, write, cache
-):
+def test_a_session_reads_the_commits_of_other_sessions(session, other, own, tmp_path, write, cache):
     """This holds for the table, a frame's rows, and rows of CACHE TABLE in the session."""
     into = f"beside.{fresh()}"
     name, rows = f"own.{into}", copy(session, "a", "b", "c")
@@ -116,7 +114,7 @@ def test_a_session_reads_what_another_one_of_its_program_committed(
         session.catalog.dropTempView("view_of_it")
 
 
-def test_another_writers_table_in_the_same_name_is_seen(session, other, own, kept):
+def test_a_table_recreated_by_another_writer_is_read(session, other, own, kept):
     """After another program recreates the table, the next command reads the new one."""
     other.sql(f"DROP TABLE own.{kept} PURGE")
     elsewhere = backstory.open(spark=other, catalog="own")
@@ -126,7 +124,7 @@ def test_another_writers_table_in_the_same_name_is_seen(session, other, own, kep
     assert records(elsewhere.table(kept).current()) == {1: "y"}
 
 
-def test_a_table_that_another_writer_dropped_is_not_there(other, own, kept):
+def test_a_table_dropped_by_another_writer_is_missing(other, own, kept):
     other.sql(f"DROP TABLE own.{kept} PURGE")
     assert load(own.store, TableName(*kept.split("."))) is None
     with pytest.raises(UsageError) as caught:
@@ -134,7 +132,7 @@ def test_a_table_that_another_writer_dropped_is_not_there(other, own, kept):
     assert caught.value.code == "no-table"
 
 
-def test_a_plan_is_never_made_on_cached_rows(session, other, own, kept):
+def test_a_plan_ignores_cached_rows(session, other, own, kept):
     """The cached version is two commits old, and a copy equal to it changes the others' rows."""
     elsewhere = backstory.open(spark=other, catalog="own")
     elsewhere.snapshot(copy(other, "A", "b", "."), into=kept, key="id", at="2026-01-02")
@@ -147,7 +145,7 @@ def test_a_plan_is_never_made_on_cached_rows(session, other, own, kept):
     session.catalog.clearCache()
 
 
-def test_rows_that_somebody_cached_stay_cached_while_the_table_does(session, own, kept):
+def test_reading_a_table_keeps_its_cached_rows(session, own, kept):
     """Reading does not clear a cache."""
     rows = session.table(f"own.{kept}").cache()
     own.table(kept).current()
@@ -165,7 +163,7 @@ def workers(spark, monkeypatch):
 
 
 @pytest.mark.parametrize(("python", "told"), [("bare", "module"), ("/nowhere/python", "cannot be started")])
-def test_workers_that_cannot_work_are_named(store, workers, tmp_path, python, told):
+def test_unusable_python_workers_give_an_error_with_a_remedy(store, workers, tmp_path, python, told):
     """For a Python without backstory or pyarrow, or a missing one, the error names PYSPARK_PYTHON."""
     if python == "bare":
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
@@ -191,13 +189,13 @@ def test_workers_that_cannot_work_are_named(store, workers, tmp_path, python, to
         (None, "IOException"),
     ],
 )
-def test_the_first_line_of_a_cause_tells_no_values(text, shown):
+def test_the_first_line_of_a_cause_contains_no_values(text, shown):
     """The line contains no quoted values, paths, addresses with logins, or long numbers."""
     assert first_line("IOException", text) == shown
     assert first_line("NumberFormatException", text) == "NumberFormatException"
 
 
-def test_workers_of_another_version_are_named():
+def test_workers_of_another_python_version_give_an_error():
     """Spark itself refuses such workers."""
     told = error_of_worker(
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11"
@@ -207,7 +205,7 @@ def test_workers_of_another_version_are_named():
     assert error_of_worker('Cannot run program "chmod": error=2') is None
 
 
-def test_an_error_of_a_worker_is_named_by_its_class(store):
+def test_a_workers_error_is_reported_by_its_class(store):
     """Its message may contain a value. The remedy is still given."""
 
     def fail(_batches):
@@ -220,7 +218,7 @@ def test_an_error_of_a_worker_is_named_by_its_class(store):
     assert "`verbose=True`" in caught.value.remedy
 
 
-def test_a_path_is_not_made_of_a_name_that_climbs(spark, tmp_path):
+def test_a_table_name_that_leaves_the_warehouse_is_refused(spark, tmp_path):
     """A Hadoop catalog derives folders from names. A name that leaves the warehouse is refused."""
     session = own_session(spark, "paths", catalog_of("hadoop", tmp_path))
     warehouse = backstory.open(spark=session, catalog="paths")
@@ -230,7 +228,7 @@ def test_a_path_is_not_made_of_a_name_that_climbs(spark, tmp_path):
     assert not list(tmp_path.parent.rglob("out*"))
 
 
-def test_rows_are_written_where_the_table_reads_them(spark, tmp_path):
+def test_rows_are_written_to_the_storage_of_the_table(spark, tmp_path):
     """A path without a scheme may belong to a storage other than the local disk, here Java's memory."""
     session = own_session(spark, "aside", catalog_of("in-memory", tmp_path))
     warehouse = backstory.open(spark=session, catalog="aside")

@@ -15,7 +15,7 @@ from backstory.stores.metadata.catalogs import metadata_of
 NAME = TableName("snapshots", "t")
 
 
-def test_commits_tell_what_they_did(store):
+def test_commits_have_their_time_and_their_note(store):
     """Commits are listed newest first, each with its instant and its writer's note, or None."""
     drop(store, NAME)
     make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))

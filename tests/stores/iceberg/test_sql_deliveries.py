@@ -51,7 +51,7 @@ def properties(table):
 NOW = {"old": "2", "new": "3", "gone": None}
 
 
-def test_properties_are_in_effect_from_the_publication_on(store, table):
+def test_properties_apply_from_the_publication_on(store, table):
     """This holds for Java's readers and readers of metadata, but not before the publication."""
     deliver_by_sql(store, **NOW)
     assert properties(existing(store, NAME)) == {"old": "1", "new": None, "gone": "1"}
@@ -84,13 +84,13 @@ def test_the_next_commit_completes_the_delivery(store, table, change):
     assert properties(existing(store, NAME)) == {**NOW, "new": "4", "old": "5"}
 
 
-def test_a_commit_of_another_program_leaves_the_properties_in_effect(store, table):
+def test_properties_still_apply_after_a_commit_of_another_program(store, table):
     publish_by_sql(store, **NOW)
     store.spark.sql(f"INSERT INTO {store.sql_name(NAME)} VALUES (1)")
     assert properties(existing(store, NAME)) == NOW
 
 
-def test_a_delivery_that_can_no_longer_be_published_changes_nothing(store, table):
+def test_an_unpublishable_delivery_changes_nothing(store, table):
     """If the table has newer commits, the next commit drops the branch."""
     deliver_by_sql(store, **NOW)
     store.spark.sql(f"INSERT INTO {store.sql_name(NAME)} VALUES (1)")
@@ -101,7 +101,7 @@ def test_a_delivery_that_can_no_longer_be_published_changes_nothing(store, table
     assert dict(existing(store, NAME).iceberg.refs()).keys() == {"main"}
 
 
-def test_a_preview_begins_with_the_pending_properties(store, table):
+def test_a_preview_starts_with_the_pending_properties(store, table):
     """Once published, the preview has them too. A later preview begins with the table's own properties."""
     publish_by_sql(store, **NOW)
     preview = open_branch(store, NAME, "preview")

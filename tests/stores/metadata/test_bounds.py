@@ -46,7 +46,7 @@ def file(least, greatest, nulls=0):
 
 
 @pytest.mark.parametrize("told", KINDS)
-def test_a_file_that_holds_a_value_is_never_passed_over(told):
+def test_a_file_that_contains_the_value_is_never_skipped(told):
     """This includes values at a bound. Other files are skipped."""
     type_, of_number = KINDS[told]
     chance, passed = random.Random(told), 0
@@ -61,7 +61,7 @@ def test_a_file_that_holds_a_value_is_never_passed_over(told):
     assert passed > 5
 
 
-def test_what_bounds_do_not_tell_is_read():
+def test_files_without_usable_bounds_are_read():
     """For other types, missing or truncated bounds, and values of former types, the file is read."""
     assert bounds_of(file(b"\0" * 8, b"\0" * 8), {"id": 1, "type": "double"}) is None
     assert bounds_of(file(b"a", b"b"), {"id": 2, "type": "string"}) is None
@@ -73,7 +73,7 @@ def test_what_bounds_do_not_tell_is_read():
     assert EqualTo(1.0).may_match(bounds_of(file(b"a", b"b"), {"id": 1, "type": "string"}))
 
 
-def test_a_record_lies_in_its_own_partition():
+def test_only_partitions_that_may_contain_the_key_are_read():
     """A key's partition is by hash, prefix or value. Other columns, types and transforms exclude nothing."""
     fields = [{"id": 1, "name": "k", "type": "string"}, {"id": 2, "name": "n", "type": "decimal(9, 2)"}]
     parts = [(1, "bucket[8]"), (3, "identity"), (1, "truncate[2]"), (1, "void"), (2, "identity")]

@@ -37,7 +37,7 @@ def field(name, type_, number):
         (None, "timestamptz", [None, None]),
     ],
 )
-def test_a_type_that_became_wider_is_read_as_it_is_now(values, type_, found):
+def test_a_column_with_a_widened_type_is_read_with_its_new_type(values, type_, found):
     read = project_field(of(type_), values, 2)
     assert (read.type, read.to_pylist()) == (arrow_type_of(type_), found)
 
@@ -56,12 +56,12 @@ def test_a_type_that_became_wider_is_read_as_it_is_now(values, type_, found):
         (pa.array([[1]], pa.list_(field("element", pa.int32(), 6))), of(LIST)),
     ],
 )
-def test_what_would_not_be_exact_is_left_to_spark(values, told):
+def test_inexact_conversions_are_left_to_spark(values, told):
     with pytest.raises(Unreadable):
         project_field(told, values, 1)
 
 
-def test_fields_of_a_struct_go_by_their_ids():
+def test_fields_of_a_struct_are_matched_by_id():
     stored = pa.struct([field("x", pa.int32(), 1), field("y", pa.string(), 2), field("old", pa.int32(), 3)])
     values = pa.array([{"x": 1, "y": "a", "old": 7}, None, {"x": 2, "y": None, "old": None}], stored)
     assert project_field(of(STRUCT), values, 3).to_pylist() == [
@@ -73,5 +73,5 @@ def test_fields_of_a_struct_go_by_their_ids():
     assert project_field(of(LIST), same, 3).to_pylist() == [[1], None, []]
 
 
-def test_decimals_have_as_many_digits_behind_the_point_as_the_table_says():
+def test_decimals_have_the_scale_of_the_table():
     assert arrow_type_of("decimal(38, 38)") == pa.decimal128(38, 38)

@@ -107,7 +107,7 @@ def _named(catalog, schema):
     return [each for each in catalog.tables() if each.schema == schema]
 
 
-def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, warehouse, schema):
+def test_v122_tables_and_log_are_equal_with_and_without_spark(tables, store, warehouse, schema):
     """Rows, open versions, memory rows and commits are equal, without deleted rows."""
     without, within = EmbeddedCatalog(warehouse), SessionCatalog(store)
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
@@ -133,9 +133,7 @@ def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, 
     assert newest["recorded_at"] == "2026-01-09T00:00:00Z"
 
 
-def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark(
-    sender, store, warehouse, schema
-):
+def test_tables_with_equality_deletes_are_counted_only_by_spark(sender, store, warehouse, schema):
     """The table is listed without a count, and Spark counts its rows."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(delete="id \n 1")
@@ -145,7 +143,7 @@ def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark
         assert held[str(place.name)] == rows
 
 
-def test_a_description_opens_its_files_after_another_writer_renamed_the_table(store, schema):
+def test_a_description_stays_readable_after_a_rename_of_the_table(store, schema):
     """A session's catalog loads a table once for all of its files."""
     catalog = SessionCatalog(store)
     described = catalog.describe(native(store, schema, "moving", TOLD[:3]))
@@ -167,9 +165,7 @@ def test_a_table_whose_files_cannot_be_listed_is_dropped_with_a_warning(store, s
     assert metadata.exists()
 
 
-def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_known(
-    store, warehouse, schema
-):
+def test_a_table_with_a_lost_file_is_listed_without_a_count(store, warehouse, schema):
     """Reading it names the file and a remedy. The same holds for a table with an unknown layout."""
     lost, whole, newer = (native(store, schema, name, TOLD[:3]) for name in ("lost", "whole", "newer"))
     store.spark.sql(f"ALTER TABLE {store.sql_name(newer)} SET TBLPROPERTIES ('backstory.layout' = 'next')")
@@ -190,7 +186,7 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
         )  # for tests that inspect every table of the catalog
 
 
-def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):
+def test_a_folder_without_a_catalog_has_no_tables_and_stays_unchanged(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
         assert inventory(EmbeddedCatalog(folder)) == []
         with pytest.raises(UsageError, match=r"There is no table a\.b"):

@@ -46,7 +46,7 @@ def hidden(tmp_path, monkeypatch):
     return read
 
 
-def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say(hidden):
+def test_vectors_and_position_deletes_give_the_hidden_rows(hidden):
     blob = vector_bytes(MARKED)
     older = pa.BufferOutputStream()
     pq.write_table(pa.table({"file_path": ["data", "other", "other"], "pos": [7, 2, 3]}), older)
@@ -57,7 +57,7 @@ def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say
     }
 
 
-def test_what_is_not_whole_or_not_by_position_is_left_to_spark(hidden):
+def test_damaged_and_unsupported_delete_files_are_left_to_spark(hidden):
     blob = vector_bytes(MARKED)
     spoilt = blob[:-4] + struct.pack(">I", 1)
     for contents, told in (

@@ -15,11 +15,11 @@ from backstory.stores.metadata.table_metadata import _Group
         (10, 0, None, None),  # no statistics
     ],
 )
-def test_deletions_are_taken_off_where_all_rows_of_a_partition_are_of_a_kind(rows, deleted, of, left):
+def test_deleted_rows_are_subtracted_only_if_their_kind_is_certain(rows, deleted, of, left):
     assert _Group(rows, deleted).left(of) == left
 
 
-def test_a_file_without_statistics_leaves_its_partition_untold():
+def test_a_file_without_statistics_makes_the_count_unknown():
     group = _Group()
     group.add(3, 3, 0)
     group.add(2, None, 0)

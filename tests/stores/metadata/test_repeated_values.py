@@ -73,7 +73,7 @@ def alike(one, other):
 
 
 @given(tables(), st.lists(st.integers(0, 2), min_size=1, unique=True).map(sorted), st.data())
-def test_columns_are_those_that_arrow_reads(tmp_path_factory, rows, groups, data):
+def test_columns_equal_the_columns_read_by_arrow(tmp_path_factory, rows, groups, data):
     file = written(rows, tmp_path_factory.mktemp("repeated") / "a.parquet")
     paths = [*rows.column_names, f"c{len(VALUES)}.s", f"c{len(VALUES) + 1}.inner", f"c{len(VALUES) + 1}.at"]
     few = st.lists(st.sampled_from(paths), unique=True)
@@ -100,7 +100,7 @@ def test_columns_are_those_that_arrow_reads(tmp_path_factory, rows, groups, data
         [{"n": None, "s": "a"}, {"n": 2, "s": "a"}],
     ],
 )
-def test_a_struct_is_null_where_it_was(tmp_path, values):
+def test_a_struct_stays_null_in_the_same_rows(tmp_path, values):
     inner = pa.array(values, INNER)
     whole = pa.array([{"inner": each, "ids": [], "at": None} for each in values], OUTER)
     file = written(pa.table({"c": inner, "d": whole}), tmp_path / "a.parquet")
@@ -108,7 +108,7 @@ def test_a_struct_is_null_where_it_was(tmp_path, values):
     assert read_columns(file, ["d.inner"], [0])["d"].to_pylist() == [{"inner": each} for each in values]
 
 
-def test_a_value_of_all_rows_is_not_read(tmp_path):
+def test_the_bytes_of_a_constant_column_are_not_read(tmp_path):
     path = tmp_path / "a.parquet"
     rows = pa.table({"one": ["a"] * 6, "none": pa.nulls(6, pa.string()), "more": list("abbbbb")})
     file = written(rows, path)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 from backstory.stores.metadata.parquet_files import greatest_in_groups, groups_with, positions_in
 
 
-def test_groups_without_a_chosen_row_are_passed_over(tmp_path):
+def test_row_groups_without_a_selected_row_are_skipped(tmp_path):
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"v": range(20)}), path, row_group_size=7)
     with pq.ParquetFile(path) as file:
@@ -17,7 +17,7 @@ def test_groups_without_a_chosen_row_are_passed_over(tmp_path):
         assert groups_with(file.metadata, [0], np.zeros(7, bool))[0] == []
 
 
-def test_the_greatest_value_of_a_row_group_is_that_of_the_file_where_nothing_tells(tmp_path):
+def test_a_row_group_without_statistics_has_the_maximum_of_the_file(tmp_path):
     """This applies to a group of NULLs, and to a file without statistics."""
     path, told = tmp_path / "f.parquet", {"id": 1, "name": "v"}
     field = pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})

@@ -30,14 +30,14 @@ def nested(leaf, value):
 
 
 @pytest.mark.parametrize("number", [72.1, 0.1, 1e-45, 3.4e38, -0.0, math.inf])
-def test_a_float_of_32_bits_is_the_number_that_it_shows(number):
+def test_a_float_of_32_bits_keeps_its_displayed_number(number):
     """72.1 is printed as 72.1, not as 72.0999984741211, at any depth."""
     for where, (type_, value, shown) in nested(SINGLE, number):
         column = pa.chunked_array([pa.array([value, None], type_), pa.array([value], type_)])
         assert values_of(column) == [shown(number), None, shown(number)], where
 
 
-def test_what_is_no_number_is_one_value():
+def test_every_nan_is_the_same_object():
     first, second = values_of(pa.chunked_array([pa.array([math.nan, math.nan], SINGLE)]))
     assert first is second
     assert math.isnan(first)
@@ -59,7 +59,7 @@ def test_what_is_no_number_is_one_value():
         (NAIVE, -62_135_596_800_000_000, datetime(1, 1, 1)),
     ],
 )
-def test_a_time_beyond_the_years_of_python_is_its_text(type_, counted, shown):
+def test_a_time_outside_pythons_calendar_becomes_text(type_, counted, shown):
     """Years before 1 and after 9999 do not fail, and other times remain times."""
     number = pa.int32() if type_ == pa.date32() else pa.int64()
     (value,) = pa.array([counted], number).cast(type_)
@@ -79,12 +79,12 @@ def test_a_time_beyond_the_years_of_python_is_its_text(type_, counted, shown):
         (pa.map_(pa.list_(pa.int64()), pa.string()), [([1], "x")]),
     ],
 )
-def test_a_map_that_no_dictionary_can_hold_is_its_pairs(type_, pairs):
+def test_a_map_unsuitable_for_a_dictionary_becomes_pairs(type_, pairs):
     """Other programs repeat a key, or have structs and lists as keys."""
     assert values_of(pa.chunked_array([pa.array([pairs, None], type_)])) == [pairs, None]
 
 
-def test_the_key_of_a_map_is_shown_as_its_values_are():
+def test_keys_of_a_map_are_converted_like_its_values():
     days = pa.array([-735_000, 0], pa.int32()).cast(pa.date32())
     table = pa.table({"m": pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), days, days)})
     assert rows_of(table) == [{"m": {"-0043-08-22": "-0043-08-22", date(1970, 1, 1): date(1970, 1, 1)}}]

@@ -10,7 +10,7 @@ REST = {"type": "rest", "uri": "http://localhost:8181", "warehouse": "w", "heade
 SQL = {"type": "sql", "init_catalog_tables": "false"}
 
 
-def test_the_embedded_catalog_is_read_without_spark_and_one_of_the_sessions_own_is_not(tmp_path):
+def test_only_the_embedded_catalog_is_read_without_spark(tmp_path):
     assert open_without_spark(Settings(tmp_path)) == EmbeddedCatalog(tmp_path)
     given = {f"spark.sql.catalog.{CATALOG}.type": "hive"}
     assert open_without_spark(Settings(tmp_path, spark=given)) is None
@@ -35,5 +35,5 @@ def test_the_embedded_catalog_is_read_without_spark_and_one_of_the_sessions_own_
         ({"type": "hadoop", "warehouse": "/w"}, None),
     ],
 )
-def test_properties_that_pyiceberg_does_not_know_are_left_to_spark(java, python):
+def test_properties_unsupported_by_pyiceberg_are_left_to_spark(java, python):
     assert _pyiceberg_properties(java) == python

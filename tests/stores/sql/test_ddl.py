@@ -154,14 +154,14 @@ def planned(wanted, stands, dialect=DuckDB):
         ("x:DATE [x__until_1:INTEGER<x]", "x:DATE x__until_1:INTEGER", ""),
     ],
 )
-def test_a12_names(dialect, wanted, stands, changes):
+def test_a12_a_column_is_renamed_from_its_former_name(dialect, wanted, stands, changes):
     """R34, R37, R38, R42, A12: A column is renamed if exactly one former name exists, including chains and
     forks. Other columns stay, and retired ones are never created or dropped."""
     assert planned(wanted, stands, dialect) == changes
 
 
 @dialects
-def test_a15_the_order_of_changes(dialect):
+def test_a15_changes_are_made_in_a_fixed_order(dialect):
     """A15, A16, R38: The order is renames, types, new columns. Nothing is dropped."""
     made = plan_changes("t", columns("z wide:BIGINT b<a"), stored("a wide:INTEGER other", dialect), dialect())
     ops = [
@@ -186,7 +186,7 @@ def test_a15_the_order_of_changes(dialect):
         ("a", "a ' a'", "DUPLICATE_COLUMN", []),
     ],
 )
-def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
+def test_r41_ambiguous_columns_are_refused(wanted, stands, code, keys):
     """R41: Several former names, repeated names, or a table without columns are refused by name."""
     table = {name.strip("'"): "VARCHAR" for name in stands.replace("' ", "'_").split()}
     table = {name.replace("_", " "): type_ for name, type_ in table.items()}
@@ -196,13 +196,13 @@ def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
     assert "rc_c_hist" in refused.value.message
 
 
-def test_a13_a_column_and_its_former_name_stay():
+def test_a13_a_column_with_its_former_name_in_the_table_is_unchanged():
     """A13: If both exist, there is no rename and no new column."""
     assert plan_changes("t", columns("new<old"), stored("new old"), DuckDB()).changes_in_words == []
 
 
 @dialects
-def test_r40_every_pair_of_types(dialect):
+def test_r40_types_are_kept_widened_or_refused(dialect):
     """R40, 4.3: Equal types change nothing, wider ones are widened in place, and others are refused. Text
     without a length fits every length."""
     types = STORED[dialect]
@@ -220,7 +220,7 @@ def test_r40_every_pair_of_types(dialect):
 
 
 @dialects
-def test_every_type_of_a_column_is_known_again(dialect):
+def test_every_column_type_is_recognised_again(dialect):
     """4.3: A dialect recognises its column type in its own and in the database's spelling."""
     for told, type_ in STORED[dialect].items():
         (made,) = columns(f"a:{told}")
@@ -252,7 +252,7 @@ class Silent(DuckDB):
 
 
 @pytest.mark.parametrize("dialect", [Rigid, Silent])
-def test_a32_what_cannot_be_widened_in_place_is_refused(dialect):
+def test_a32_a_type_that_cannot_be_widened_in_place_is_refused(dialect):
     """R38, A32: The plan is blocked, because a rebuild would lose the retired `city`."""
     made = plan_changes("t", columns("name:BIGINT [city]"), stored("name:INTEGER city"), dialect())
     with pytest.raises(Refused) as refused:
@@ -279,7 +279,7 @@ def test_a32_what_cannot_be_widened_in_place_is_refused(dialect):
         ("GEOMETRY", "STRING", False),
     ],
 )
-def test_what_a_stage_column_may_be(stage, wanted, fit):
+def test_stage_columns_must_fit_the_base_column(stage, wanted, fit):
     """E1: No cast from stage to base loses a value. Types that the database checks are accepted."""
     (made,) = columns(f"a:{wanted}")
     assert fits(stage, made, DuckDB()) is fit
@@ -294,7 +294,7 @@ WORDS = st.sampled_from("abcde")
     st.dictionaries(WORDS, st.tuples(st.booleans(), st.lists(WORDS, max_size=2)), min_size=1),
     st.dictionaries(WORDS, st.sampled_from(["VARCHAR", "INTEGER"]), min_size=1),
 )
-def test_a_plan_keeps_every_column_and_makes_each_that_is_loaded(wanted, table):
+def test_a_plan_keeps_every_column_and_adds_missing_active_columns(wanted, table):
     """R38: After any plan, every former column and every active column exists once. Each rename has an
     existing old name and a free new one."""
     text = " ".join(

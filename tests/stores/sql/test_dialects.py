@@ -81,7 +81,7 @@ class Quack(Dialect):
 # Registration
 
 
-def test_a_dialect_of_somebody_else_conforms_and_runs(registered, tmp_path):
+def test_a_registered_dialect_conforms_and_keeps_a_history(registered, tmp_path):
     """R44: A dialect registered by the decorator passes the examination and keeps a history."""
     assert register_dialect(Quack) is Quack
     url = f"duckdb://{tmp_path / 'quack.duckdb'}"
@@ -103,7 +103,7 @@ def test_a_missing_capability_is_an_error_when_planned(registered, tmp_path):
     place.close()
 
 
-def test_the_decorator_takes_options(registered):
+def test_the_decorator_accepts_options(registered):
     """R44: `@register_dialect(replace=True)` is the other form."""
 
     @register_dialect(replace=True)
@@ -138,7 +138,7 @@ def like(**changes):
         ({"quote_ident": None}, "quote_ident takes arguments that differ"),
     ],
 )
-def test_what_breaks_the_contract_is_refused(registered, changes, told):
+def test_dialects_that_break_the_contract_are_refused(registered, changes, told):
     """R44, D18: A missing or used name, a missing method and a wrong signature are refused."""
     before = dialect_names()
     with pytest.raises(UsageError, match=told) as refused:
@@ -147,7 +147,7 @@ def test_what_breaks_the_contract_is_refused(registered, changes, told):
     assert dialect_names() == before
 
 
-def test_other_names_stay_what_they_are(registered):
+def test_other_names_of_dialects_stay_reserved(registered):
     """H4: `spark` means `spark_iceberg`, even after a replacement."""
     with pytest.raises(UsageError, match="'spark' is taken"):
         register_dialect(like(DIALECT_NAME="spark"), replace=True)
@@ -158,7 +158,7 @@ def test_other_names_stay_what_they_are(registered):
 @pytest.mark.parametrize(
     ("name", "told"), [("oracle", "no dialect 'oracle'"), ("spark_delta", "Delta tables")]
 )
-def test_an_unknown_dialect_is_refused_with_those_that_there_are(name, told):
+def test_an_unknown_dialect_is_refused_with_the_available_names(name, told):
     """H4, 5.3: Every unknown name is refused, including Delta."""
     with pytest.raises(UsageError, match=told) as refused:
         get_dialect(name)
@@ -182,7 +182,7 @@ def install(folder, module, entry_points):
     (info / "entry_points.txt").write_text(entry_points)
 
 
-def test_installed_packages_bring_dialects(registered, tmp_path, monkeypatch):
+def test_dialects_of_installed_packages_are_loaded(registered, tmp_path, monkeypatch):
     """R44, 5.4: The entry points `backstory.dialects` are loaded once, at the first lookup."""
     install(tmp_path, "packaged_dialect", "[backstory.dialects]\npackaged = packaged_dialect:Packaged\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -203,7 +203,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_names_are_quoted_where_they_need_it(dialect):
+def test_names_are_quoted_only_if_necessary(dialect):
     """R45: Reserved words, leading digits, special characters and folded upper case are quoted. Quotes are
     doubled."""
     told = {name: dialect().render_identifier(name) for name in NAMES[dialect]}
@@ -230,7 +230,7 @@ LITERALS = {
 
 
 @pytest.mark.parametrize("dialect", LITERALS)
-def test_literals_have_their_shape(dialect):
+def test_literals_are_written_as_each_dialect_requires(dialect):
     """R21, R32: Instants are in UTC with six digits. Quotes are doubled, and backslashes too if they escape."""
     made = ("a\\'b", second(1.5), True, second(0).date())
     assert tuple(dialect().render_literal(value) for value in made) == LITERALS[dialect]
@@ -248,7 +248,7 @@ def test_literals_have_their_shape(dialect):
         (SqlServer, "LOWER(CONVERT(VARCHAR(64), HASHBYTES('SHA2_256', CAST("),
     ],
 )
-def test_a17_a18_keys_hash_their_parts_in_the_order_of_names(dialect, hashed):
+def test_a17_a18_parts_of_a_key_are_hashed_in_the_order_of_names(dialect, hashed):
     """R5, A17, A18: The order of business keys does not matter. The pepper is last, and the hash is outside."""
     made = set()
     for columns in ("b* a*", "a* b*"):
@@ -281,7 +281,7 @@ def test_a6_sql_server_updates_through_the_alias():
     assert "FROM rawcore.rc_aw_customer AS r\nWHERE EXISTS (SELECT 1 FROM" in steps["insert_changed"]
 
 
-def test_sql_server_changes_schemas_in_its_own_way():
+def test_sql_server_has_its_own_schema_statements():
     """4.5: ADD has no COLUMN, sp_rename takes names as texts, and NULL is repeated in a type change."""
     dialect = SqlServer()
     wide = ModelColumn(target_column_name="order", datatype=Datatype.STRING, max_length=20)
@@ -303,7 +303,7 @@ def test_sql_server_changes_schemas_in_its_own_way():
     ]
 
 
-def test_a1_to_a5_the_four_steps_have_their_shape():
+def test_a1_to_a5_the_four_steps_have_the_required_parts():
     """A1 to A5: The steps have aliases, NULL-safe comparisons, guards and the state, but no MERGE, and each
     column once."""
     steps = {step.step: step.sql for step in hist_steps(load(DuckDB).pair)}
@@ -326,7 +326,7 @@ def test_a1_to_a5_the_four_steps_have_their_shape():
     assert columns.count("row_hash") == 1
 
 
-def test_a_dialect_without_engine_says_so():
+def test_a_dialect_without_an_engine_only_prints_sql():
     """H3: SQL Server's statements are written but not run."""
     with pytest.raises(UsageError, match="only prints SQL") as refused:
         SqlServer().get_execution_engine("mssql://server/db")
@@ -334,7 +334,7 @@ def test_a_dialect_without_engine_says_so():
 
 
 @pytest.mark.parametrize(("dialect", "url"), [(DuckDB, "postgresql://x"), (Postgres, "duckdb:///x")])
-def test_an_address_of_something_else_is_refused(dialect, url):
+def test_an_engine_refuses_addresses_of_other_databases(dialect, url):
     """An engine accepts only its own addresses."""
     with pytest.raises(UsageError):
         dialect().get_execution_engine(url)

@@ -22,7 +22,7 @@ HASH = st.builds(RowHash, st.lists(COLUMN, max_size=3).map(tuple), st.text(), st
 
 
 @given(st.lists(HASH, max_size=3))
-def test_what_a_table_keeps_is_what_was_told(hashes):
+def test_stored_row_hashes_are_read_back(hashes):
     """Each definition is stored once. A renamed column is identified by its id."""
     names = {number: name for name, number in IDS.items()}
     text = hashes_to_keep(hashes, IDS)
@@ -35,7 +35,7 @@ def test_what_a_table_keeps_is_what_was_told(hashes):
     assert hashes_of_property(text, called) == anew
 
 
-def test_what_cannot_be_read_tells_nothing():
+def test_unreadable_row_hashes_are_ignored():
     gone = hashes_to_keep([RowHash((HashedColumn("a", Datatype.STRING),), "|", "-")], IDS)
     for text in (None, "", "{", "{}x", "[1]", '[{"columns": []}]', gone):
         assert hashes_of_property(text, {}) is None

@@ -168,7 +168,7 @@ def with_mark(rows, copy, recorded, *, differs):
 
 @pytest.mark.parametrize("parts", [WHOLE, 3])
 @given(COPIES, st.booleans(), st.booleans())
-def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, remembers, moved_before):
+def test_V7_V9_V18_V31_a_plan_of_ordered_copies_gives_the_rules_rows(parts, series, remembers, moved_before):
     """Versions end, begin and are renewed as in the rule, and lost statements are kept."""
     first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9)
     if moved_before:  # its end was already moved once, and back
@@ -188,7 +188,7 @@ def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, rememb
 
 @pytest.mark.parametrize("parts", [WHOLE, 3])
 @given(LATE_COPIES, st.booleans())
-def test_V8_V30_V37_late_and_restated_copies_give_the_rules_rows(parts, series, settles):
+def test_V8_V30_V37_a_plan_of_late_and_restated_copies_gives_the_rules_rows(parts, series, settles):
     """A copy of any instant is true until the next known one, and withdraws contradicting versions."""
     first = StoredRow(1, dict.fromkeys(DATA, 1), 3, None, -9)
     settled = (3, 4) if settles else ()
@@ -221,7 +221,7 @@ def test_V8_V30_V37_late_and_restated_copies_give_the_rules_rows(parts, series, 
         assert plain(rows) == plain(table(stored(rule)).to_pylist())
 
 
-def test_rows_without_a_key_and_rows_of_one_key_that_differ_are_sampled():
+def test_missing_and_conflicting_keys_are_sampled():
     """Identical rows of a key are one. A refusal has at most ten keys."""
     rows = placed(table([]))
     terms = terms_of(1, 1, ("v",))
@@ -234,7 +234,7 @@ def test_rows_without_a_key_and_rows_of_one_key_that_differ_are_sampled():
     assert (two.counts, two.samples[DIFFERING].to_pylist()) == ({DIFFERING: 1}, [{"k": 1}])
 
 
-def test_V119_two_versions_at_one_time_are_sampled():
+def test_V119_keys_with_two_versions_at_one_time_are_sampled():
     """Such a table must be repaired before a plan."""
     version = {"k": 1, "valid_from": 1, "is_current": True, "recorded_at": 1}
     rows = placed(table([version, version]))
@@ -242,7 +242,7 @@ def test_V119_two_versions_at_one_time_are_sampled():
     assert (found.counts, found.samples[SPOILT].to_pylist()) == ({SPOILT: 1}, [{"k": 1}])
 
 
-def test_a_key_of_several_columns_is_one():
+def test_a_composite_key_identifies_a_record_by_all_its_columns():
     """Composite keys with equal concatenated texts differ, and times keep their type."""
     columns = (*(Column(name, ColumnType(Kind.STRING)) for name in ("k", "l", "v")), *OWN_COLUMNS)
     terms = CopyTerms(columns, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
@@ -261,7 +261,7 @@ def test_a_key_of_several_columns_is_one():
     ]
 
 
-def test_a_stored_version_without_a_part_of_its_key_ends_with_the_next_copy():
+def test_a_stored_version_with_an_incomplete_key_ends_with_the_next_copy():
     """Only other programs write such versions, and no copy lists their record."""
     columns = (*(Column(name, ColumnType(Kind.STRING)) for name in ("k", "l", "v")), *OWN_COLUMNS)
     terms = CopyTerms(columns, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
@@ -275,7 +275,7 @@ def test_a_stored_version_without_a_part_of_its_key_ends_with_the_next_copy():
         assert ended == [{"k": "a", "l": None, "is_current": False}]
 
 
-def test_V16_floats_as_keys_and_nested_values_compare_by_value():
+def test_V16_float_keys_and_nested_values_are_compared_by_value():
     """0.0 equals -0.0 and NaN equals NaN, in keys and in lists, structs and maps."""
     list_ = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.DOUBLE)),))
     columns = (Column("k", ColumnType(Kind.DOUBLE)), Column("v", list_), *OWN_COLUMNS)

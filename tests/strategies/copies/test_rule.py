@@ -60,7 +60,7 @@ def now(table):
     return sorted((row.key, row.start, row.end or 0, str(row.values)) for row in table.versions)
 
 
-def test_E18_older_full_copies_are_added():
+def test_E18_backfill_adds_older_full_copies():
     life = Life()
     life.copy(20, "k:b m:a")
     assert life.refused(10, "k:a m:a") == "time-backwards"
@@ -72,7 +72,7 @@ def test_E18_older_full_copies_are_added():
     assert life.table.settled == (20, 20)
 
 
-def test_E19_the_same_again_and_a_copy_replaced():
+def test_E19_a_repeated_copy_changes_nothing_and_a_restated_one_replaces_it():
     life = Life()
     life.copy(10, "k:a", backfill=True)
     life.copy(20, "k:b")
@@ -87,7 +87,7 @@ def test_E19_the_same_again_and_a_copy_replaced():
     assert life.marks() == [10, 20, 30]
 
 
-def test_a_copy_that_changes_nothing_leaves_its_time_once_the_table_remembers():
+def test_an_unchanged_copy_leaves_its_time_only_in_a_table_with_a_memory():
     """V27, V28, V31: Without a memory, a different copy for an earlier time is accepted later."""
     forgetful, life = Life(), Life()
     for each, options in ((forgetful, {}), (life, {"remember": True})):
@@ -102,7 +102,7 @@ def test_a_copy_that_changes_nothing_leaves_its_time_once_the_table_remembers():
     assert life.table is before
 
 
-def test_a_memory_that_begins_later_settles_what_stands_and_takes_no_older_copy():
+def test_a_later_memory_settles_stored_copies_and_refuses_older_ones():
     """V28, V40: Only `backfill` accepts an older copy, and may be combined with `remember`."""
     life = Life()
     life.copy(10, "k:a")
@@ -121,7 +121,7 @@ def test_a_memory_that_begins_later_settles_what_stands_and_takes_no_older_copy(
     assert (both.shown("k"), both.marks()) == ("a[10,20) b[20,)", [10])
 
 
-def test_E13_what_did_we_know_row_by_row():
+def test_E13_earlier_states_are_kept_in_the_rows():
     """After an end moves twice, its row has the last two ends, and a row of the past has the first."""
     life = Life()
     life.copy(10, "k:a", backfill=True)
@@ -148,7 +148,7 @@ def test_E13_what_did_we_know_row_by_row():
         assert found == [value]
 
 
-def test_without_memory_the_newest_copy_alone_is_restated():
+def test_only_the_newest_copy_is_restated_without_a_memory():
     life = Life()
     life.copy(10, "k:a m:a")
     life.copy(20, "k:b n:x")
@@ -160,7 +160,7 @@ def test_without_memory_the_newest_copy_alone_is_restated():
     assert {row.role for row in life.table.rows} == {None, Role.PAST}
 
 
-def test_what_is_settled_stays():
+def test_settled_copies_stay_unchanged():
     life = Life()
     life.copy(10, "k:a")
     life.copy(20, "k:b")
@@ -172,7 +172,7 @@ def test_what_is_settled_stays():
     assert life.shown("k") == "z[5,10) a[10,20) b[20,)"
 
 
-def test_a_column_that_is_not_delivered_is_not_compared():
+def test_undelivered_columns_are_not_compared():
     """V39, N1, N2: A new column begins versions of the records that have a value in it."""
     life = Life()
     life.table = replace(life.table, columns=("v", "w"))
@@ -182,7 +182,7 @@ def test_a_column_that_is_not_delivered_is_not_compared():
     assert [row.values for row in life.table.life("m")] == [{"v": "a", "w": 1}, {"v": "b", "w": None}]
 
 
-def test_a_copy_that_lacked_columns_bars_what_would_change_them():
+def test_an_older_copy_with_columns_that_a_later_copy_lacks_is_refused():
     life = Life()
     life.table = replace(life.table, columns=("v", "w"))
     life.take(Copy(20, {"k": {"v": "a"}}, ("v",), backfill=True))
@@ -194,7 +194,7 @@ def test_a_copy_that_lacked_columns_bars_what_would_change_them():
     assert sorted(marks, key=str) == [(10, None, None), (20, ("v",), 2), (20, None, None)]
 
 
-def test_a_restatement_says_nothing_of_columns_that_it_lacks():
+def test_a_restatement_withdraws_values_of_columns_that_it_lacks():
     """L11: The result is as if the replaced copy had never arrived."""
     life = Life()
     life.table = replace(life.table, columns=("v", "w"))
@@ -206,7 +206,7 @@ def test_a_restatement_says_nothing_of_columns_that_it_lacks():
     assert told == {("k", 10): 1, ("m", 20): None}
 
 
-def test_ignored_and_overwritten_columns():
+def test_ignored_and_overwritten_columns_begin_no_versions():
     life = Life()
     life.table = StoredVersions(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
     columns = ("v", "i", "o")
@@ -229,7 +229,7 @@ SERIES = st.lists(
 
 
 @given(SERIES)
-def test_L13_copies_in_order_leave_no_memory(series):
+def test_L13_copies_in_order_leave_no_memory_rows(series):
     """V19, V27: Every row is a version, no commit is empty, and each copy can be read again."""
     life = Life()
     for at, text in sorted(series):
@@ -241,7 +241,7 @@ def test_L13_copies_in_order_leave_no_memory(series):
 
 
 @given(SERIES)
-def test_L1_L6_copies_in_any_order_are_one_table(series):
+def test_L1_L6_copies_in_any_order_give_the_same_table(series):
     """With a memory, the order of arrival does not matter, and `as_of` a copy's instant is the copy."""
     lives = [Life(), Life()]
     for life, order in zip(lives, (series, sorted(series)), strict=True):
@@ -253,7 +253,7 @@ def test_L1_L6_copies_in_any_order_are_one_table(series):
 
 
 @given(SERIES, st.data())
-def test_L3_L5_what_was_known_stays_known(series, data):
+def test_L3_L5_recorded_states_stay_known(series, data):
     """After every commit, the state known at every earlier recorded time is what the table contained then."""
     life = Life()
     for at, text in series:
@@ -294,7 +294,7 @@ def _assert_each_life_is_whole(life):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_nan_is_nan_in_copies(overwrite):
+def test_a_repeated_nan_is_no_change_in_copies(overwrite):
     """V16: A repeated NaN changes nothing, in columns with and without a history."""
     life = Life(overwritten=frozenset("v" if overwrite else ""))
     for at in (1, 2):

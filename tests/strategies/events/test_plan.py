@@ -116,7 +116,7 @@ def by_the_plan(lives, deliveries, moment, parts):
 
 @pytest.mark.parametrize("parts", [1, 7], ids=["whole", "in parts"])
 @pytest.mark.parametrize("name", TERMS)
-def test_the_plan_gives_the_rules_events(name, parts):
+def test_plans_give_the_events_of_the_rule(name, parts):
     terms = TERMS[name]
     lives = Lives(terms, random.Random(name), deep(laws=1200, gate=120))
     for number in range(DELIVERIES):
@@ -174,7 +174,7 @@ def by_tasks(store, lives, deliveries, moment, partitions):
 
 
 @pytest.mark.parametrize("name", IN_TASKS)
-def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
+def test_plans_in_tasks_give_the_events_of_the_rule(store, monkeypatch, name):
     """Tasks plan buckets of a few rows, or batches if rows are independent."""
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 100)
     monkeypatch.setattr("backstory.engine.tasks.FEW", 0)
@@ -203,7 +203,7 @@ def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
     assert sum(map(len, lives.logs.values()))
 
 
-def test_sides_may_differ_in_what_can_be_null():
+def test_sides_may_differ_in_their_nullability():
     """A query declares nullability for each column, and a table for none."""
     rows = [(0, second(1), 0, dict.fromkeys(COLUMNS) | {"d": 1, "k": "a"})]
     strict = pa.schema([field.with_nullable(field.name not in {OP, "d"}) for field in SIDE])
@@ -213,7 +213,7 @@ def test_sides_may_differ_in_what_can_be_null():
     assert (len(made.rows[EVENTS]), made.counts["unchanged"]) == (0, 1)
 
 
-def test_keys_of_floats_are_one_wherever_they_are_planned(store):
+def test_float_keys_are_equal_in_every_plan(store):
     """0.0 equals -0.0 and NaN equals NaN, in any division of the rows."""
     terms = EventTerms(Strategy.UPSERT, ("x",))
     moment = Moment(EPOCH, EPOCH, None, 3)
@@ -231,7 +231,7 @@ def test_keys_of_floats_are_one_wherever_they_are_planned(store):
         assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
 
-def test_gaps_between_partitions_are_closed(spark):
+def test_offsets_of_several_partitions_have_no_gaps(spark):
     from pyspark.sql.functions import monotonically_increasing_id
 
     rows = spark.range(0, 100, numPartitions=7).where("id % 3 = 0")

@@ -70,7 +70,7 @@ def test_append_keeps_every_row():  # section 2.2, R25
     assert log.take("A 1000", 2) == ["2 +A e2 A 1000"]
 
 
-def test_snapshot_of_section_2_4():  # R35
+def test_the_snapshot_of_section_2_4_gives_the_specified_events():  # R35
     log = snapshot()
     assert log.take("B 2000\nA 1000\nC 3000", 1) == ["0 +A e1 A 1000", "1 +A e1 B 2000", "2 +A e1 C 3000"]
     assert log.take("B 2500\nC 3000\nD 4000", 2) == [
@@ -85,27 +85,27 @@ def test_snapshot_of_section_2_4():  # R35
     assert log.take("", 6) == []
 
 
-def test_only_compared_columns_make_a_change():  # R41
+def test_only_changes_of_compared_columns_give_events():  # R41
     log = snapshot("id ver val", ("id",), compare=("ver",), compare_time=False)
     assert log.take("1 1 a", 1) == ["0 +A e1 1 1 a"]
     assert log.take("1 1 A", 2) == []
     assert log.take("1 2 A!!", 3) == ["1 -C e1 1 1 a", "2 +C e3 1 2 A!!"]
 
 
-def test_a_fallback_time_is_no_change_and_a_carried_one_is_in_both_directions():  # R40
+def test_only_delivered_event_times_are_compared():  # R40
     log = snapshot()
     log.take("@t5 A 1", 1)
     assert log.take("A 1", 2) == []
     assert log.take("@t4 A 1", 3) == ["1 -C t5 A 1", "2 +C t4 A 1"]
 
 
-def test_a_key_alone_appears_and_vanishes():  # R42
+def test_records_with_only_a_key_are_appended_and_retracted():  # R42
     log = snapshot("city")
     log.take("A\nB", 1)
     assert log.take("B\nC", 2) == ["2 -R e1 A", "3 +A e2 C"]
 
 
-def test_nothing_but_null_appears_and_vanishes():  # R43
+def test_records_with_only_null_are_appended_and_retracted():  # R43
     log = snapshot()
     assert log.take("A -", 1) == ["0 +A e1 A -"]
     assert log.take("", 2) == ["1 -R e1 A -"]
@@ -119,14 +119,14 @@ def test_null_to_value_and_back_are_changes():  # R39
 
 
 @pytest.mark.parametrize("value", ["1000", "5"])
-def test_what_was_retracted_appears_again(value):  # R44
+def test_retracted_records_are_appended_again(value):  # R44
     log = snapshot()
     log.take("A 1000", 1)
     log.take("", 2)
     assert log.take(f"A {value}", 3) == [f"2 +A e3 A {value}"]
 
 
-def test_identical_rows_of_a_key_are_one_and_different_ones_are_refused():  # R47, O8
+def test_identical_rows_of_a_key_count_once_and_conflicting_rows_are_refused():  # R47, O8
     log = snapshot()
     assert log.take("A 1\nA 1", 1) == ["0 +A e1 A 1"]
     assert refused(log, "A 1\nA 2", 2, "conflicting-rows") == [("A",)]
@@ -140,14 +140,14 @@ def test_a_guard_stops_mass_retraction():  # R46
     assert log.take("A 1\nB 1", 2) == ["4 -R e1 C 1", "5 -R e1 D 1"]
 
 
-def test_the_observed_encoding_has_one_row_a_change():  # O3
+def test_the_observed_encoding_has_one_row_per_change():  # O3
     log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), encoding=EventEncoding.OBSERVED), "city population")
     log.take("A 1\nB 1", 1)
     assert log.take("A 2", 2) == ["2 +C e2 A 2", "3 -R e2 B 1"]
     assert log.take("A 2\nB 1", 3) == ["4 +A e3 B 1"]
 
 
-def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
+def test_a_record_identified_by_its_time_keeps_its_time():  # R44, R48, O19
     """A `D` identifies the removed record, which is removed once and returns with an `I`."""
     log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), 1, encoding=EventEncoding.OBSERVED), "city")
     log.take("@e1 A\n@e2 A", 1)
@@ -157,20 +157,20 @@ def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
 
 
 @pytest.mark.parametrize(("place", "cities"), [(0, "BA"), (1, "AB")])
-def test_records_stand_in_the_order_of_the_key(place, cities):  # R24, section 2.1 step 7
+def test_records_are_in_the_order_of_the_key(place, cities):  # R24, section 2.1 step 7
     """The event time is part of the order if the key lists it."""
     log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), place, encoding=EventEncoding.OP), "city")
     assert [line[-1] for line in log.take("@e2 A\n@e1 B", 1)] == list(cities)
 
 
-def test_counts_of_a_snapshot():  # O16
+def test_each_outcome_of_a_snapshot_is_counted():  # O16
     log = snapshot()
     log.take("A 1\nB 1\nC 1", 1)
     log.take("A 1\nB 2\nD 1", 2)
     assert log.counts == {"unchanged": 1, "corrected": 1, "retracted": 1, "appended": 1}
 
 
-def test_the_published_ledger():  # SEED, R29, O4
+def test_the_published_ledger_appends_only_new_rows():  # SEED, R29, O4
     log = ledger(time_at=1)
     assert log.take("@2019 CA Vancouver 2581000\n@2019 US Seattle 3433000", 1) == [
         "0 +A 2019 CA Vancouver 2581000",
@@ -181,7 +181,7 @@ def test_the_published_ledger():  # SEED, R29, O4
     assert log.events[-1].system_time == "s2"
 
 
-def test_a_literal_key_reports_the_conflict():  # R28, O13
+def test_conflicts_of_a_literal_key_are_counted():  # R28, O13
     log = ledger()
     log.take("@2019 CA Vancouver 2581000\n@2019 US Seattle 3433000", 1)
     again = "@2019 CA Vancouver 2581000\n@2019 US Seattle 3433000\n@2020 CA Vancouver 2606000"
@@ -189,7 +189,7 @@ def test_a_literal_key_reports_the_conflict():  # R28, O13
     assert log.counts == {"unchanged": 2, "conflicts": 1}
 
 
-def test_a_literal_key_refuses_a_first_pull_with_both_years():  # section 2.7
+def test_conflicting_rows_of_a_literal_key_in_a_first_pull_are_refused():  # section 2.7
     refused(ledger(), "@2019 CA Vancouver 1\n@2020 CA Vancouver 2", 1, "conflicting-rows")
 
 
@@ -200,7 +200,7 @@ def test_a_ledger_never_retracts():  # R26, R27, B3
     assert log.take("2020 seattle 2\n2021 seattle 2", 3) == ["3 +A e3 2021 seattle 2"]
 
 
-def test_a_late_row_gets_the_next_offset_and_leaves_the_watermark():  # R34
+def test_a_late_row_gets_the_next_offset_and_keeps_the_watermark():  # R34
     log = ledger("city", ("city",))
     log.take("@t5 A", 1)
     assert log.take("@t3 B", 2) == ["1 +A t3 B"]
@@ -208,7 +208,7 @@ def test_a_late_row_gets_the_next_offset_and_leaves_the_watermark():  # R34
     assert log.counts == {"appended": 1, "late": 1}
 
 
-def test_conflicts_fail_or_correct():  # R30, O9
+def test_ledger_conflicts_are_refused_or_corrected():  # R30, O9
     failing = ledger("city v", ("city",), on_conflict=OnConflict.ERROR)
     failing.take("@t1 A 1", 1)
     assert refused(failing, "@t1 A 2", 2, "ledger-conflict") == [("A",)]
@@ -218,21 +218,21 @@ def test_conflicts_fail_or_correct():  # R30, O9
     assert correcting.take("@t2 A 2", 3) == []
 
 
-def test_rows_of_an_unseen_ledger_key():  # R31, R32
+def test_rows_of_a_new_ledger_key_are_checked_too():  # R31, R32
     log = ledger("city v", ("city",))
     assert log.take("A 1\nA 1", 1) == ["0 +A e1 A 1"]
     assert refused(log, "B 1\nB 2", 2, "conflicting-rows") == [("B",)]
     assert refused(log, "- 1", 2, "null-key") == [(None,)]
 
 
-def test_a_ledger_row_without_a_time_is_known_by_its_key():  # O13
+def test_a_ledger_row_without_a_time_is_identified_by_its_key():  # O13
     log = ledger("city v", ("city",), time_at=1)
     log.take("A 1\n@t9 A 2", 1)
     assert log.take("A 1\n@t9 A 2", 2) == []
     assert log.counts == {"unchanged": 2}
 
 
-def test_upsert_stream_of_section_2_5():  # R52
+def test_the_upsert_stream_of_section_2_5_gives_the_specified_events():  # R52
     log = upsert()
     assert log.take("1 a\n2 b\n1 a2\n-R 9 -", 1) == ["0 +A e1 1 a2", "1 +A e1 2 b"]
     assert log.take("1 a3\n2 b\n-R 77 -", 2) == ["2 -C e1 1 a2", "3 +C e2 1 a3"]
@@ -244,7 +244,7 @@ def test_upsert_stream_of_section_2_5():  # R52
     assert log.take("-R 2 -\n2 B", 8) == ["7 -C e5 2 b", "8 +C e8 2 B"]
 
 
-def test_the_stored_row_is_retracted_whatever_the_delete_says():  # B13a
+def test_a_delete_retracts_the_stored_row_and_not_its_own_values():  # B13a
     log = upsert("city v", ("city",))
     log.take("seattle 2", 1)
     assert log.take("-R seattle 0", 2) == ["1 -R e1 seattle 2"]
@@ -257,7 +257,7 @@ def test_an_upsert_refuses_other_operations(op):  # R56
         ingest([], [Arrival(None, {"k": 1, "v": 1}, op)], log.terms, Moment("s", "e"))
 
 
-def test_a_sequence_column_beats_arrival():
+def test_a_sequence_column_overrides_the_order_of_arrival():
     log = upsert("k seq v", sequence="seq")
     assert log.take("1 2 new\n1 1 old", 1) == ["0 +A e1 1 2 new"]
 
@@ -286,13 +286,13 @@ def test_a_changelog_keeps_the_order_of_arrival():  # section 2.6, R59
         ("+A - 1", "null-key"),  # V2
     ],
 )
-def test_a_strict_changelog_refuses(text, code):  # R58
+def test_a_strict_changelog_refuses_impossible_events(text, code):  # R58
     log = changelog()
     log.take("+A k1 1", 1)
     refused(log, text, 2, code)
 
 
-def test_a_changelog_by_schema_takes_what_comes():  # R60
+def test_a_changelog_by_schema_accepts_any_events():  # R60
     assert len(changelog(strict=False).take("-R k7 1\n+A k1 1\n+A k1 1", 1)) == 3
 
 
@@ -304,7 +304,7 @@ def test_an_exported_snapshot_is_a_strict_changelog():  # R61
         assert copy.take(exported, number + 10) == events
 
 
-def test_the_state_is_the_last_event_that_is_no_retraction():  # B6
+def test_the_state_has_the_last_event_of_each_key_unless_retracted():  # B6
     log = changelog(strict=False)
     log.take("+A van 1\n+A sea 2\n-C van 1\n+C van 3\n+A kyiv 4\n-R sea 2\n-C kyiv 4\n+C kyiv 1", 1)
     found = {key: (event.op, event.values["v"]) for key, event in state(log.events, log.terms).items()}

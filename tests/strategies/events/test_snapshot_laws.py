@@ -65,7 +65,7 @@ def told(events):
 
 
 @pytest.mark.parametrize("name", TERMS)
-def test_the_rule_is_that_of_the_appendix(name):
+def test_the_rule_equals_the_appendix(name):
     """R51, R48, R49, R50: Events are equal, the state is the last copy, lives follow the pattern, and
     repetition adds nothing."""
     terms = TERMS[name]

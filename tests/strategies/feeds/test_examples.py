@@ -14,7 +14,7 @@ from backstory.model.versions_layout import FactKind
 from backstory.strategies.feeds.terms import FormerLogs
 
 
-def test_E1_a_feed_in_order():
+def test_E1_events_in_order_begin_and_end_versions():
     life = Life()
     for text, shown in {
         "k:a10": "a[10,)",
@@ -27,7 +27,7 @@ def test_E1_a_feed_in_order():
     assert (life.commits, life.rows(None, "fact", "past")) == (4, (3, 1, 0))
 
 
-def test_E2_the_same_facts_in_another_order():
+def test_E2_events_in_another_order_give_the_same_versions():
     life = Life()
     for text, shown in {
         "k:c40": "c[40,)",
@@ -42,7 +42,7 @@ def test_E2_the_same_facts_in_another_order():
     assert ends == {(None, 20, 30), ("past", 10, 40)}
 
 
-def test_E3_late_before_a_delete_and_a_delete_before_anything():
+def test_E3_late_events_apply_before_known_deletes():
     life = Life()
     life.feed("k:a10")
     assert life.feed("k:-30 m:-20") == {"ended": 1, "silent": 1}
@@ -50,7 +50,7 @@ def test_E3_late_before_a_delete_and_a_delete_before_anything():
     assert (life.shown("k"), life.shown("m")) == ("a[10,20) b[20,30)", "x[10,20)")
 
 
-def test_E4_what_says_nothing_new_is_remembered():
+def test_E4_events_without_new_values_are_remembered():
     life = Life()
     for text in ("k:A5", "k:A10", "k:A15", "k:C20", "k:B12"):
         life.feed(text)
@@ -58,7 +58,7 @@ def test_E4_what_says_nothing_new_is_remembered():
     assert life.rows("fact", "past") == (2, 1)
 
 
-def test_E5_one_instant_twice():
+def test_E5_two_events_at_one_instant_need_different_sequences():
     life = Life()
     life.feed("k:a10 m:a10.1")
     assert life.feed("k:a10") == {"duplicate": 1}
@@ -70,7 +70,7 @@ def test_E5_one_instant_twice():
     assert life.refused(life.feed, "n:x10 n:y10") == "sequence-conflict"
 
 
-def test_E6_a_sparse_update_whose_base_comes_late():
+def test_E6_a_late_base_completes_a_sparse_update():
     life = Life("v", "w")
     assert life.feed("k:_/rome20") == {"began": 1, "partial": 1}
     assert life.shown("k") == "~/rome[20,)"
@@ -80,14 +80,14 @@ def test_E6_a_sparse_update_whose_base_comes_late():
     assert life.shown("k") == "ann/oslo[10,15) bob/oslo[15,20) bob/rome[20,)"
 
 
-def test_E7_NULL_and_unmodified_are_two_things():
+def test_E7_null_and_unmodified_differ():
     life = Life("v", "w")
     life.feed("k:ann/oslo10 k:~/rome20 m:ann/oslo10 m:_/rome20")
     assert life.shown("k") == "ann/oslo[10,20) ~/rome[20,)"
     assert life.shown("m") == "ann/oslo[10,20) ann/rome[20,)"
 
 
-def test_E8_a_truncate_and_what_comes_late_before_it():
+def test_E8_late_events_before_a_truncate_end_with_it():
     life = Life()
     life.feed("k:a10 m:a10")
     assert life.feed("*30") == {"ended": 1}
@@ -100,7 +100,7 @@ def test_E8_a_truncate_and_what_comes_late_before_it():
     assert life.refused(life.feed, "*35") == "sequence-conflict"
 
 
-def test_E9_a_full_copy_corrects_a_feed_and_late_events_find_it_there():
+def test_E9_a_full_copy_corrects_a_feed_and_limits_late_events():
     life = Life()
     life.feed("k:a10 m:a10 p:a10")
     assert life.copy(30, "k:a m:b n:x") == {"new": 1, "changed": 1, "closed": 1, "unchanged": 1}
@@ -110,7 +110,7 @@ def test_E9_a_full_copy_corrects_a_feed_and_late_events_find_it_there():
     assert [life.shown(key) for key in "kmnp"] == shown
 
 
-def test_E10_a_copy_that_comes_late_itself():
+def test_E10_a_late_copy_applies_until_the_next_event():
     life = Life()
     life.feed("k:a10 n:a10 n:c40")
     life.feed("k:b30")
@@ -119,7 +119,7 @@ def test_E10_a_copy_that_comes_late_itself():
     assert [life.shown(key) for key in "kmn"] == shown
 
 
-def test_E11_copies_of_two_scopes_at_one_instant_and_a_record_moves_between_them():
+def test_E11_a_record_moves_between_copies_of_two_scopes_at_one_instant():
     life = Life("v", "w")
     life.copy(10, "k:ann/e m:bob/u n:cy/e")
     life.copy(20, "k:ann/e", "w=e")
@@ -132,7 +132,7 @@ def test_E11_copies_of_two_scopes_at_one_instant_and_a_record_moves_between_them
     assert [life.shown(key) for key in "kmn"] == shown
 
 
-def test_E12_copies_first_a_feed_afterwards():
+def test_E12_a_feed_follows_copies_and_cannot_change_settled_times():
     life = Life()
     life.copy(10, "k:a m:a")
     life.copy(20, "k:b m:a")
@@ -146,7 +146,7 @@ def test_E12_copies_first_a_feed_afterwards():
     assert (life.shown("k"), life.shown("m")) == ("o[5,10) a[10,20) b[20,25) c[25,)", "a[7,)")
 
 
-def test_E13_what_did_we_know():
+def test_E13_earlier_states_stay_known():
     life = Life()
     for text in ("k:a10", "k:b20", "k:c15"):
         life.feed(text)
@@ -163,7 +163,7 @@ def test_E13_what_did_we_know():
     assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
 
 
-def test_E14_rewind_takes_back_and_does_not_forget():
+def test_E14_a_rewind_undoes_commits_and_keeps_earlier_states_known():
     life = Life()
     for text in ("k:a10", "k:x20", "m:y20"):
         life.feed(text)
@@ -177,7 +177,7 @@ def test_E14_rewind_takes_back_and_does_not_forget():
     assert sorted(told) == [("k", 10, "a"), ("k", 20, "x"), ("m", 20, "y")]
 
 
-def test_E15_restate_from_a_date():
+def test_E15_a_restatement_replaces_the_events_of_its_window():
     life = Life()
     life.feed("k:a10 k:b20 k:c30 m:a10")
     assert life.feed("k:x12 k:c25", window=(12, 30)) == {"began": 2, "late": 2}
@@ -189,7 +189,7 @@ def test_E15_restate_from_a_date():
     assert life.commits == commits
 
 
-def test_E17_settling_keeps_what_may_still_matter():
+def test_E17_settling_keeps_the_facts_that_may_still_matter():
     life = Life()
     life.feed("k:a10 k:-30 m:A5 m:A10 m:A15")
     life.table = settled_before(life.table, 20)
@@ -201,7 +201,7 @@ def test_E17_settling_keeps_what_may_still_matter():
     assert life.shown("m") == "A[5,)"
 
 
-def test_E19_the_same_again_and_a_copy_replaced():
+def test_E19_repeated_deliveries_change_nothing_and_a_restated_copy_replaces():
     life = Life()
     life.feed("k:a10 k:b20")
     assert life.feed("k:b20 k:a10") == {"duplicate": 2}
@@ -214,7 +214,7 @@ def test_E19_the_same_again_and_a_copy_replaced():
     assert (life.commits, life.rows("fact")) == (3, (1,))
 
 
-def test_E20_rewound_to_before_the_feed_it_is_a_table_of_copies_again():
+def test_E20_a_table_rewound_to_before_its_feed_accepts_copies_again():
     copies = [Copy(at, {"k": {"v": value}}, ("v",)) for at, value in ((10, "a"), (20, "b"))]
     life = Life()
     life.table = StoredVersions(("v",))
@@ -232,7 +232,7 @@ def test_E20_rewound_to_before_the_feed_it_is_a_table_of_copies_again():
     assert take(table, Copy(30, {"k": {"v": "c"}}, ("v",)), 6).table is table
 
 
-def test_V25_V58_V64_what_events_count_as():
+def test_V25_V58_V64_each_outcome_of_an_event_is_counted():
     life = Life("v", "w")
     assert life.feed("k:_/e10") == {"began": 1, "partial": 1}
     assert life.feed("k:a/_10.5") == {"began": 1}
@@ -247,7 +247,7 @@ def test_V25_V58_V64_what_events_count_as():
     }
 
 
-def test_V72_a_restatement_silences_marks_for_the_keys_that_it_names_alone():
+def test_V72_a_restatement_cancels_marks_only_for_its_own_keys():
     life = Life()
     life.feed("k:a10 m:a10")
     life.copy(20, "k:b m:b")
@@ -264,7 +264,7 @@ def test_V72_a_restatement_silences_marks_for_the_keys_that_it_names_alone():
     assert (life.shown("k"), life.shown("m")) == ("a[10,)", "a[10,)")
 
 
-def test_V138_events_from_before_a_column_came_are_the_same_when_they_come_again():
+def test_V138_repeated_events_from_before_a_new_column_are_duplicates():
     life = Life("v")
     life.feed("k:a10")
     life.table = replace(life.table, columns=("v", "w"))
@@ -297,7 +297,7 @@ a read without a position meets the rest by its time                    | k:a20#
     [[part.strip() for part in line.split("|")[1:]] for line in LOGS.strip().splitlines()],
     ids=[line.split("|")[0].strip() for line in LOGS.strip().splitlines()],
 )
-def test_V131_the_order_of_a_log_decides_in_any_order_and_split(text, shown):
+def test_V131_the_log_order_decides_for_any_order_of_arrival(text, shown):
     """The result is the same for all facts at once and for each order of arrival."""
     whole = Life()
     whole.feed(text)
@@ -310,7 +310,7 @@ def test_V131_the_order_of_a_log_decides_in_any_order_and_split(text, shown):
         assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
 
 
-def test_V132_copies_neither_raise_nor_are_raised():
+def test_V132_copies_do_not_change_the_times_of_log_events_or_copies():
     """A copy at 20 is unchanged, whatever is before or after it."""
     life = Life()
     life.feed("k:a30#500 m:a10#400")
@@ -320,7 +320,7 @@ def test_V132_copies_neither_raise_nor_are_raised():
     assert (life.shown("k"), life.shown("m")) == ("x[20,30) b[30,)", "y[20,25) a[25,)")
 
 
-def test_V133_an_event_that_comes_again_keeps_its_earliest_time():
+def test_V133_a_repeated_event_keeps_its_earliest_time():
     life = Life()
     assert life.feed("k:a30#500 k:b10#900") == {"began": 1, "silent": 1, "raised": 1}
     assert life.feed("k:a20#500") == {"duplicate": 1}
@@ -333,7 +333,7 @@ def test_V133_an_event_that_comes_again_keeps_its_earliest_time():
     assert life.refused(life.feed, "*20#500") == "sequence-conflict"
 
 
-def test_V134_a_late_low_position_rewrites_the_rest_of_its_record_alone():
+def test_V134_a_late_low_position_rewrites_only_the_rest_of_its_record():
     life = Life()
     life.feed("k:a1#100 k:b5#300 m:a1#150 m:b5#350")
     before = [row for row in life.table.rows if row.key == "m"]
@@ -342,7 +342,7 @@ def test_V134_a_late_low_position_rewrites_the_rest_of_its_record_alone():
     assert [row for row in life.table.rows if row.key == "m"] == before
 
 
-def test_V135_what_is_settled_keeps_the_last_place_of_each_record():
+def test_V135_settling_keeps_the_last_position_of_each_record():
     """This includes deleted records. A message at or before the place is too late, whatever its time."""
     life = Life()
     life.feed("k:a5#100 k:a6#200 m:a5#110 m:-7#210")
@@ -354,7 +354,7 @@ def test_V135_what_is_settled_keeps_the_last_place_of_each_record():
     assert [life.shown(key) for key in "kmn"] == ["a[5,20) b[20,)", "a[5,7) b[20,)", "b[20,)"]
 
 
-def test_V135_a_settled_place_stays_when_something_without_one_comes():
+def test_V135_a_settled_position_survives_an_event_without_a_position():
     """This includes a delete without an effect. A message at or before it in the log stays too late."""
     life = Life()
     life.feed("k:-1#5 k:e1")
@@ -364,7 +364,7 @@ def test_V135_a_settled_place_stays_when_something_without_one_comes():
     assert life.refused(life.feed, "k:x8#4") == "settled"
 
 
-def test_V135_a_truncate_that_a_record_has_settled_is_refused_beside_its_events():
+def test_V135_a_truncate_settled_for_a_record_is_refused_with_its_events():
     life = Life()
     life.feed("k:a2#3 m:a2#1")
     life.table = settled_before(life.table, 2)
@@ -372,7 +372,7 @@ def test_V135_a_truncate_that_a_record_has_settled_is_refused_beside_its_events(
     assert life.feed("*9#2 k:b9#5", late="drop")
 
 
-def test_V135_a_settled_truncate_settles_what_is_before_it_in_its_log():
+def test_V135_a_settled_truncate_settles_earlier_messages_of_its_log():
     """An earlier change with a later time would otherwise raise it, and restore deleted records."""
     life = Life()
     life.feed("k:a10 *10#500")
@@ -384,7 +384,7 @@ def test_V135_a_settled_truncate_settles_what_is_before_it_in_its_log():
     assert [life.shown(key) for key in "km"] == ["b[20,)", "c[20,)"]
 
 
-def test_V135_a_restatement_tests_own_times():
+def test_V135_a_restatement_selects_events_by_their_own_times():
     life = Life()
     life.feed("k:a30#500 k:b10#900")
     life.feed("k:c31#600", window=(30, 40))
@@ -393,7 +393,7 @@ def test_V135_a_restatement_tests_own_times():
     assert life.shown("k") == "b[10,)"
 
 
-def test_V136_messages_of_the_log_before_a_new_one_are_settled():
+def test_V136_messages_of_a_former_log_are_settled():
     """Known and later messages of the old log are settled. A clock that is set back belongs to the new log."""
     life = Life()
     life.feed("k:a10#500 k:b20#900")
@@ -415,7 +415,7 @@ def test_V136_messages_of_the_log_before_a_new_one_are_settled():
     assert life.shown("k") == "a[10,20) b[20,30) d[30,)"
 
 
-def test_V138_a_column_that_comes_later_was_not_asserted_before():
+def test_V138_a_later_column_is_unmodified_in_earlier_events():
     """The order and the split of the deliveries do not matter."""
     for texts in (["k:a/_10", "k:a/e5"], ["k:a/e5", "k:a/_10"], ["k:a/_10 k:a/e5"]):
         life = Life("v", "w")
@@ -436,7 +436,7 @@ def newest(table):
     return [(row.values["o"], row.start, row.end) for row in table.life("m")]
 
 
-def test_V18_a_restatement_leaves_what_has_no_history_where_no_fact_is_left_from_then_on():
+def test_V18_a_restatement_without_facts_keeps_columns_without_history():
     """V78: The state before the window is the stored version's, whose values are already folded."""
     table = overwriting((2, {"v": "e", "o": "e"}), (1, {"v": "e"}))
     assert newest(table) == [("e", 1, None)]
@@ -444,7 +444,7 @@ def test_V18_a_restatement_leaves_what_has_no_history_where_no_fact_is_left_from
     assert newest(table) == [("e", 1, None)]
 
 
-def test_V80_a_copy_rewrites_no_record_that_is_as_absent_from_it_as_before():
+def test_V80_a_copy_rewrites_no_record_that_stays_absent():
     table = overwriting((7, {"v": "e", "o": "e"}), (5, {"v": "e"}))
     event = Event("m", 6, FactKind.UPSERT, {"v": "e"}, ("v",), (1,))
     table = apply(table, Feed((event,), window=Window(6, 8)), 2).table

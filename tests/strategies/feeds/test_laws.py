@@ -36,7 +36,7 @@ def taken(deliveries, table=EMPTY, since=0):
 
 
 @given(arrivals())
-def test_L1_L2_any_order_and_any_split_give_what_every_fact_tells(two):
+def test_L1_L2_any_order_and_split_give_the_versions_of_all_facts(two):
     oracle = EveryFact()
     for delivery in two[0]:
         oracle.take(delivery)
@@ -45,7 +45,7 @@ def test_L1_L2_any_order_and_any_split_give_what_every_fact_tells(two):
 
 
 @given(arrivals())
-def test_every_prefix_of_arrivals_is_what_its_facts_tell(two):
+def test_every_prefix_of_arrivals_gives_the_versions_of_its_facts(two):
     """The table is correct after each commit, not only at the end."""
     oracle, table = EveryFact(), EMPTY
     for number, delivery in enumerate(two[0]):
@@ -55,7 +55,7 @@ def test_every_prefix_of_arrivals_is_what_its_facts_tell(two):
 
 
 @given(arrivals())
-def test_L3_what_was_known_stays_known(two):
+def test_L3_recorded_states_stay_known(two):
     table, told = EMPTY, {}
     for number, delivery in enumerate(two[0]):
         table = take(table, delivery, number + 1)
@@ -64,14 +64,14 @@ def test_L3_what_was_known_stays_known(two):
 
 
 @given(arrivals(), st.data())
-def test_L5_a_delivery_that_comes_twice_changes_nothing(two, data):
+def test_L5_a_repeated_delivery_changes_nothing(two, data):
     table = taken(two[0])
     for again in data.draw(st.permutations(two[0])):
         assert take(table, again, 100) is table
 
 
 @given(arrivals())
-def test_L6_as_of_a_copys_instant_is_the_copy(two):
+def test_L6_the_state_at_the_time_of_a_copy_is_the_copy(two):
     table = taken(two[0])
     for each in (each for each in two[0] if isinstance(each, Scoped)):
         for key in KEYS:
@@ -83,7 +83,7 @@ def test_L6_as_of_a_copys_instant_is_the_copy(two):
 
 
 @given(arrivals(), st.integers(0, 10), st.data())
-def test_L10_settling_changes_neither_what_is_told_nor_what_comes_later(two, instant, data):
+def test_L10_settling_changes_neither_versions_nor_later_deliveries(two, instant, data):
     first, later = _parted(two[0], lambda at: at <= instant)
     some = data.draw(st.integers(0, len(later)))
     table = taken([*first, *later[:some]])
@@ -100,7 +100,7 @@ def test_L10_settling_changes_neither_what_is_told_nor_what_comes_later(two, ins
 
 
 @given(arrivals(), st.integers(0, 10))
-def test_L14_nothing_moves_an_instant_that_is_settled(two, instant):
+def test_L14_later_deliveries_change_no_settled_instant(two, instant):
     first, later = _parted(two[0], lambda at: at <= instant)
     table = settled_before(taken(first), instant)
     after = table
@@ -112,7 +112,7 @@ def test_L14_nothing_moves_an_instant_that_is_settled(two, instant):
 
 
 @given(ORDERED)
-def test_L16_the_open_versions_are_the_last_events(told):
+def test_L16_open_versions_are_the_last_events(told):
     """Without sparse updates, type 1 and type 2 agree."""
     told = [each for each in told if each.kind is not FactKind.UPSERT or each.columns == COLUMNS]
     last = {}
@@ -125,7 +125,7 @@ def test_L16_the_open_versions_are_the_last_events(told):
 
 
 @given(st.lists(st.tuples(COPIES, st.booleans()), max_size=3))
-def test_copies_alone_give_the_rows_of_the_rule_of_copies(series):
+def test_a_table_of_only_copies_has_the_rows_of_the_copy_rule(series):
     """This holds for all records and columns, in any order, with restatements."""
     one = other = EMPTY
     for number, (parts, restates) in enumerate(series):
@@ -157,7 +157,7 @@ def test_L8_check_holds_after_every_commit(two, window, all_keys, restated):
 
 
 @given(arrivals(), st.data())
-def test_L9_after_a_rewind_the_table_is_what_was_known_and_the_rest_never_came(two, data):
+def test_L9_a_rewound_table_equals_the_earlier_table(two, data):
     deliveries = two[0]
     point = data.draw(st.integers(0, len(deliveries)))
     then, whole = taken(deliveries[:point]), taken(deliveries)
@@ -171,7 +171,7 @@ def test_L9_after_a_rewind_the_table_is_what_was_known_and_the_rest_never_came(t
 
 
 @given(EVENTS, WINDOWS, st.booleans(), EVENTS)
-def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told, window, all_keys, restated):
+def test_L11_a_restatement_replaces_all_facts_of_its_window(told, window, all_keys, restated):
     """V133: In a log, only messages without another known own time outside the window are restated."""
     stay = {(each.key, each.sequence) for each in told if each.logged and not window.has(each.at)}
     log = _are_of_log([told])

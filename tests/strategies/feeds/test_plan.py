@@ -24,7 +24,7 @@ PARTS = st.sampled_from([1, 3])
 
 
 @given(arrivals(), PARTS, st.booleans())
-def test_L15_a_feed_among_copies_gives_the_rules_rows(two, parts, whole):
+def test_L15_a_planned_feed_among_copies_gives_the_rules_rows(two, parts, whole):
     """The slice from the delivery's first instant on, and the whole table, give the same result."""
     table, log = StoredVersions(COLUMNS, settled=()), _is_log(two[0])
     for number, delivery in enumerate(two[0]):
@@ -127,7 +127,7 @@ SERIES = st.booleans().flatmap(
 
 
 @given(SERIES, KEPT, st.sampled_from([(), None, (4, 6)]), PARTS)
-def test_any_series_gives_the_rules_rows_or_its_refusals(series, settings, settled, parts):
+def test_any_series_gives_the_rows_or_the_refusals_of_the_rule(series, settings, settled, parts):
     """Series contain restatements, settled instants, ties, columns without a history, and images before
     changes."""
     deliveries, log = series

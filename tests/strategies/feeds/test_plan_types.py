@@ -74,7 +74,7 @@ def lives(plan, *names):
     return sorted(told, key=repr)
 
 
-def test_a_key_of_several_columns_is_one_and_a_truncate_is_of_all():
+def test_a_truncate_ends_the_records_of_every_composite_key():
     """Without a further sequence, keys with equal concatenated texts still differ."""
     terms = terms_of((("k", TEXT), ("l", TEXT)))
     plan = planned(
@@ -113,7 +113,7 @@ def test_V21_events_of_one_instant_are_in_the_order_of_their_sequence(type_, fir
         assert plan.counts == {"began": 1, "silent": 1}
 
 
-def test_V16_nested_values_and_floating_keys_compare_by_value():
+def test_V16_nested_values_and_float_keys_are_compared_by_value():
     list_ = ColumnType(Kind.LIST, parts=(("element", DOUBLE),))
     terms = terms_of((("k", DOUBLE),), list_)
     nan = float("nan")
@@ -129,7 +129,7 @@ def test_V16_nested_values_and_floating_keys_compare_by_value():
     }
 
 
-def test_V47_V53_what_is_refused_has_its_keys():
+def test_V47_V53_refusals_of_events_have_sample_keys():
     terms = terms_of(further=DOUBLE)
     lacking = planned(
         terms,
@@ -151,7 +151,7 @@ def test_V47_V53_what_is_refused_has_its_keys():
     assert (many.counts, len(many.samples["began"])) == ({"began": 30, "duplicate": 30}, 10)
 
 
-def test_V120_the_columns_that_drive_changes_are_counted():
+def test_V120_changes_are_counted_by_column():
     """Only events that change an existing record count."""
     plan = planned(terms_of(), [("k", "a", 1, "upsert"), ("k", "b", 2, "upsert"), ("m", "a", 1, "upsert")])
     assert plan.counts == {"began": 3, "drives v": 1}
@@ -176,7 +176,7 @@ def test_V119_two_versions_at_one_time_are_found():
     assert (plan.counts, plan.samples[SPOILT].to_pylist()) == ({SPOILT: 1}, [{"k": "k"}])
 
 
-def test_V41_V43_what_a_copy_is_refused_for_has_its_keys():
+def test_V41_V43_refusals_of_copies_have_their_keys():
     terms = terms_of(further=DOUBLE)
     day = int(DATES[2].timestamp()) * 1_000_000
     version = {"k": "k", "v": "e", "valid_from": DATES[1], "is_current": True, "recorded_at": DATES[1]}

@@ -16,7 +16,7 @@ def whole(rows):
 
 
 @given(live_batches())
-def test_the_plan_is_the_rule(history):
+def test_planned_batches_give_the_rules_table(history):
     """Each planned batch gives the rule's table and the rule's count of ignored rows."""
     table = whole(history.stored)
     for batch in history.batches:
@@ -28,7 +28,7 @@ def test_the_plan_is_the_rule(history):
 
 
 @given(live_batches())
-def test_rows_that_stay_as_they_are_stay_where_they_are(history):
+def test_unchanged_rows_are_not_removed(history):
     """An unchanged row is neither removed nor written again."""
     table = whole(history.stored)
     for batch in history.batches:

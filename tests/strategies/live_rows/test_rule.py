@@ -208,7 +208,7 @@ def test_keys_match_exactly_and_null_equals_null():
     assert gives(expected) == outcome
 
 
-def test_replace_then_update_then_delete():
+def test_replaces_updates_and_deletes_are_applied_in_this_order():
     """71: The order of kinds is fixed, whatever the source did first."""
     expected = """
         id  v    n  synced
@@ -320,7 +320,7 @@ def test_an_empty_batch_changes_nothing():
     assert gives(STORED) == after(STORED)
 
 
-def test_the_rows_that_come_out_are_copies():
+def test_the_resulting_rows_are_copies():
     """Changes of the result do not affect the input."""
     stored = table(STORED)
     for row in apply(stored, ["id"], COLUMNS).rows:
@@ -342,7 +342,7 @@ def test_a_replace_row_with_an_unmodified_cell_is_refused():
         after(STORED, replace=" id v n synced \n 1 . 3 T5")
 
 
-def test_stored_rows_that_share_a_key_all_change():
+def test_all_stored_rows_with_the_same_key_change():
     """A table with a repeated key loses no row that the batch does not name."""
     stored = """
         id  v    extra
@@ -381,7 +381,7 @@ def test_the_same_batch_twice_equals_once(history):
 
 
 @given(live_batches(), st.sampled_from([("replace",), ("replace", "update")]))
-def test_a_batch_that_stopped_half_way_ends_as_if_it_had_run_once(history, done):
+def test_a_batch_repeated_after_an_interruption_equals_one_batch(history, done):
     """79: Any prefix of the three kinds, followed by the whole batch, equals the whole batch."""
     part = {kind: history.batches[0][kind] for kind in done}
     half = sent(history.stored, part)
@@ -389,7 +389,7 @@ def test_a_batch_that_stopped_half_way_ends_as_if_it_had_run_once(history, done)
 
 
 @given(live_batches())
-def test_rows_are_what_remains_and_what_came(history):
+def test_the_resulting_rows_are_complete_and_have_unique_keys(history):
     """Keys are unique, every row has every column, and the inputs are unchanged."""
     given_before = deepcopy(history)
     rows = sent(history.stored, history.batches[0])
@@ -400,7 +400,7 @@ def test_rows_are_what_remains_and_what_came(history):
 
 
 @given(live_batches())
-def test_keys_that_a_batch_does_not_name_stay(history):
+def test_rows_with_other_keys_than_the_batch_stay_unchanged(history):
     """Rows with other keys are unchanged."""
     named = {tuple(r[c] for c in KEY) for rows in history.batches[0].values() for r in rows}
     rest = [row for row in history.stored if tuple(row[c] for c in KEY) not in named]

@@ -20,7 +20,7 @@ WAYS = {"whole": 1 << 30, "in parts": 100_000, "in tasks": 0}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_plan_gives_the_rules_table(store, way):
+def test_a_planned_rewind_gives_the_rules_table(store, way):
     """Many lives in one table are rewound repeatedly. Unchanged and moved rows keep their ids."""
     chance = random.Random(7)
     lives = [random_life(chance) for _ in range(LIVES)]

@@ -13,7 +13,7 @@ def now(rows):
     return shown(live_rows_at(rows, t(99)))
 
 
-def test_E14_taken_back_and_not_forgotten():
+def test_E14_a_rewind_undoes_commits_and_keeps_earlier_states_known():
     rows = life([version(1, "a", 10)], WRONG)
     rows = rewound(rows, t(1), t(4), ("id",))
     assert now(rows) == ["1 a [10,)"]
@@ -21,14 +21,14 @@ def test_E14_taken_back_and_not_forgotten():
     assert shown(live_rows_at(rows, t(1))) == ["1 a [10,)"]
 
 
-def test_a_rewind_is_taken_back_by_a_rewind():
+def test_a_rewind_can_be_undone_by_a_rewind():
     rows = life([version(1, "a", 10)], WRONG)
     rows = rewound(rewound(rows, t(1), t(4), ("id",)), t(3), t(5), ("id",))
     assert now(rows) == ["1 a [10,20)", "1 x [20,)", "2 y [20,)"]
     assert shown(live_rows_at(rows, t(4))) == ["1 a [10,)"]
 
 
-def test_E20_the_first_copy_is_left_of_copies_and_a_feed():
+def test_E20_a_rewind_keeps_only_the_first_copy_before_a_feed():
     feed = [version(1, "y", 5, 10, kind="upsert"), version(1, "a", 10, 20), version(1, "b", 20, 25)]
     rows = life(
         [version(1, "a", 10)],
@@ -40,7 +40,7 @@ def test_E20_the_first_copy_is_left_of_copies_and_a_feed():
     assert len(shown(live_rows_at(rows, t(3)))) == 4
 
 
-def test_marks_and_remembered_deletes_go_and_come_back():
+def test_rewinds_remove_and_restore_marks_and_remembered_deletes():
     mark, gone = (
         version(None, None, 30, role="fact", kind="copy"),
         version(1, None, 30, role="fact", kind="delete"),
@@ -52,19 +52,19 @@ def test_marks_and_remembered_deletes_go_and_come_back():
     assert now(rows) == ["1 None 30 fact delete", "1 a [10,30)", "None None 30 fact copy"]
 
 
-def test_again_nothing_is_left_to_take_back():
+def test_a_repeated_rewind_changes_nothing():
     rows = rewound(life([version(1, "a", 10)], WRONG), t(1), t(4), ("id",))
     again = rewound(rows, t(4), t(5), ("id",))
     assert again == rows
 
 
-def test_before_the_first_commit_there_is_nothing():
+def test_a_rewind_to_before_the_first_commit_empties_the_table():
     rows = rewound(life([version(1, "a", 10)]), t(0), t(2), ("id",))
     assert now(rows) == []
     assert shown(live_rows_at(rows, t(1))) == ["1 a [10,)"]
 
 
-def test_columns_without_history_stay_as_they_are():
+def test_a_rewind_keeps_the_values_of_columns_without_history():
     """V18: A change of only overwritten columns restores no version."""
     told = [{**version(1, "a", 10), "w": "old"}]
     rows = life(told, [{**version(1, "a", 10, 20), "w": "old"}])
@@ -73,7 +73,7 @@ def test_columns_without_history_stay_as_they_are():
     assert [row["w"] for row in rows if row["is_current"]] == ["new"]
 
 
-def test_L9_after_a_rewind_the_table_is_what_was_known_and_nothing_known_is_lost():
+def test_L9_a_rewound_table_equals_the_earlier_state_and_keeps_all_others():
     for seed in range(deep(2000, 150)):
         chance = random.Random(seed)
         folds = random_life(chance)

@@ -91,7 +91,7 @@ RECORDS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2", 
 
 
 @given(RECORDS, RECORDS, st.booleans(), st.integers(1, 3), st.sampled_from(["", "abc"]))
-def test_a_base_is_its_stage_and_what_is_out_of_scope(now, before, flags, parts, spared):
+def test_a_base_has_the_rows_of_its_stage_and_rows_out_of_scope(now, before, flags, parts, spared):
     """Missing rows are deleted or flagged. The live rows are the base's unflagged rows."""
     texts = [" ".join(f"{k}:{value}" for k, value in rows.items()) for rows in (now, before)]
     stage, base = staged(texts[0]), stored(texts[1], lambda k: k not in spared)
@@ -132,14 +132,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("stage", "base", "rules", "faults"), REFUSED)
-def test_what_cannot_be_a_base_is_told_with_its_keys(stage, base, rules, faults):
+def test_invalid_bases_are_reported_with_their_keys(stage, base, rules, faults):
     part, live = plan_base(terms(**rules), staged(stage), stored(base))
     assert live is None
     sums = summed([part])
     assert {fault: (count, sampled_keys(sums, fault)) for fault, count in sums.counts.items()} == faults
 
 
-def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones():
+def test_live_rows_take_precedence_over_flagged_rows_of_the_same_key():
     """P3, 7.3: Rows of one key are one if all live ones have one hash, whatever the flagged ones have."""
     stage = staged("x:1:X x:1 x:2:X y:1:Z y:1:Y")
     part, live = plan_base(terms(collapses=True), stage, stored(""))
@@ -148,7 +148,7 @@ def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones()
     assert live["k"].to_pylist() == ["x"]
 
 
-def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
+def test_stored_rows_without_a_key_are_removed_like_missing_rows():
     """They match no row, and are not duplicates of each other."""
     base = stored("a:1 b:1 c:1")
     keys = pa.array([None, None, "#c"], pa.string())
@@ -157,7 +157,7 @@ def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
     assert (part.rows[BASE_REMOVED][POSITION].to_pylist(), live["k"].to_pylist()) == ([0, 1], ["c"])
 
 
-def test_records_that_come_and_go_are_told_where_a_base_was():
+def test_keys_of_added_and_missing_records_are_reported_after_the_first_load():
     """KEYS_CHANGED is decided on all parts. Each reports the business keys of added and of missing records."""
     sides = staged("a:1 b:1"), stored("b:1 c:1 d:1", lambda k: k != "d")
     part, _ = plan_base(terms(), *sides)
@@ -173,7 +173,7 @@ def test_records_that_come_and_go_are_told_where_a_base_was():
     ("now", "before", "told"),
     [(1.004, 1.0, {}), (1.006, 1.0, {UNSEEN + "f": 1}), (None, 1.0, {UNSEEN + "f": 1})],
 )
-def test_a_change_under_one_hash_is_counted_by_the_digits_that_are_hashed(now, before, told):
+def test_changes_under_an_equal_hash_are_counted_by_their_hashed_digits(now, before, told):
     """Section 2.4: A float differs if its hashed text differs."""
     asked = terms(unsure={"k": None, "f": 2})
     stage, base = staged("a:1"), stored("a:2")

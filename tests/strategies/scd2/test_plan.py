@@ -156,7 +156,7 @@ def _row(key, value, *, broken):
 
 
 @given(lives())
-def test_a_load_is_the_rules_in_any_parts(life):
+def test_a_load_in_any_number_of_parts_gives_the_rules_result(life):
     """Versions, states, counts and refusals equal the rule's in each load, including late and interrupted
     ones, identical rows, and rows without a hash."""
     words, scope, archived, collapses, parts, loads = life
@@ -192,7 +192,7 @@ def test_a_load_is_the_rules_in_any_parts(life):
         history = list(after.values())
 
 
-def test_a_load_that_was_interrupted_goes_on():
+def test_an_interrupted_load_is_completed():
     """The next version is `changed`, not `reappeared`."""
     now = DAY + timedelta(seconds=5)
     closed = Version("h", "x", "#1", {"a": "1"}, DAY, now, "changed", "r5", DAY)
@@ -203,7 +203,7 @@ def test_a_load_that_was_interrupted_goes_on():
 
 
 @pytest.mark.parametrize("value", ["1", "2"])
-def test_an_open_version_that_never_began_is_refused(value):
+def test_an_open_version_without_a_start_is_refused(value):
     """This holds whether its record changes or not."""
     stands = Version("h", "x", "#1", {"a": "1"}, None, None, "new", "r0", DAY)
     sides = sides_of([stands], [_row("x", value, broken=False)], (), lambda _: True)
@@ -213,7 +213,7 @@ def test_an_open_version_that_never_began_is_refused(value):
 
 
 @pytest.mark.parametrize("date", ["2025-01-01", None])
-def test_an_earlier_effective_date_is_refused_where_it_is_one(date):
+def test_an_earlier_effective_date_is_refused_but_null_is_accepted(date):
     """7.1: LATE_EFFECTIVE applies only to changed rows, and NULL is not a date."""
     asked = replace(terms(WORDS, 5), dated="a")
     stands = Version("h", "x", "#1", {"a": "2025-01-02"}, DAY, None, "new", "r0", DAY)

@@ -39,12 +39,12 @@ def drawn():
     return "\n".join([HEAD, "|---|---|---|---|---|", *rows]).replace("|  |", "| |").replace("|  |", "| |")
 
 
-def test_every_record_has_one_row_and_every_row_a_record():
+def test_every_case_of_a_record_has_exactly_one_transition():
     """Section 9.1: The table is complete, and each row is reachable."""
     assert set(cases()) == set(TRANSITIONS)
 
 
-def test_a_version_ends_only_if_one_is_open_and_begins_only_if_the_base_has_the_record():
+def test_versions_end_only_if_open_and_begin_only_with_a_base_record():
     """Section 9.1, R16: At most one version is open before and after."""
     for (past, now), step in TRANSITIONS.items():
         assert bool(step.closes) <= (past is Past.OPEN)
@@ -69,13 +69,13 @@ def test_a_record_reappears_if_it_has_closed_versions_and_no_open_one():
     assert TRANSITIONS[Past.INTERRUPTED, Now.PRESENT].begins is State.CHANGED
 
 
-def test_the_four_statements_are_those_of_the_specification():
+def test_the_four_statements_have_the_specified_order():
     """Section 3.3: The order is the specification's, and there are three stored states (section 3.4)."""
     assert (CLOSINGS, BEGINNINGS) == (("close_changed", "close_deleted"), ("insert_changed", "insert_new"))
     assert set(WORDS.values()) == {"new", "changed", "deleted"}
 
 
-def test_a_tally_tells_outcomes_and_statements():
+def test_a_tally_counts_outcomes_and_statements():
     tally = Tally()
     for number, case in enumerate(TRANSITIONS):
         tally.cases[case] = 10**number
@@ -89,6 +89,6 @@ def test_a_tally_tells_outcomes_and_statements():
     assert Step().closing is None
 
 
-def test_the_page_has_the_table():
+def test_the_guide_has_the_table_of_transitions():
     """The guide shows the table that loads use."""
     assert drawn() in PAGE.read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ def told(delivered, stored, *scope):
     return [[side.to_pylist() for side in each] for each in flat]
 
 
-def test_each_record_is_one_of_five():
+def test_each_record_has_one_of_five_outcomes():
     """Places of delivered rows are before places of stored rows."""
     found = told(
         [("new", 1), ("other", 2), ("same", 3)],
@@ -42,7 +42,7 @@ def test_each_record_is_one_of_five():
     assert found == [[[0]], [[1], [2]], [[1]], [[3, 4]], [[2], [0]]]
 
 
-def test_null_is_null_nan_is_nan_and_zero_has_no_sign():
+def test_null_equals_null_nan_equals_nan_and_zeros_are_equal():
     """Values compare as in Spark, so that both ways of loading agree on the changes."""
     pairs = [
         (None, None),
@@ -56,7 +56,7 @@ def test_null_is_null_nan_is_nan_and_zero_has_no_sign():
     assert told(*rows)[1] == [[3, 4, 5]] * 2
 
 
-def test_a_key_that_a_side_has_twice_is_flagged_and_a_stored_row_without_one_has_no_match():
+def test_repeated_keys_are_flagged_and_missing_keys_have_no_match():
     """A load with a repeated key is refused, and the refusal names the keys."""
     whole, twice = [("a", 1)], [("a", 1), ("b", 1), ("a", 2)]
     flags = side_codes(*sides(twice, whole), ["k"]).repeats
@@ -72,7 +72,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, RECORDS, st.lists(st.none() | st.booleans(), min_size=5, max_size=5))
-def test_the_sift_is_the_rules(delivered, stored, scope):
+def test_the_sift_gives_the_outcomes_of_the_rule(delivered, stored, scope):
     """This includes keys and values that are equal with different bits. Sides with faults are refused."""
     schema = pa.schema([("k", pa.float64()), ("x", pa.float64())])
     rows = [[{"k": key, "x": x} for key, x in side] for side in (delivered, stored)]

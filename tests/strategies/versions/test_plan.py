@@ -26,13 +26,13 @@ def check(history: History):
 
 
 @given(batches())
-def test_the_plan_is_the_rule_on_what_senders_send(history):
+def test_plans_of_valid_batches_give_the_rules_table(history):
     """For well-formed batches, the plan gives the rule's table."""
     check(history)
 
 
 @given(wild_batches())
-def test_the_plan_is_the_rule_on_whatever_has_valid_types(history):
+def test_plans_of_ill_formed_batches_give_the_rules_table(history):
     """For ill-formed batches with valid types, the plan also gives the rule's table."""
     check(history)
 

@@ -269,7 +269,7 @@ ONE = """
 """
 
 
-def test_the_earliest_of_several_starts_counts():
+def test_the_earliest_of_several_starts_is_used():
     """H9: s0 is the least start in all earliest rows of the key."""
     expected = """
         id  v    n  start  end   active  synced
@@ -309,7 +309,7 @@ def test_a_version_closed_before_s0_keeps_its_end():
     assert gives(expected) == after(stored, earliest=" id start \n 1 T3 \n 2 T3 \n 3 T3")
 
 
-def test_an_active_version_is_closed_whatever_its_end():
+def test_an_active_version_is_closed_with_any_end():
     """5.2 step 1: The flag suffices."""
     stored = """
         id  v    n  start  end  active  synced
@@ -324,7 +324,7 @@ def test_an_active_version_is_closed_whatever_its_end():
     assert gives(expected) == after(stored, earliest=" id start \n 1 T3 \n 2 T3")
 
 
-def test_null_is_neither_active_nor_an_end_that_reaches():
+def test_versions_with_null_activity_and_no_later_end_stay_unchanged():
     """Detail i: NULL activity is not active, and a NULL end compares false."""
     stored = """
         id  v    n  start  end  active  synced
@@ -334,14 +334,14 @@ def test_null_is_neither_active_nor_an_end_that_reaches():
     assert gives(stored) == after(stored, earliest=" id start \n 1 T3 \n 2 T3")
 
 
-def test_start_takes_no_part_in_matching_keys():
+def test_the_start_is_ignored_in_matching_keys():
     """82, F15: This holds even if the request flags it as a key."""
     stored = B["stored"]
     files = {kind: text for kind, text in B.items() if kind != "stored"}
     assert after(stored, **files) == after(stored, key=("id", START), **files)
 
 
-def test_the_minimum_and_maximum_of_the_calendar_are_good():
+def test_the_minimum_and_maximum_of_the_calendar_are_valid():
     """F10, F18: No step leaves the calendar at TMAX or in year 1."""
     rows = table(ONE)
     first = rows[0][START].replace(year=1, month=1, day=1)
@@ -355,7 +355,7 @@ def test_the_minimum_and_maximum_of_the_calendar_are_good():
 # Step 2.
 
 
-def test_replace_rows_land_as_they_are():
+def test_replace_rows_are_stored_unchanged():
     """83: End and activity are the file's, even if they contradict each other."""
     replace = """
         id  v    n  start  end   active  synced
@@ -366,7 +366,7 @@ def test_replace_rows_land_as_they_are():
     assert gives(replace) == after(EMPTY, replace=replace)
 
 
-def test_a_replace_row_takes_the_place_of_an_equal_start():
+def test_a_replace_row_replaces_the_version_with_its_start():
     """5.2 step 2, H25: This holds without an earliest row too. The last one of two rows is kept."""
     expected = """
         id  v    n  start  end   active  synced
@@ -380,7 +380,7 @@ def test_a_replace_row_takes_the_place_of_an_equal_start():
     assert gives(expected) == after(ONE, replace=replace)
 
 
-def test_columns_outside_the_request():
+def test_columns_outside_the_request_are_inherited_null_or_written():
     """Detail a: An update inherits them from its base, a replace row gets NULL, and a file may write them."""
     stored = """
         id  v    extra  start  end   active  synced
@@ -417,7 +417,7 @@ def test_a_column_absent_from_a_replace_row_is_null():
 # Step 3.
 
 
-def test_updates_are_taken_in_ascending_start():
+def test_updates_are_applied_in_ascending_order_of_start():
     """Detail b: The order of rows in files does not matter."""
     header, first, second = C["update"].strip().splitlines()
     assert after(**C) == after(**C | {"update": f"{header}\n{second}\n{first}"})
@@ -454,7 +454,7 @@ def test_an_update_merges_with_the_version_of_its_start():
     assert gives(expected) == after(ONE, replace=replace, update=update)
 
 
-def test_the_version_of_its_start_is_a_base_whatever_its_end():
+def test_a_version_with_the_updates_start_is_a_base_with_any_end():
     """Detail c, 5.2 rule 1: With an equal start, the end does not matter."""
     stored = """
         id  v    n  start  end   active  synced
@@ -482,7 +482,7 @@ def test_null_in_an_update_sets_null():
     assert gives(expected) == after(ONE, **files)
 
 
-def test_a_base_ends_at_most_a_millisecond_before():
+def test_a_base_ends_at_most_a_millisecond_before_the_update():
     """5.2 rule 1: An end at t - 1 ms or later is contiguous, and an earlier one is a gap."""
     stored = """
         id  v    n  start  end     active  synced
@@ -517,7 +517,7 @@ def test_a_record_alive_before_the_batch_is_updated_across_a_gap():
     assert gives(expected) == after(ONE, **files)
 
 
-def test_a_gap_without_an_earliest_row_is_a_gap():
+def test_an_update_in_a_gap_without_an_earliest_row_is_ignored():
     """F16: Without s0, a gap stays a gap."""
     stored = """
         id  v    n  start  end   active  synced
@@ -527,7 +527,7 @@ def test_a_gap_without_an_earliest_row_is_a_gap():
     assert gives(stored, ignored=1) == after(stored, update=update)
 
 
-def test_a_version_before_the_gap_gives_way_to_the_removed_one():
+def test_a_removed_version_replaces_a_base_that_ends_before_the_gap():
     """5.2 rule 2: If the version of the time does not reach, the removed one supplies the values."""
     stored = """
         id  v      n  start  end    active  synced
@@ -547,7 +547,7 @@ def test_a_version_before_the_gap_gives_way_to_the_removed_one():
     assert gives(expected) == after(stored, **files)
 
 
-def test_synced_may_be_left_out_of_an_update():
+def test_the_synced_time_may_be_absent_from_an_update():
     """Detail e: Absent and unmodified synced times are inherited, like user columns."""
     expected = """
         id  v    n  start  end   active  synced
@@ -563,7 +563,7 @@ def test_synced_may_be_left_out_of_an_update():
 
 @pytest.mark.parametrize("active", ["true", "false"])
 @pytest.mark.parametrize("end", ["T9", "TMAX"])
-def test_an_update_s_own_activity_counts(end, active):
+def test_the_activity_in_an_update_is_used(end, active):
     """5.2 step 3: Activity is the update's, even if it contradicts the end."""
     update = f"id v n start end active synced \n 1 new 1 T3 {end} {active} T7"
     assert gives(ONE + update.splitlines()[1]) == after(ONE, update=update)
@@ -578,7 +578,7 @@ def test_an_update_without_activity_is_active_when_it_never_ends(end, active, gi
     assert [True, active] == [version[ACTIVE] for version in rows]
 
 
-def test_an_update_that_names_no_version_closes_one():
+def test_an_update_with_only_an_end_closes_a_version():
     """Detail d, 7.11: Without a start and a change, an end is the end of a delete."""
     expected = """
         id  v    n  start  end  active  synced
@@ -589,7 +589,7 @@ def test_an_update_that_names_no_version_closes_one():
     assert gives(expected) == after(ONE, update=" id v n start end active \n 1 . . . T5 true")
 
 
-def test_closing_updates_follow_the_delete_rows():
+def test_closing_updates_are_sorted_together_with_deletes():
     """Detail d: All are applied in ascending order of end, so the earlier one ends the version."""
     delete, update = " id end \n 1 T6", " id end \n 1 T5"
     expected = """
@@ -602,7 +602,7 @@ def test_closing_updates_follow_the_delete_rows():
     assert gives(EMPTY, ignored=2) == nothing
 
 
-def test_an_update_that_says_nothing_is_ignored():
+def test_an_update_without_content_is_ignored():
     """Detail d: An update without version, change or end is only counted."""
     says_nothing = """
         id  v  start  end   active  synced
@@ -615,7 +615,7 @@ def test_an_update_that_says_nothing_is_ignored():
 
 
 @pytest.mark.parametrize("value", ["new", "-"])
-def test_an_update_that_changes_values_of_no_version_is_refused(value):
+def test_an_update_with_changes_but_no_start_is_refused(value):
     """Detail d, E1: The time of such a change is unknown."""
     with pytest.raises(ValueError, match=START):
         after(ONE, update=f" id v end \n 1 {value} T5")
@@ -687,7 +687,7 @@ def test_a_delete_sent_again_is_not_ignored():
     assert gives(stored) == after(stored, delete=" id end \n 1 T5")
 
 
-def test_deletes_are_taken_in_ascending_end():
+def test_deletes_are_applied_in_ascending_order_of_end():
     """Detail g: The first delete ends the version, so a later one has no effect."""
     expected = """
         id  v    n  start  end  active  synced
@@ -696,7 +696,7 @@ def test_deletes_are_taken_in_ascending_end():
     assert gives(expected, ignored=1) == after(ONE, delete=" id end \n 1 T7 \n 1 T5")
 
 
-def test_a_delete_without_an_earliest_file():
+def test_a_delete_needs_no_earliest_file():
     """89: Deletes work without an earliest file."""
     expected = """
         id  v    n  start  end  active  synced
@@ -766,7 +766,7 @@ TWINS = """
 """
 
 
-def test_stored_twins_stay_until_a_row_takes_their_place():
+def test_stored_twins_stay_until_a_row_replaces_them():
     """Detail i: A replace row at their start replaces all of them. Other keys change nothing."""
     expected = """
         id  v    n  start  end   active  synced
@@ -822,7 +822,7 @@ def assert_well_formed(rows) -> None:
 
 
 @given(batches())
-def test_the_table_is_the_source_s_own_history(history):
+def test_the_table_equals_the_history_of_the_source(history):
     """91: After each batch, the table is well formed and the source's own history. A replay changes nothing."""
     rows = in_order(history.stored)
     for batch, expected in zip(history.batches, history.tables, strict=True):
@@ -835,7 +835,7 @@ def test_the_table_is_the_source_s_own_history(history):
 
 
 @given(batches() | wild_batches())
-def test_keys_that_a_batch_does_not_mention_stay(history):
+def test_rows_with_other_keys_than_the_batch_stay_unchanged(history):
     """91: Invariant 5: Other keys and the input are unchanged."""
     batch, before = history.batches[0], deepcopy(history)
     mentioned = {key_of(row) for rows in batch.values() for row in rows}
@@ -861,7 +861,7 @@ def _mixed(row, random) -> dict:
 
 
 @given(wild_batches())
-def test_no_batch_makes_twins_or_half_rows(history):
+def test_no_batch_gives_twins_or_incomplete_rows(history):
     """Invariant 1 holds for any batch, every row has every column, and counts are within bounds."""
     outcome = apply(history.stored, KEY, COLUMNS, **history.batches[0])
     places = [(key_of(row), row[START]) for row in outcome.rows]

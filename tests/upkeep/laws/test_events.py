@@ -39,7 +39,7 @@ def operations(ops, log):
         ([0, 1], LEDGERLESS, 1),
     ],
 )
-def test_operations_follow_on_one_another(ops, log, broken):
+def test_invalid_sequences_of_operations_are_counted(ops, log, broken):
     assert operations(ops, log) == broken
 
 
@@ -49,7 +49,7 @@ def test_no_event_is_later_than_the_watermark():
     assert broken_events([LogRow(0, 5), LogRow(1, 6), LogRow(0, None)], log) == {Law.WATERMARK: 2}
 
 
-def test_a_key_is_whole_where_records_have_one():
+def test_events_of_a_keyed_log_require_a_key():
     assert broken_events([LogRow(0, 1, keyed=False)], PAIRED) == {Law.NULL_KEY: 1}
     assert not broken_events([LogRow(0, 1, keyed=False)], LEDGERLESS)
 

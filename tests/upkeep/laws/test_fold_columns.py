@@ -106,7 +106,7 @@ def spoil(chance, rows, copies):
 @pytest.mark.parametrize(
     ("copies", "settled"), [((), "[]"), ((14, 15, 40), "[]"), ((14,), f'[null, "{second(13).isoformat()}"]')]
 )
-def test_spark_finds_what_the_rule_finds(store, copies, settled):
+def test_spark_finds_the_same_violations_as_the_rule(store, copies, settled):
     chance, table = random.Random(len(copies)), TableName("folded", "lives")
     drop(store, table)
     make(store, Shape(table, COLUMNS, ("k",), Layout.VERSIONS))

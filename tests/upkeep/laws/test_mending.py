@@ -33,7 +33,7 @@ def spans(rows):
     return [(row.start, row.end) for row in sorted(rows, key=lambda row: row.start)]
 
 
-def test_of_identical_rows_the_oldest_stays():
+def test_the_oldest_of_identical_rows_is_kept():
     """A copy is younger than its original, whichever is read first."""
     rows = [replace(row, twin="same") for row in life((10, None), (10, None), (10, None))]
     numbered = [replace(row, row_id=row_id) for row, row_id in zip(rows, (8, 3, 5), strict=True)]
@@ -42,38 +42,38 @@ def test_of_identical_rows_the_oldest_stays():
     assert [row.place for row in mended(numbered, NATIVE)] == [1]
 
 
-def test_of_versions_with_one_start_the_one_written_last_stays():
+def test_the_last_written_version_with_the_same_start_is_kept():
     first, last = life((10, 20), (10, 30))
 
     assert mended([replace(first, written=5), last], NATIVE) == [replace(first, written=5)]
 
 
-def test_a_version_ends_where_the_next_begins():
+def test_repair_ends_a_version_where_the_next_version_begins():
     assert spans(mended(life((10, None), (20, 40), (30, None)), NATIVE)) == [(10, 20), (20, 30), (30, None)]
     assert spans(mended(life((10_000, FAR), (20_000, FAR)), FIVETRAN)) == [(10_000, 19_000), (20_000, FAR)]
 
 
-def test_a_healthy_life_stays_as_it_is():
+def test_a_healthy_history_is_unchanged():
     rows = life((10, 20), (20, None))
 
     assert mended(rows, NATIVE) == rows
 
 
-def test_states_follow_ends():
+def test_repaired_states_match_the_ends():
     rows = life((10, None), (20, None), state="new")
 
     assert [row.state for row in mended(rows, MODEL)] == ["changed", "new"]
     assert [row.state for row in mended(life((10, 20), state="new"), MODEL)] == ["deleted"]
 
 
-def test_past_statements_that_overlap_go():
+def test_overlapping_past_statements_are_removed():
     rows = life((10, 20), (20, None))
     past = RecordRow(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
 
     assert [row.place for row in mended([*rows, past], NATIVE)] == [0, 1]
 
 
-def test_a_healthy_past_statement_stays_in_a_spoilt_life():
+def test_a_healthy_past_statement_is_kept_in_a_damaged_history():
     rows = [replace(row, written=5) for row in life((10, 20), (15, None))]
     past = RecordRow(2, 10, 10, flag=False, written=1, role="past", ended_at=5)
 
@@ -85,14 +85,14 @@ ENDS = st.one_of(st.none(), TIMES)
 
 
 @given(st.lists(st.tuples(TIMES, st.one_of(TIMES, st.just(FAR)), st.booleans()), max_size=6))
-def test_what_is_mended_of_fivetran_is_healthy(told):
+def test_repaired_fivetran_rows_are_healthy(told):
     rows = [RecordRow(place, *span, flag=flag, written=place) for place, (*span, flag) in enumerate(told)]
 
     assert not violations(mended(rows, FIVETRAN), FIVETRAN)
 
 
 @given(st.lists(st.tuples(TIMES, ENDS, st.sampled_from(["new", "changed", "deleted", None])), max_size=6))
-def test_what_is_mended_of_a_model_is_healthy(told):
+def test_repaired_model_rows_are_healthy(told):
     rows = [RecordRow(place, *span, state=state, written=place) for place, (*span, state) in enumerate(told)]
 
     assert not violations(mended(rows, MODEL), MODEL)
@@ -107,7 +107,7 @@ ROLES = st.sampled_from([None, None, None, "past", "fact"])
         st.tuples(TIMES, ENDS, RECORDED, RECORDED, ENDS, ROLES, st.booleans(), st.booleans()), max_size=6
     )
 )
-def test_what_is_mended_of_native_rows_is_healthy(told):
+def test_repaired_native_rows_break_no_repairable_law(told):
     rows = [
         RecordRow(
             place,
@@ -152,7 +152,7 @@ def lived(facts):
     st.dictionaries(st.integers(1, 20), st.sampled_from([None, "a", "b"]), max_size=6),
     st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(1, 25))), max_size=3),
 )
-def test_v117_a_life_that_contradicts_its_facts_is_what_they_tell(facts, ends):
+def test_v117_a_history_that_contradicts_its_facts_is_rebuilt(facts, ends):
     """Moved ends are restored from the facts, because each version is a fact."""
     rows = lived(facts)
     spoilt = list(rows)
@@ -164,7 +164,7 @@ def test_v117_a_life_that_contradicts_its_facts_is_what_they_tell(facts, ends):
     assert sorted(mended(spoilt, TOLD), key=lambda row: row.place) == rows
 
 
-def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
+def test_v117_a_silent_event_begins_a_new_version_after_an_altered_value():
     """A changed value is restored from the next fact on."""
     before, silent = lived({10: "a", 15: "a"})
     spoilt = [replace(before, values={"v": "x"}), silent]
@@ -178,7 +178,7 @@ def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
     assert not violations(after, TOLD)
 
 
-def test_v117_what_only_a_row_that_is_gone_would_tell_stays_and_is_told():
+def test_v117_an_unrepairable_history_is_kept_and_reported():
     """A copy found the record there, but the start is unknown."""
     copied = replace(TOLD, marks=(RecordRow(0, 30, keyed=False, kind="copy"),))
     rows = [RecordRow(0, 10, 40, flag=False, written=1, kind="upsert", values={"v": "a"})]

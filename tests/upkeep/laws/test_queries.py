@@ -178,7 +178,7 @@ def of_chance(chance, judged, keys=KEYS):
 @pytest.mark.parametrize("layout", JUDGED)
 @settings(max_examples=deep(400, 15), deadline=None, phases=[Phase.generate])
 @given(st.randoms(use_true_random=False))
-def test_duckdb_finds_in_lives_what_the_rule_finds(layout, chance):
+def test_duckdb_finds_the_same_violations_in_versions_as_the_rule(layout, chance):
     judged = JUDGED[layout]
     rows = of_chance(chance, judged)
 
@@ -187,7 +187,7 @@ def test_duckdb_finds_in_lives_what_the_rule_finds(layout, chance):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("layout", JUDGED)
-def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
+def test_spark_finds_the_same_violations_in_versions_as_the_rule(spark, layout):
     """Rows with equal starts and ends have no order, so only one such row is kept."""
     judged = JUDGED[layout]
     rows = of_chance(random.Random(7), judged, [*map(str, range(deep(2_000, 200))), None])
@@ -199,7 +199,7 @@ def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
     assert counted(found) == by_rule(rows, judged)
 
 
-def test_keys_that_look_different_are_one_where_they_are_equal():
+def test_equal_keys_with_different_texts_are_left_to_spark():
     """Only Spark knows which of both texts names the record, but a healthy table does not need it."""
     held = Shape(
         TableName("some", "rows"), (Column("k", ColumnType(Kind.DOUBLE)),), ("k",), Layout.FIVETRAN_LIVE
@@ -228,7 +228,7 @@ LOGS = {
 @pytest.mark.parametrize("kind", LOGS)
 @settings(max_examples=deep(400, 30), deadline=None, phases=[Phase.generate])
 @given(st.randoms(use_true_random=False))
-def test_duckdb_finds_in_events_what_the_rule_finds(kind, chance):
+def test_duckdb_finds_the_same_violations_in_events_as_the_rule(kind, chance):
     log, op, ledger = LOGS[kind]
     events = [
         (

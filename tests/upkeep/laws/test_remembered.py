@@ -65,7 +65,7 @@ def test_worked_examples_keep_every_law(life):
     assert violations(life, TERMS) == Counter()
 
 
-def test_E9_a_copy_is_right_by_itself():
+def test_E9_a_copy_explains_ends_without_facts():
     """The records of a copy are derived from the table, including for a late event."""
     life = rows("m 10 20 1 - upsert 3 30\nb 20 - 3 - upsert")
     copied = replace(TERMS, marks=(RecordRow(0, 30, keyed=False, kind="copy"),))
@@ -75,7 +75,7 @@ def test_E9_a_copy_is_right_by_itself():
     assert violations(rows("p 10 30 1 - upsert 2 -"), TERMS) == Counter({Law.FOLD: 1})
 
 
-def test_E12_what_is_settled_is_as_it_is():
+def test_E12_settled_versions_need_no_facts():
     """Copies were settled when the feed began, so their starts and ends need no fact."""
     life = rows("o 5 10 5 - upsert\na 10 20 1 - - 2 -\nb 20 25 2 - - 3 -\nc 25 - 3 - upsert")
 
@@ -91,7 +91,7 @@ def test_E8_a_truncate_ends_every_record():
     assert violations(rows("a 10 - 1 - upsert"), cleared) == Counter({Law.FOLD: 1})
 
 
-def test_E6_an_event_asserts_its_columns_alone():
+def test_E6_an_event_asserts_only_its_columns():
     """An unmodified column keeps its value."""
     said = [
         replace(rows("x 10 20 1 - upsert 2 -")[0], values={"v": "ann", "c": "oslo"}),
@@ -130,12 +130,12 @@ def test_an_altered_row_breaks_its_law(place, change, law):
     assert (law in found) if law else not found
 
 
-def test_no_fact_lies_in_what_is_settled():
+def test_facts_in_a_settled_interval_break_a_law():
     """V33: Settling removes the facts and refuses others."""
     assert violations(E1, replace(TERMS, settled=(None, 30)))[Law.SETTLED] == 1
 
 
-def test_marks_are_of_one_instant_and_scope():
+def test_a_repeated_mark_for_a_time_and_scope_breaks_a_law():
     """V43: A copy of one instant and scope is stored once."""
     mark = RecordRow(0, 10, 10, keyed=False, flag=False, written=1, role="fact", kind="copy")
 

@@ -34,7 +34,7 @@ def fivetran(*spans):
         ([(None, 10)], {Law.START_BEFORE_END: 1}),
     ],
 )
-def test_versions_stand_one_after_another(spans, broken):
+def test_overlapping_or_reversed_versions_break_the_laws(spans, broken):
     assert violations(life(*spans), LawTerms()) == Counter(broken)
 
 
@@ -48,7 +48,7 @@ def test_versions_stand_one_after_another(spans, broken):
         ([(10_000, 9_000)], {Law.START_BEFORE_END: 1}),
     ],
 )
-def test_versions_of_fivetran_end_a_millisecond_early(spans, broken):
+def test_fivetran_versions_end_a_millisecond_before_their_successor(spans, broken):
     assert violations(fivetran(*spans), FIVETRAN) == Counter(broken)
 
 
@@ -81,18 +81,18 @@ def test_state_and_end_agree(state, end, agrees):
 @pytest.mark.parametrize(
     ("hash_", "is_one"), [("a" * 64, True), ("erased", True), ("A" * 64, False), (None, False)]
 )
-def test_a_hash_is_one(hash_, is_one):
+def test_a_malformed_hash_breaks_the_hash_law(hash_, is_one):
     found = violations(life((10, None), state="new", hash=hash_), MODEL)
 
     assert (Law.ROW_HASH not in found) is is_one
 
 
-def test_rows_without_a_key_are_of_no_record():
+def test_rows_without_a_key_are_only_null_key_violations():
     """They break one law, whatever their times."""
     assert violations(life((10, None), (10, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
 
 
-def test_a_live_key_stands_once():
+def test_a_repeated_live_key_breaks_a_law():
     assert broken_keys(life((None, None), (None, None)), LawTerms()) == {Law.UNIQUE_KEY: 1}
     assert broken_keys(life((None, None), (None, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
 
@@ -108,6 +108,6 @@ def test_a_live_key_stands_once():
         ({"hash": None}, 1),
     ],
 )
-def test_a_hash_has_its_form_and_is_that_of_the_values_where_that_is_known(hashed, broken):
+def test_a_hash_must_be_well_formed_and_match_known_values(hashed, broken):
     for judge in (violations, broken_keys):
         assert judge([RecordRow(0, 10, None, state="new", **hashed)], MODEL)[Law.ROW_HASH] == broken

@@ -9,13 +9,13 @@ from backstory.stores.sql.columns import Datatype
 @pytest.mark.parametrize(
     "dialect", [DuckDB(), Postgres(), Spark(), SqlServer()], ids=lambda each: each.DIALECT_NAME
 )
-def test_every_type_has_a_row_and_a_value_stays_what_it_is(dialect):
+def test_every_type_has_its_templates_and_values_stay_unchanged(dialect):
     """A name with braces is not a template, and stays unchanged for each type."""
     for datatype in Datatype:
         assert "{" not in dialect.map_logical_type(datatype, 20, 12, 3)
         assert 'x."a{sql}b"' in dialect.canonical_text('x."a{sql}b"', datatype, 12, 3)
 
 
-def test_text_has_a_length_where_it_is_strict():
+def test_text_has_a_length_only_if_strict():
     types = [DuckDB().map_logical_type(Datatype.STRING, 20, strict=strict) for strict in (True, False)]
     assert types == ["VARCHAR(20)", "VARCHAR"]

@@ -112,7 +112,7 @@ def bare(instant):
 
 
 @pytest.mark.parametrize("words", [WORDS, LABELS], ids=["plain", "labelled"])
-def test_statements_and_merge_do_what_the_rule_does(words):
+def test_statements_and_merge_give_the_result_of_the_rule(words):
     """R29, sections 3.3 and 9.3: Rows, counts and touched rows are equal, including interrupted loads and
     archives."""
     reached = set()
@@ -153,6 +153,6 @@ def test_statements_and_merge_do_what_the_rule_does(words):
     assert reached == set(Past)
 
 
-def test_the_statements_have_the_names_of_the_table():
+def test_the_statements_have_the_specified_names_and_order():
     """Section 3.3: Close changed versions, close removed ones, begin changed ones, begin new ones."""
     assert tuple(step.step for step in hist_steps(pair())) == (*CLOSINGS, *BEGINNINGS)
