@@ -35,7 +35,7 @@ from backstory.engine.sift import (
 )
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.model.layout import FILE
-from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk
+from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk, with_offsets
 from backstory.stores.iceberg.frames import (
     BUCKET,
     BYTES_IN_BUCKET,
@@ -420,7 +420,7 @@ def _plan_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Plan the buckets of a partition. Each side has its own part of the shared columns."""
     freeze_imports()
-    for rows in buckets(batches):
+    for rows in buckets(map(with_offsets, batches)):
         with carry_errors():
             part = {
                 name: side_rows(rows, number, shared, schema.names).cast(schema)

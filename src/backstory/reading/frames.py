@@ -20,7 +20,7 @@ from backstory.reading.options import Comparison, Selection, shown_key_of
 from backstory.reading.questions import HISTORIES, SIDE_COLUMNS, TIMES, KnownTable, Query
 from backstory.reading.timelines import VersionRow, shown_name
 from backstory.spark.connect import arrow_parts, is_connect
-from backstory.spark.versions import arrow_of
+from backstory.spark.versions import arrow_of, with_offsets
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, literal, quote, text_literal
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
@@ -133,7 +133,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
                 return
             parts = rows._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()  # noqa: SLF001 - Python has no name for it
             while parts.hasNext():
-                yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)
+                yield with_offsets(pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema))
 
     def values(self, rows: "DataFrame") -> Sequence[VersionRow]:
         with translate_faults(self.stored.shape.table):

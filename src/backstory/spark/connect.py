@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
-from backstory.spark.versions import condition_of
+from backstory.spark.versions import condition_of, with_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ def arrow_parts(frame: "DataFrame") -> Iterator["pa.Table"]:
     of_any: Any = frame
     client, plan = of_any.sparkSession.client, of_any._plan  # noqa: SLF001 - pyspark has no name for it
     parts = client.to_table_as_iterator(plan.to_proto(client), plan.observations)
-    return (part for part in parts if isinstance(part, pa.Table))
+    return (with_offsets(part) for part in parts if isinstance(part, pa.Table))
 
 
 def needs_java(work: str = "This", command: str = "") -> UsageError:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 Version = tuple[int, int]
 
@@ -181,13 +183,41 @@ def condition_of(fault: "PySparkException") -> str | None:
 def arrow_of(frame: "DataFrame") -> "pa.Table":
     """The rows of a frame as an Arrow table, on the driver."""
     if not is_before_4():
-        return frame.toArrow()
+        return with_offsets(frame.toArrow())
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(frame.schema)
     batches = frame._collect_as_arrow()  # type: ignore[operator]  # noqa: SLF001 - Spark 4 calls it toArrow
-    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+    return with_offsets(pa.Table.from_batches(batches).cast(schema)) if batches else schema.empty_table()
+
+
+def with_offsets(rows: "_Rows") -> "_Rows":
+    """The rows of Spark, in which each list and map has offsets, including empty lists within lists.
+
+    Spark omits the offsets of a column without elements, as Arrow's format allows. `nbytes` reads them
+    nevertheless, and the process would crash.
+    """
+    import pyarrow as pa
+
+    for place, field in enumerate(rows.schema):
+        values = rows.column(place)
+        if pa.types.is_nested(field.type) and any(map(_lacks_offsets, getattr(values, "chunks", [values]))):
+            copy = values.take(pa.array(range(len(values)), pa.int64()))
+            rows = rows.set_column(place, field, copy)
+    return rows
+
+
+def _lacks_offsets(values: "pa.Array") -> bool:
+    """Whether a list or map in these values has no element, so that its offsets may be missing."""
+    import pyarrow as pa
+
+    type_ = values.type
+    if pa.types.is_struct(type_):
+        return any(_lacks_offsets(values.field(place)) for place in range(type_.num_fields))
+    if pa.types.is_map(type_):
+        return not len(values) or _lacks_offsets(values.keys) or _lacks_offsets(values.items)
+    return pa.types.is_list(type_) and (not len(values) or _lacks_offsets(values.values))
 
 
 def frame_of_arrow(spark: "SparkSession", rows: "pa.Table", fields: "StructType") -> "DataFrame":

@@ -210,6 +210,34 @@ def test_values_within_frames_of_spark_are_checked(store):
     assert rows_of_frame(nothing).frame().collect() == [(None,)]
 
 
+LISTS = {
+    "a": ("array(map('x', 1))", "ARRAY<MAP<STRING, INT>>"),
+    "b": ("array(named_struct('p', array(1)))", "ARRAY<STRUCT<p: ARRAY<INT>>>"),
+    "c": ("map('x', array(1))", "MAP<STRING, ARRAY<INT>>"),
+    "d": ("named_struct('q', array(array(1)))", "STRUCT<q: ARRAY<ARRAY<INT>>>"),
+}
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+@pytest.mark.parametrize("way", ["snapshot", "apply"])
+def test_a_spark_frame_whose_lists_are_all_empty_is_stored(store, way, memory):
+    """Empty and NULL lists that contain lists or maps are stored, on the driver and in tasks."""
+    store = store if memory is None else replace(store, memory=Memory(memory))
+    warehouse, into = Warehouse(store, embedded=False), f"frames.lists_{way}{memory}"
+    options = {"snapshot": {"deletes": "ignore"}, "apply": {"sequence_by": "at"}}[way]
+
+    def deliver(key, *texts):
+        columns = ", ".join(f"CAST({text} AS {type_}) AS {name}" for name, text, type_ in texts)
+        rows = f"SELECT '{key}' AS k, TIMESTAMP'2026-01-01T00:00:00Z' AS at, {columns}"
+        getattr(warehouse, way)(store.spark.sql(rows), into=into, key="k", **options)
+
+    deliver("none", *((name, "NULL", type_) for name, (_, type_) in LISTS.items()))
+    empty = {"a": "array()", "b": "array()", "c": "map()", "d": "named_struct('q', array())"}
+    deliver("empty", *((name, empty[name], type_) for name, (_, type_) in LISTS.items()))
+    rows = warehouse.table(into).current().where("k = 'empty'").select(*LISTS).collect()
+    assert [list(row) for row in rows] == [[[], [], {}, ([],)]]
+
+
 def test_a_checked_frame_keeps_its_files(store, tmp_path):
     pq.write_table(pa.table({"k": ["a"], "at": [date(2024, 1, 1)]}), tmp_path / "f.parquet")
     frame = store.spark.read.parquet(str(tmp_path))

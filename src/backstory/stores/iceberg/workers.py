@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, Violated
+from backstory.spark.versions import with_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +32,7 @@ def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: An
 
 def _run_on_batches(act: Callable[[Batches], Batches], names: Sequence[str], batches: Batches) -> Batches:
     freeze_imports()
-    return act(batch.rename_columns(names) for batch in batches)
+    return act(with_offsets(batch.rename_columns(names)) for batch in batches)
 
 
 @cache
