@@ -336,6 +336,23 @@ def test_E7_null_and_unmodified_are_different(fed):
     assert now == {fed.name: None, other: "ann"}
 
 
+def test_V50_a_cell_is_unmodified_by_its_text_even_if_the_row_names_its_column(fed):
+    rows = pa.table(
+        {
+            "k": ["k"] * 3,
+            "v": ["ann", "_", "bob"],
+            "city": ["oslo", "rome", "bergen"],
+            "at": [day(10), day(20), day(30)],
+            "sets": [["v", "city"], ["v", "city"], ["city"]],
+        }
+    )
+    options = {"columns_to_update": "sets", "unmodified": "_", "drop": ["sets", "at"]}
+    fed.warehouse.apply(rows, into=fed.name, key="k", sequence_by="at", **options)
+    table = fed.warehouse.table(fed.name)
+    rows = [table.as_of(day(at)).select("v", "city").first() for at in (10, 20, 30)]
+    assert [tuple(row) for row in rows] == [("ann", "oslo"), ("ann", "rome"), ("ann", "bergen")]
+
+
 def test_the_first_feed_starts_the_memory_and_settles_earlier_copies(fed):
     """V28: The first feed starts the memory and settles the time of earlier copies."""
     fed.copy(10, "k:a")

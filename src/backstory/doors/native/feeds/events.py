@@ -286,10 +286,9 @@ class UnmodifiedCells:
 
     def cells(self, rows: pa.Table, name: str) -> np.ndarray:
         """A mask of the rows that leave a column unmodified."""
-        values = rows[name]
+        values, cells = rows[name], np.zeros(len(rows), bool)
         if self.names is not None:
-            return _rows_without_name(rows[self.names], name)
-        cells = np.zeros(len(rows), bool)
+            cells |= _rows_without_name(rows[self.names], name)
         if KEEPS.format(name) in rows.column_names:
             cells |= np.asarray(pc.fill_null(rows[KEEPS.format(name)], False))
         if self.nulls is True or (self.nulls and name in self.nulls):
