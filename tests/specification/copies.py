@@ -63,8 +63,7 @@ def take(table: StoredVersions, copy: Copy, recorded: Instant) -> Taken:
     if following is None:
         rows = [_overwritten(table, copy, row) for row in rows]
     if table.settled is not None:
-        differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
-        rows = _remembered(table, copy, rows, recorded, restated=differs)
+        rows = _remembered(table, copy, rows, recorded)
     changed = sorted(map(repr, rows)) != sorted(map(repr, table.rows))
     newest = copy.at if table.newest is None or (changed and copy.at > table.newest) else table.newest
     after = replace(table, rows=tuple(rows), newest=newest)
@@ -207,13 +206,13 @@ def _overwritten(table: StoredVersions, copy: Copy, row: StoredRow) -> StoredRow
 
 
 def _remembered(
-    table: StoredVersions, copy: Copy, rows: Sequence[StoredRow], recorded: Instant, *, restated: bool
+    table: StoredVersions, copy: Copy, rows: Sequence[StoredRow], recorded: Instant
 ) -> list[StoredRow]:
-    """The rows with the mark of the copy (V31). It replaces a mark of a copy with other columns."""
+    """The rows with the mark of the copy (V31). A restatement replaces a mark with other columns (V37)."""
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
     mark = StoredRow(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=FactKind.COPY, columns=columns)
     here = [row for row in rows if row.is_mark and row.start == copy.at]
-    if here and (here[0].columns == columns or not restated):
+    if here and (here[0].columns == columns or not copy.restate):
         return list(rows)
     ended = {id(row): replace(row, ended_at=recorded) for row in here}
     return [*(ended.get(id(row), row) for row in rows), mark]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -72,15 +73,22 @@ class Native:
         self.warehouse = Warehouse(store, embedded=False)
 
     def refused(self, at, source, **options):
-        before = self.snapshots
+        before = self.written
         with pytest.raises(BackstoryError) as told:
             self.copy(at, source, **options)
-        assert self.snapshots == before
+        assert self.written == before
         return told.value.code, told.value.keys
 
     @property
     def stored(self):
         return existing(self.warehouse.store, TableName(*self.name.split(".")))
+
+    @property
+    def written(self):
+        """The table's metadata, and its files."""
+        table = self.stored
+        folder = Path(str(table.iceberg.location()).removeprefix("file:"))
+        return table.metadata, sorted(path for path in folder.rglob("*") if path.is_file())
 
     @property
     def snapshots(self):
@@ -529,6 +537,21 @@ def test_a_mark_stores_the_columns_of_its_copy(native):
     assert native.copy(6, whole, restate=True).counts == counts(changed=1)
     assert marks() == [(5, True, "kvw"), (6, False, "kvn"), (6, True, "kvwn")]
     assert native.copy(6, whole).snapshot_id is None
+
+
+def test_a_restatement_without_changes_stores_the_columns_of_its_copy(native):
+    """V37: The remedy of `settled` also works if the copy with all columns changes no record."""
+    columns = "k string, v string, w string"
+    native.copy(1, native.frame("a:1:x", columns), backfill=True)
+    native.copy(5, "a:1")
+    older = native.frame("a:1:y", columns)
+    assert native.refused(3, older)[0] == "settled"
+    whole = native.frame("a:1:x", columns)
+    assert native.copy(5, whole, restate=True).counts == counts(unchanged=1)
+    assert native.copy(5, whole, restate=True).snapshot_id is None
+    assert native.copy(3, older).counts == counts(changed=1)
+    told = {(values, start, end) for _, values, start, end, _, role, *_ in native.rows("w") if role is None}
+    assert told == {(("x",), 1, 3), (("y",), 3, 5), (("x",), 5, None)}
 
 
 def test_a_mark_stores_a_new_column_next_to_a_new_field(native):

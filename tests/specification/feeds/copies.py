@@ -52,7 +52,7 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
         if differs:
             raise Refused("same-instant", "Another copy for this time is stored.")
         return Taken(before, counts)
-    keeps = bool(stored) and (stored[0].columns == columns or not differs)
+    keeps = bool(stored) and stored[0].columns == columns
     for row in (row for row in table.rows if row.key is None):
         rows.append(replace(row, ended_at=recorded) if row in stored and not keeps else row)
     after = replace(table, rows=(*rows, *([] if keeps else [mark])))

@@ -194,6 +194,16 @@ def test_an_older_copy_with_columns_that_a_later_copy_lacks_is_refused():
     assert sorted(marks, key=str) == [(10, None, None), (20, ("v",), 2), (20, None, None)]
 
 
+def test_a_restatement_without_changes_adds_its_columns_to_the_copy():
+    """V37: The restated copy replaces the stored one, so an older copy with the added columns is accepted."""
+    life = Life()
+    life.table = replace(life.table, columns=("v", "w"))
+    life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w"), backfill=True))
+    life.take(Copy(20, {"k": {"v": "a"}}, ("v",)))
+    assert life.take(Copy(20, {"k": {"v": "a", "w": 1}}, ("v", "w"), restate=True)) == {"unchanged": 1}
+    assert life.take(Copy(15, {"k": {"v": "a", "w": 2}}, ("v", "w"))) == {"changed": 1}
+
+
 def test_a_restatement_withdraws_values_of_columns_that_it_lacks():
     """L11: The result is as if the replaced copy had never arrived."""
     life = Life()

@@ -192,7 +192,7 @@ def _records_absences(inputs: CopyInputs, absences: Absences) -> bool:
 def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
     """The Change of a copy, or None if nothing changes. `records_copy` forces a commit even without rows."""
     evolved, rows = inputs.evolved, copy.planned.rows(ADDED)
-    marks, replaced = _marks(inputs, copy)
+    marks, replaced = _marks(inputs)
     added = join_rows(inputs.store, rows, marks)
     if inputs.table is None:
         properties = {
@@ -218,7 +218,7 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
     )
 
 
-def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
+def _marks(inputs: CopyInputs) -> tuple[pa.Table, pa.Table]:
     """The rows that remember the copy (V31), and the places of the stored marks that they replace."""
     place, terms = inputs.place, inputs.terms
     none = shape_rows(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
@@ -226,7 +226,7 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     if not place.remembers:
         return none, nowhere
     ids = delivered_ids(inputs.store, inputs.table, inputs.evolved)
-    restated = place.mark is not None and copy.differing_records > 0 and place.mark.columns != ids
+    restated = place.mark is not None and inputs.request.restate and place.mark.columns != ids
     if place.mark is not None and not restated:
         return none, nowhere
     own = copy_mark(terms.at, terms.recorded, terms.memory, ids, place.scope)
