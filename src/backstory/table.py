@@ -6,6 +6,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from backstory.engine.run_context import Remark, RemarkOptions, with_remark
+from backstory.errors import bad_option
 from backstory.model.change import Cursor
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
@@ -114,6 +115,11 @@ class Table:
         """
         from backstory.reading.joins import join_as_of
 
+        if not hasattr(frame, "sparkSession"):
+            raise bad_option(
+                f"A {type(frame).__module__.partition('.')[0]}.{type(frame).__name__} cannot be joined.",
+                "Give a Spark frame, such as `spark.createDataFrame(frame)`.",
+            )
         by_row = isinstance(known_at, str) and known_at in frame.columns
         known, key = (
             str(known_at) if by_row else optional_instant(known_at),

@@ -2,6 +2,7 @@
 
 import random
 
+import pandas as pd
 import pytest
 from committing import make
 from remembering import E13, day, number, remembered
@@ -90,6 +91,8 @@ def test_invalid_joins_are_wrong_usage(spark, store, orders):
         (orders, {"on": "id", "at": "at"}, "The key of"),
         (other, {"on": "k", "at": "at"}, "exactly one column 'k'"),
         (orders, {"on": "k", "at": "time"}, "exactly one column 'time'"),
+        (orders.selectExpr("*", "1 AS x", "2 AS x"), {"on": "k", "at": "at"}, "exactly one column 'x'"),
+        (pd.DataFrame({"k": ["a"], "at": [day(1)]}), {"on": "k", "at": "at"}, "pandas.DataFrame cannot be"),
         (orders, {"on": "k", "at": "v"}, "not a time"),
         (orders.selectExpr("k", "cast(at AS TIMESTAMP_NTZ) AS at"), {"on": "k", "at": "at"}, "not a time"),
         (orders.selectExpr("1 AS k", "at"), {"on": "k", "at": "at"}, "k is of type int"),

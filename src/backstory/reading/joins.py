@@ -285,7 +285,7 @@ def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: Sequenc
     if not key or sorted(on) != sorted(key):
         problem = f"is ({', '.join(key)})" if key else "is not among the columns that readers show"
         raise UsageError("other-key", f"The key of {shape.table} {problem}.", "Name each key column in `on`.")
-    for name in (*on, *times):
+    for name in dict.fromkeys([*on, *times, *frame.columns]):
         if frame.columns.count(name) != 1:
             raise UsageError(
                 "unknown-column",

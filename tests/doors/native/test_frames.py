@@ -144,7 +144,7 @@ def test_a_pandas_column_with_mixed_kinds_of_times_is_refused(values):
 
 def test_a_series_is_refused_as_a_source(python):
     """A pandas object without columns is refused like any other object."""
-    with pytest.raises(UsageError, match="A Series is not a source of rows"):
+    with pytest.raises(UsageError, match=r"A pandas.Series is not a source of rows"):
         python.snapshot(pd.Series([1]), into="frames.series", key="id")
 
 
@@ -244,13 +244,23 @@ def test_a_checked_frame_keeps_its_files(store, tmp_path):
     assert frame_files(rows_of_frame(frame).frame()).stamps == frame_files(frame).stamps
 
 
-def test_a_column_with_two_types_is_refused_without_its_values():
-    with pytest.raises(Refused, match="column id") as told:
-        arrow_of_pandas(pd.DataFrame({"id": [1, "secret"]}))
-    assert "secret" not in told.value.message
+UNREADABLE = {
+    "two types": [1, "secret"],
+    "a number too large": pd.Series([2**70, 1], dtype=object),
+    "a surrogate": ["secret\ud800", "b"],
+    "sparse": pd.arrays.SparseArray([0, 1]),
+}
 
 
-def test_a_number_too_large_for_arrow_is_refused():
-    with pytest.raises(Refused) as told:
-        arrow_of_pandas(pd.DataFrame({"id": [2**70]}))
-    assert told.value.code == "unreadable-frame"
+@pytest.mark.parametrize("values", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_column_that_arrow_cannot_convert_is_refused_without_its_values(values):
+    with pytest.raises(Refused, match="column v: ") as stop:
+        arrow_of_pandas(pd.DataFrame({"id": [1, 2], "v": values}))
+    assert (stop.value.code, stop.value.keys) == ("unreadable-frame", ["v"])
+    assert "secret" not in stop.value.message
+
+
+def test_repeated_columns_of_a_pandas_frame_are_refused():
+    with pytest.raises(Refused) as stop:
+        arrow_of_pandas(pd.DataFrame([[1, 2, 3]], columns=["id", "v", "v"]))
+    assert (stop.value.code, stop.value.keys) == ("repeated-column", ["v"])

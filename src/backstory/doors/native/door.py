@@ -172,8 +172,8 @@ def _rows(
     if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
         return nullcontext(rows_of_arrow(store, plain_arrow(arrow_of_pandas(source))))
     raise bad_option(
-        f"A {type(source).__name__} is not a source of rows.",
-        "Give a DataFrame, an Arrow table, a file name or `table:schema.table`.",
+        f"A {type(source).__module__.partition('.')[0]}.{type(source).__name__} is not a source of rows.",
+        "Give a frame of Spark or pandas, an Arrow table, a file name or `table:schema.table`.",
     )
 
 

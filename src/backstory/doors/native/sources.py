@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from backstory.doors.native.evolution import refuse_names
 from backstory.engine.staging import (
     STAGED,
     copy_whole,
@@ -224,21 +225,39 @@ def _storable_within(field: pa.Field) -> pa.Field:
 def arrow_of_pandas(frame: Any) -> pa.Table:
     """A pandas frame as an Arrow table, without its index.
 
-    Raises Refused for columns that Arrow cannot convert, and for columns with several kinds of times, which
-    Arrow would convert to one kind.
+    Raises Refused for repeated names, for columns that Arrow cannot convert, and for columns with several
+    kinds of times, which Arrow would convert to one kind.
     """
+    refuse_names(list(map(str, frame.columns)))
     try:
         rows = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as stop:
-        why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last names a column, but no value
-        raise Refused(
-            "unreadable-frame", f"{why}.", "Nothing was written; give each column values of one type."
-        ) from None
+    except _UNREADABLE as stop:
+        raise _first_unreadable(frame) or stop from None
     for place, name in enumerate(rows.column_names):
         values = frame.iloc[:, place]
         if values.dtype == object and _has_times(rows.schema.field(place).type):
             _refuse_mixed_times(name, values)
     return rows
+
+
+# Errors of Arrow for a pandas column.
+_UNREADABLE: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+def _first_unreadable(frame: Any) -> Refused | None:
+    """The error for the first column of a pandas frame that Arrow cannot convert, or None."""
+    for place, name in enumerate(map(str, frame.columns)):
+        try:
+            pa.Table.from_pandas(frame.iloc[:, [place]], preserve_index=False)
+        except _UNREADABLE as stop:
+            why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last argument has no value
+            return Refused(
+                "unreadable-frame",
+                f"Arrow cannot convert column {name}: {why}.",
+                "Nothing was written; give the column values of one type that Arrow has, or leave it out.",
+                [name],
+            )
+    return None
 
 
 def _has_times(type_: pa.DataType) -> bool:
