@@ -1,5 +1,7 @@
 """Migrations of tables and of sync modes: requirements 93, 94, 103 to 110."""
 
+from pathlib import Path
+
 import pytest
 from destination import HISTORY, LIVE, VERSIONS, Place, done, gives, migration, refusal, serving, twice
 from tables_as_text import table
@@ -112,6 +114,21 @@ def test_a_table_is_dropped_once(soft):
     done(soft.migrate("drop_table"))
     assert soft.described() is None
     done(soft.migrate("drop_table"))
+
+
+@pytest.mark.tables_on("iceberg")
+@pytest.mark.parametrize("operation", ["copy_table", "copy_table_to_history_mode"])
+def test_a_drop_removes_the_files_of_each_copy(soft, store, operation):
+    """104: The data of a table is removed, including the data of copies that it replaced."""
+
+    def files():
+        return {path.name for path in Path(store.folder).rglob("*.parquet")}
+
+    before, copy = files(), other(soft, operation)
+    twice(soft, operation, from_table=soft.table.name, to_table=copy.table.name)
+    assert files() > before
+    done(copy.migrate("drop_table"))
+    assert files() == before
 
 
 def expected_history(place, flag="_fivetran_deleted"):

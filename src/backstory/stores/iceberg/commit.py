@@ -151,7 +151,7 @@ def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
     shape = change.into
     assert shape is not None
     with translate_faults(shape.table):
-        building = builder(store, shape)
+        building = builder(store, shape, recreate=change.recreate)
         for name, value in change.properties.items():
             building = building.withProperty(name, value)
         staged = building.createOrReplaceTransaction() if change.recreate else building.createTransaction()

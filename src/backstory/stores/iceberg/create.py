@@ -86,10 +86,11 @@ def views_of(store: IcebergStore, schema: str) -> set[str] | None:
         return None
 
 
-def builder(store: IcebergStore, shape: Shape) -> Any:
+def builder(store: IcebergStore, shape: Shape, *, recreate: bool = False) -> Any:
     """Iceberg's builder for a table of this shape. Creates a missing schema (section 2.5).
 
-    `sort_by_key` sets the order of its rows afterwards. Histories are partitioned so that open versions have
+    If `recreate` is true, the folder of an existing table is used, so that a later drop removes all files.
+    `sort_by_key` sets the order of the rows afterwards. Histories are partitioned so that open versions have
     their own files. Raises Refused for a name that Iceberg cannot store, or that a view has.
     """
     require_here(store, shape.table)
@@ -106,7 +107,10 @@ def builder(store: IcebergStore, shape: Shape) -> Any:
     ensure_schema(store, shape.table.schema)
     building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
     building = building.withProperties(properties)
-    location = location_of(store, shape.table)
+    existing = recreate and store.iceberg().tableExists(identifier)
+    location = (
+        str(store.iceberg().loadTable(identifier).location()) if existing else location_of(store, shape.table)
+    )
     return building.withLocation(location) if location else building
 
 
