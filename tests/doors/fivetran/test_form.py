@@ -103,14 +103,12 @@ def test_schema_names_get_the_prefix_in_the_warehouse(sender, store, schema):
     assert gives("id v n synced \n 1 a 1 T1") == stored.rows()
 
 
-def test_an_unknown_catalog_is_a_task_everywhere(sender, schema):
-    """F17, 22: An unknown catalog is never `not_found` and never another catalog. The text does not repeat
-    the value."""
-    from dataclasses import replace
-
-    wrong = replace(sender, configuration={"catalog": "canary-7f3a"})
+@pytest.mark.parametrize("configuration", [{"catalog": "canary-7f3a"}, {"schema_prefix": "canary-\0"}])
+def test_a_wrong_configuration_is_a_task_everywhere(sender, schema, configuration):
+    """F17, 22: An unknown catalog is never `not_found` and never another catalog, and a prefix with NUL is
+    never a fault of the server. The text does not repeat the value."""
     table = definition("t", LIVE)
-    about = {"schema_name": schema, "configuration": wrong.configuration}
+    about = {"schema_name": schema, "configuration": configuration}
     stub = sender.stub
     replies = [
         stub.DescribeTable(sdk.DescribeTableRequest(table_name="t", **about)),

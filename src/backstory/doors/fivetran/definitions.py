@@ -70,7 +70,7 @@ def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> Nam
     """The store and prefix in a configuration.
 
     If the configuration is empty, the form's defaults apply (F20). Raises UsageError for a catalog that this
-    server does not serve.
+    server does not serve, and for a prefix with a NUL character.
     """
     name = configuration.get(CATALOG_FIELD) or next(iter(stores))
     if name not in stores:
@@ -79,7 +79,14 @@ def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> Nam
             "The configuration names a catalog that this server was not started with.",
             f"Choose one of {', '.join(stores)}.",
         )
-    return NamedStore(stores[name], configuration.get(PREFIX_FIELD, ""))
+    prefix = configuration.get(PREFIX_FIELD, "")
+    if NUL in prefix:
+        raise UsageError(
+            "no-schema",
+            "The schema prefix of the configuration contains a NUL character.",
+            "Remove it in the setup form.",
+        )
+    return NamedStore(stores[name], prefix)
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
