@@ -34,12 +34,13 @@ FROM generate_series(1, {rows}) id"""
 
 
 def write(folder: Path, table: int, version: int) -> None:
-    """Write the table's file; in each version one row in a hundred has another name."""
+    """Write the table's file; each version changes the name of one row in a hundred, and no other row."""
     with (folder / f"t{table:03}.csv").open("w") as file:
         file.write(HEADER)
         for row in range(ROWS):
             letters = md5(f"{table}-{row}".encode()).hexdigest()
-            changed = f"v{version}" if version and (row + version) % 100 == 0 else ""
+            newest = version - (row + version) % 100  # the version that changed this row last
+            changed = f"v{newest}" if newest > 0 else ""
             amount, share = int(letters[:6], 16) / 100, int(letters[6:12], 16) / 16**6
             flag, day = "true" if row % 2 else "false", f"2024-01-{row % 28 + 1:02}"
             file.write(

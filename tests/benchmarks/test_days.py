@@ -84,13 +84,15 @@ def test_batch_files_end_a_row_before_the_next_row_of_its_key(tmp_path):
     rows = []
     for kind in ("replace_files", "update_files"):
         [(_, found)] = read_files(told[kind], AS_FIVETRAN, names, frozenset(names))
-        rows += found.values.select(["customer_id", "_fivetran_start", "_fivetran_end"]).to_pylist()
+        rows += found.values.to_pylist()
     by_key = {}
-    for row in rows:
-        by_key.setdefault(row["customer_id"], []).append((row["_fivetran_start"], row["_fivetran_end"]))
+    for row in sorted(rows, key=lambda row: row["_fivetran_start"]):
+        by_key.setdefault(row["customer_id"], []).append(row)
+    assert any(len(life) > 1 for life in by_key.values())
     for life in by_key.values():
-        for before, after in pairwise(sorted(life)):
-            assert (after[0] - before[1]).total_seconds() == 0.001
+        for before, after in pairwise(life):
+            assert (after["_fivetran_start"] - before["_fivetran_end"]).total_seconds() == 0.001
+        assert [row["_fivetran_active"] for row in life] == [*[False] * (len(life) - 1), True]
 
 
 class OnDuckdb:

@@ -75,7 +75,7 @@ def test_a_damaged_table_is_checked_repaired_and_checked_again(asked, spark):
 
 
 def test_small_tables_need_no_spark_for_check_and_changes(asked, spark, monkeypatch):
-    """No warehouse is opened for them, and no query runs twice."""
+    """No warehouse is opened for them."""
     table = str(written(IcebergStore(spark), "small", Layout.VERSIONS, LIFE))
     monkeypatch.setattr(warehouse, "open", None)
 
@@ -125,7 +125,7 @@ def _warehouse_of(store, folder, *names):
 
 
 def test_an_unreadable_table_does_not_hide_other_tables(asked, spark, tmp_path, monkeypatch):
-    """`check --all`, names and `tables` report the table's error in its place, and fail at the end."""
+    """`check` reports its error in its place, and fails at the end. `tables` lists it without counts."""
     store = IcebergStore(spark)
     lost, garbled, spoilt = (
         written(store, name, Layout.VERSIONS, LIFE) for name in ("a_lost", "b_garbled", "c_spoilt")
@@ -164,8 +164,7 @@ def test_an_unreadable_table_does_not_hide_other_tables(asked, spark, tmp_path, 
 
 
 def test_a_table_that_pyiceberg_cannot_parse_does_not_hide_other_tables(asked, spark, tmp_path):
-    """pyiceberg cannot parse a schema with a variant. Spark reads that table, and reports another's lost
-    file."""
+    """Spark counts rows of a table with a variant, and a table with a lost file is listed without counts."""
     store, odd = IcebergStore(spark), TableName("spoilt", "odd")
     lost, plain = (written(store, name, Layout.VERSIONS, LIFE) for name in ("d_lost", "e_plain"))
     spark.sql(

@@ -41,7 +41,7 @@ def test_csv_has_a_row_for_each_changed_column(capsys):
     assert capsys.readouterr().out == "key,change,column,before,after\n"
 
 
-def test_removed_rows_are_shown_with_their_values(capsys):
+def test_selected_rows_are_shown_with_their_values(capsys):
     """Removed or added values are next to the key in JSON, otherwise a row per column."""
     gone = {
         "key": {"id": 1},
@@ -50,7 +50,8 @@ def test_removed_rows_are_shown_with_their_values(capsys):
         "after": None,
         "changed": [],
     }
-    removed = Comparison(change="removed", through=True)
+    new = gone | {"change": "added", "before": None, "after": gone["before"]}
+    removed, added = (Comparison(change=change, through=True) for change in ("removed", "added"))
     show_differences([gone | {"away": True}], Options(output="json"), removed)
     assert json.loads(capsys.readouterr().out) == [
         {"key": {"id": 1}, "change": "removed", "away": True, "before": {"city": "Rome"}}
@@ -60,19 +61,29 @@ def test_removed_rows_are_shown_with_their_values(capsys):
         "id,change,away,column,before,after",
         "1,removed,true,city,Rome,",
     ]
+    show_differences([new], Options(output="json"), added)
+    assert json.loads(capsys.readouterr().out) == [
+        {"key": {"id": 1}, "change": "added", "after": {"city": "Rome"}}
+    ]
+    show_differences([new | {"away": False}], Options(output="csv"), added)
+    assert capsys.readouterr().out.splitlines()[1:] == ["1,added,false,city,,Rome"]
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "error"),
     [
-        ["a.b", "2024-01-01", "2024-13-01"],
-        ["a.b", "2024-01-01", "2024-02-01", "--at", "2024-01-01"],
-        ["a.b", "2024-01-01", "2024-02-01", "--axis", "recorded", "--known-at", "2024-01-01"],
-        ["a.b", "2024-01-01", "2024-02-01", "--axis", "sideways"],
-        ["a.b", "2024-01-01", "2024-02-01", "--change", "lost"],
-        ["a.b", "2024-01-01", "2024-02-01", "--change", "returned"],
-        ["a.b", "2024-01-01", "2024-02-01", "--axis", "recorded", "--through"],
+        ("2024-13-01", "unreadable-time"),
+        ("2024-02-01 --at 2024-01-01", "bad-option"),
+        ("2024-02-01 --axis recorded --known-at 2024-01-01", "bad-option"),
+        ("2024-02-01 --axis sideways", "usage"),
+        ("2024-02-01 --change lost", "usage"),
+        ("2024-02-01 --change returned", "bad-option"),
+        ("2024-02-01 --axis recorded --through", "bad-option"),
     ],
 )
-def test_wrong_usage_starts_nothing(given):
-    assert run(["diff", *given]) == 2
+def test_wrong_usage_starts_nothing(given, error, tmp_path, capsys):
+    """The error is about the option, because the table, which is missing, is not looked up."""
+    words = ["diff", "a.b", "2024-01-01", *given.split(), "--warehouse", str(tmp_path / "none")]
+    assert run([*words, "--output", "json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == error
+    assert not (tmp_path / "none").exists()

@@ -48,7 +48,6 @@ def test_a_load_prints_one_object_per_dataset(folder, capsys):
 
 
 def test_table_output_shows_status_and_counts(folder, capsys):
-    """On a terminal, the result is a table."""
     assert historize(folder, "--run-id", "r1", "--output", "table") == 0
     said = capsys.readouterr().out
     assert "success" in said

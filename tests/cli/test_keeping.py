@@ -1,4 +1,4 @@
-"""Rewind, forget and maintain on the command line: dry by default, one document, exit codes."""
+"""Rewind, forget and maintain on the command line: previews, one document, exit codes."""
 
 import json
 from contextlib import nullcontext

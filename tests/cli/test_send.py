@@ -167,7 +167,9 @@ def test_typed_parquet_values_are_converted_for_sending(tmp_path):
 
 
 def test_wrong_format_options_are_refused(send):
+    """If a file has another separator, the remedy names its option."""
     assert send("", "id;name\n1;ann\n", code=3) == "wrong-separator"
+    assert "--separator" in send.told["error"]["remedy"]
     assert send("", ONE, "--decimal", "x", code=2) == "bad-option"
     assert send("", ONE, "--type", "age=INT", code=2) == "bad-option"
 

@@ -79,10 +79,13 @@ def test_a_missing_table_error_names_the_configuration_file(capsys, tmp_path, mo
     place = f"{tmp_path}/catalog.db"
     SqlCatalog("backstory", uri=f"sqlite:///{place}", warehouse="w").close()
     settings = f'[catalog]\ntype = "jdbc"\nuri = "jdbc:sqlite:{place}"\nwarehouse = "w"\n'
+    settings += '"jdbc.user" = "login-7c2e"\n"jdbc.password" = "login-7c2e"\n'
     (tmp_path / "backstory.toml").write_text(settings)
 
     assert run(["log", "crm.t", "--output", "json"]) == 2
-    message = json.loads(capsys.readouterr().out)["error"]["message"]
+    printed = capsys.readouterr()
+    assert "login-7c2e" not in printed.out + printed.err
+    message = json.loads(printed.out)["error"]["message"]
     assert f"no table crm.t in the catalog backstory (from [catalog] in {tmp_path}/backstory.toml)" in message
 
 

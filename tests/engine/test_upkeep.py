@@ -92,8 +92,9 @@ def test_rows_written_during_an_erasure_are_kept(store, scattered):
     assert len(snapshots_of(existing(store, scattered))) == 1
 
 
-def test_expiry_is_planned_again_after_another_commit(store, scattered):
-    """Another writer's commit stays the newest."""
+def test_an_expiry_keeps_a_commit_that_another_writer_makes_meanwhile(store, scattered):
+    """Only the newest snapshot remains, which is the other writer's."""
     other = Other(store, scattered, APPEND)
     expire(store, scattered, lambda _: other.writes((LATEST, [], {})))
     assert (9, "new") in values(store, scattered)
+    assert len(snapshots_of(existing(store, scattered))) == 1

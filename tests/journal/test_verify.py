@@ -330,7 +330,7 @@ def test_r86_changed_rows_are_found(kept):
 
 
 def test_r86_edited_log_rows_are_found(kept):
-    """R86: This covers every edit of a log row."""
+    """R86: The problem names the edited row's block. A log that is written again is valid."""
     kept.sql(
         f"UPDATE {kept.log} SET event_json = replace(event_json, 'etag', 'gate') WHERE sequence_number = 2"
     )

@@ -37,9 +37,8 @@ TOGETHER = {  # a page may need the tables of the page before it
 FOLLOWED = {  # pages that other tests follow, with everything that the page needs
     "docs/how-to/backup.md": "tests/outside/test_platform.py",
     "docs/how-to/every-night.md": "tests/outside/test_every_night.py",
-    "docs/how-to/spark-connect.md": "tests/outside/test_connect.py",
     "docs/how-to/spark-job.md": "tests/outside/test_spark_job.py",
-    "docs/how-to/debezium-kafka.md": "tests/outside/test_debezium.py",
+    "docs/how-to/debezium-kafka.md": "tests/outside/test_streams.py",
 }
 NOT_TYPED = {
     "docs/how-to/configure.md": "needs a catalog and an object store",
@@ -47,6 +46,7 @@ NOT_TYPED = {
     "docs/how-to/explore.md": "serves until it is stopped",
     "docs/how-to/fivetran-destination.md": "needs Fivetran and certificates",
     "docs/how-to/read-in-plain-sql.md": "shows SQL for any engine",
+    "docs/how-to/spark-connect.md": "needs a server of Spark Connect and a catalog",
     "docs/how-to/troubleshoot.md": "shows no commands",
 }
 # The only parts that differ between runs: ids of snapshots, and recorded times.
@@ -58,7 +58,10 @@ def test_every_how_to_page_is_typed_or_listed_as_an_exception():
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").glob("*.md")}
     typed = {*LATER, *(page for pages in TOGETHER.values() for page in pages)}
     assert pages - typed == FOLLOWED.keys() | NOT_TYPED.keys()
-    assert all((ROOT / test).exists() for test in FOLLOWED.values())
+    for page, test in FOLLOWED.items():
+        text = (ROOT / test).read_text("utf-8")
+        assert f'PAGE = ROOT / "docs" / "how-to" / "{Path(page).name}"' in text
+        assert "blocks(PAGE)" in text
 
 
 def test_commands_of_the_first_pages_print_the_shown_output(tmp_path, commands_of_one_process):

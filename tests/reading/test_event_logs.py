@@ -45,7 +45,8 @@ def table(spark, tmp_path_factory):
     return made
 
 
-def test_an_observed_log_is_readable_as_operations(store, table):  # O2
+def test_a_log_is_readable_in_either_encoding(store, table):  # O2
+    """A ledger has no observed events, and is refused."""
     found = table("{kind: Snapshot, primaryKey: [city]}")
     said = door.events(store, found.name.name, "op", namespace="datasets").orderBy("offset", "op").collect()
     assert [(row["op"], row["city"], row["population"]) for row in said] == [
@@ -56,6 +57,16 @@ def test_an_observed_log_is_readable_as_operations(store, table):  # O2
         (1, "B", 1),
         (0, "C", 1),
         (0, "B", 5),
+    ]
+    other = table("{kind: Snapshot, primaryKey: [city], encoding: op}")
+    observed = door.events(store, other.name.name, "observed", namespace="datasets").orderBy("offset")
+    assert [(row["observed"], row["city"], row["population"]) for row in observed.collect()] == [
+        ("I", "A", 1),
+        ("I", "B", 1),
+        ("U", "A", 2),
+        ("D", "B", 1),
+        ("I", "C", 1),
+        ("I", "B", 5),
     ]
     ledger = table("{kind: Ledger, primaryKey: [city]}")
     with pytest.raises(UsageError, match="as observed"):
@@ -74,10 +85,8 @@ def test_a_snapshot_log_is_a_history(table):
 
 
 @pytest.mark.parametrize("encoding", ["op", "observed"])
-def test_a_returning_record_never_has_two_versions_at_once(
-    store, tmp_path, encoding
-):  # never two versions at once
-    """A record known by its event time ends when its removal is known, and returns from then on."""
+def test_a_returning_record_never_has_two_versions_at_once(store, tmp_path, encoding):
+    """A record whose key contains its event time ends when its removal is known, and returns at that time."""
     merge = f"{{kind: Snapshot, primaryKey: [event_time, city], encoding: {encoding}}}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
     for rows in ("2024-01-01,A", "", "2024-01-01,A", ""):
@@ -85,6 +94,8 @@ def test_a_returning_record_never_has_two_versions_at_once(
     found = Table(store, dataset.table.shape.table)
     counts = [found.as_of(instant).count() for instant in (e(0), e(1), s(1), s(2), s(3), s(4))]
     assert counts == [0, 1, 1, 1, 1, 0]
+    rows = [row for instant in (e(1), s(2)) for row in found.as_of(instant).toArrow().to_pylist()]
+    assert [(row["valid_from"], row["valid_to"]) for row in rows] == [(e(1), s(2)), (s(2), s(4))]
 
 
 def test_a_return_before_the_recorded_removal_ends_the_old_version(store, tmp_path):

@@ -433,7 +433,7 @@ def test_values_of_every_type_equal_sparks_even_in_older_files(store, warehouse,
 
 
 def test_a_table_larger_than_memory_is_not_read_from_files(store, warehouse):
-    """With too little memory, or another tool's types, Spark answers, never with another result."""
+    """The reader of files raises an error, so that Spark answers."""
     found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
     assert rows_at(files_of(warehouse, found)).num_rows == 0
     write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])

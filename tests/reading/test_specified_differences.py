@@ -86,9 +86,10 @@ def test_changes_between_two_times_are_reported_once(life, told):
 
 
 def test_passages_are_reported_separately_for_every_key():
-    """Only the key identifies a record."""
-    one, other = (Lived({"k": key}, 12, 14, before=False, after=False) for key in (1, 2))
-    assert [each["key"] for each in passages([one, other], ["k"])] == [{"k": 1}, {"k": 2}]
+    """Versions belong to one record if their keys are equal, whatever their other values are."""
+    lives = ((1, "a", 12), (2, "a", 12), (1, "b", 14))
+    versions = [Lived({"k": k, "v": v}, start, start + 2, before=False, after=False) for k, v, start in lives]
+    assert [each["key"] for each in passages(versions, ["k"])] == [{"k": 1}, {"k": 2}]
 
 
 def lived(word):

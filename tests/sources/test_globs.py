@@ -212,12 +212,13 @@ class TestFinding:
 
         assert names(ask(glob("*.csv"), state=SourceState(LAST_MODIFIED, "b"))) == ["a.csv"]
 
-    def test_deliveries_are_returned_one_by_one(self, put, ask, glob):
+    def test_each_delivery_is_returned_once(self, put, ask, glob):
         put("a.csv", "b.csv")
         deliveries = ask(glob("*.csv")).deliveries
 
         assert next(deliveries).name == "a.csv"
         assert next(deliveries).name == "b.csv"
+        assert next(deliveries, None) is None
 
 
 class TestEventTime:

@@ -58,7 +58,6 @@ def test_java_collections_are_read_without_an_exception(asked):
 
 
 def test_a_missing_class_is_an_error_at_its_use(asked):
-    """The missing class is not cached."""
     from py4j.protocol import Py4JError
 
     jvm, _ = asked

@@ -110,14 +110,17 @@ def test_a_value_that_cannot_be_cast_is_null(spark):
 
 
 def test_a_snapshot_is_read_with_its_own_columns(spark, store):
-    """This includes a table that got a column after its last write."""
+    """The newest snapshot lacks a column that was added after the last write."""
     spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.versions")
     spark.sql("CREATE TABLE backstory.versions.t USING iceberg AS SELECT 1 AS k")
     name = TableName("versions", "t")
     first = int(existing(store, name).iceberg.currentSnapshot().snapshotId())
     spark.sql("ALTER TABLE backstory.versions.t ADD COLUMN later INT")
     spark.sql("INSERT INTO backstory.versions.t VALUES (2, 2)")
+    last = int(existing(store, name).iceberg.currentSnapshot().snapshotId())
+    spark.sql("ALTER TABLE backstory.versions.t ADD COLUMN latest INT")
     assert [tuple(row) for row in rows_at(store, name, first).collect()] == [(1,)]
+    assert rows_at(store, name, last).columns == ["k", "later"]
 
 
 def test_invalid_casts_fail_in_a_held_session_that_is_not_active(spark):

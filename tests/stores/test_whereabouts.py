@@ -11,6 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.errors import UsageError
 from backstory.model.table import TableName
+from backstory.stores import embedded_catalog
 from backstory.stores.embedded_catalog import (
     FOLDERS,
     read_catalog,
@@ -167,8 +168,8 @@ def test_a_copy_taken_during_a_write_is_refused_too(tmp_path):
     refused(new)
 
 
-def test_recorded_folders_do_not_affect_other_programs(tmp_path):
-    """pyiceberg reads and writes the catalog. Nothing is created without a catalog, or in a read-only one."""
+def test_recorded_folders_do_not_affect_other_programs(tmp_path, monkeypatch):
+    """pyiceberg reads and writes the catalog. Nothing is created without a catalog, or in a locked one."""
     folder = made(tmp_path / "w")
     remember(folder)
     assert read_catalog(folder).folders == [str(folder)]
@@ -179,8 +180,12 @@ def test_recorded_folders_do_not_affect_other_programs(tmp_path):
     assert not (tmp_path / "none").exists()
     with closing(sqlite3.connect(folder / "catalog.db")) as connection, connection:
         connection.execute(f"DROP TABLE {FOLDERS}")
-    with closing(sqlite3.connect(folder / "catalog.db")) as connection:
-        connection.execute("BEGIN EXCLUSIVE")  # another writer is at work
+    catalog = (folder / "catalog.db").read_bytes()
+    monkeypatch.setattr(embedded_catalog, "PATIENCE", 0)
+    with closing(sqlite3.connect(folder / "catalog.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # another writer is at work
+        remember_if_writable(folder)
         connection.rollback()
+    assert (folder / "catalog.db").read_bytes() == catalog
     assert warehouse_folders(folder).former == frozenset()
     assert rows(folder) == 2

@@ -159,3 +159,4 @@ def test_a_layout_from_another_version_is_refused():
         layout_of("rectangles", "t", frozenset())
 
     assert stop.value.code == "unknown-layout"
+    assert "Upgrade backstory" in stop.value.remedy

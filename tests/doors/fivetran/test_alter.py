@@ -246,7 +246,6 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
     )
     narrow = place.alter("a* b v synced start* end active w:LONG")
     assert place.described() == told(narrow.table)
-    metadata = place.metadata()
     twin = Place.made(
         sender,
         store,
@@ -254,8 +253,9 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
         "a* b* synced start* end active",
         "a b start end active synced \n x p T1 TMAX true T1 \n x q T1 TMAX true T1",
     )
+    metadata = twin.metadata()
     assert refusal(sender.stub.AlterTable(request(twin, "a* b synced start* end active")))
-    assert place.metadata() == metadata
+    assert twin.metadata() == metadata
 
 
 @pytest.mark.tables_on("memory", laws="iceberg")

@@ -69,8 +69,8 @@ def test_excess_digits_before_the_point_are_refused(sender, store, schema, value
 
 
 def test_stored_values_and_migration_values_are_not_rounded(sender, store, schema):
-    """F18: A type change that would lose a stored digit, and a default with too many digits, are answered
-    with tasks."""
+    """F18: A type change that would lose a stored digit, and a migration's value with too many digits, are
+    answered with tasks."""
     place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1.005 1")
     request = place.having(COLUMNS.replace("38,10", "5,2"))
     assert "a stored value does not fit" in refusal(

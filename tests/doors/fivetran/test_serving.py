@@ -56,12 +56,15 @@ def test_a_metrics_port_in_use_is_refused_before_listening(store):
 def test_the_metrics_port_is_free_again_after_the_server_stops(store):
     """A server that stops, or whose own port is in use, releases its metrics port."""
     stores = {store.catalog: store}
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        free = other.getsockname()[1]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    free, spare = (each.getsockname()[1] for each in sockets)
+    for each in sockets:
+        each.close()
     with serve(stores, ServeRequest(host="127.0.0.1", port=0, metrics_port=free)) as running:
         with pytest.raises(Failed, match="metrics on port"):
             serve(stores, ServeRequest(host="127.0.0.1", port=0, metrics_port=free))
-        asked = ServeRequest(host="127.0.0.1", port=running.port, metrics_port=0)
+        asked = ServeRequest(host="127.0.0.1", port=running.port, metrics_port=spare)
         with pytest.raises(Failed, match=f"cannot listen on port {running.port}"):
             serve(stores, asked)
+        require_port("127.0.0.1", spare, "metrics_port")
     require_port("127.0.0.1", free, "metrics_port")

@@ -146,7 +146,7 @@ def test_key_columns_may_have_internal_names(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_batches_with_many_keys_find_their_rows(sender, store, schema):
-    """A batch of many keys finds them by a join, including composite keys and keys with spaces."""
+    """A batch of many keys finds every row, including rows with composite keys and keys with spaces."""
     rows = [{"a": f"k{i % 20} ", "b": i, "v": "old", "_fivetran_synced": instant("T1")} for i in range(600)]
     place = Place.made(sender, store, schema, "a* b:INT* v synced", rows)
     place.write(

@@ -140,7 +140,7 @@ def test_no_logged_postgresql_statement_contains_the_pepper(postgres_url, tmp_pa
 
 
 def test_statements_have_a_placeholder_for_the_pepper(place, engine):
-    """R10, R50: A rendered or dry-run statement contains the placeholder and no value."""
+    """R10, R50: A rendered statement contains the placeholder instead of the pepper."""
     place.mode(engine)
     load = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
     texts = [statement.sql for statement in (*hist_steps(load.pair), hist_merge(load.pair))]

@@ -76,6 +76,9 @@ def test_a_missing_hash_definition_is_not_recorded_later(store, place):
         place.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{ROW_HASHES}')")
     load(place, 2, "k,a", {"a": "2"})
     assert [told(store, table) for table in (BASE, HISTORY)] == [None, None]
+    for table in (BASE, HISTORY):
+        place.sql(f"UPDATE {table} SET a = 'x'")
+    assert wrong(store) == {str(BASE): [], str(HISTORY): []}
 
 
 def test_a_base_hashed_by_another_tool_clears_the_definition_of_its_history(store, place):

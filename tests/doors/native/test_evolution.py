@@ -266,7 +266,7 @@ def test_a_struct_without_fields_is_refused(type_):
     ],
 )
 def test_incompatible_types_are_refused_with_a_remedy(stored, delivered, way):
-    """Even numbers beyond a double, and nested values next to text, have a working remedy."""
+    """The remedy names a type that holds numbers beyond a double, and nested values next to text."""
     with pytest.raises(BackstoryError) as told:
         after(f"k int, v {stored}", f"k int, v {delivered}")
     assert way in told.value.remedy

@@ -295,7 +295,7 @@ def test_json_numbers_get_the_type_of_the_table_if_they_fit_exactly(tmp_path, ty
 
 
 def test_quoted_empty_cells_fit_a_number_column(tmp_path):
-    """O27: An empty cell is NULL if its column is not text, even in quotes."""
+    """O27: A quoted empty cell fits a number column, but a column of only such cells does not become binary."""
     assert between(tmp_path, "csv", 'a,b\n"",""\n', a=pa.int64(), b=pa.binary()) == {
         "a": "int64",
         "b": "string",

@@ -339,7 +339,7 @@ def test_a_retype_leaves_other_columns_unchanged(store):
 
 
 def test_several_columns_are_retyped_in_one_copy(kept):
-    """Widened types rewrite no row. A comma separates types, except within parentheses."""
+    """If a value does not fit its new type, no column changes. A column that has the type already is unchanged."""
     kept.copy(1, [{"k": "a", "v": 1, "w": "1.5", "x": 0.5}])
     receipt = kept.copy(
         2,

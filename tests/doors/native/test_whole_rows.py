@@ -305,7 +305,7 @@ def test_the_refuse_policy_accepts_no_other_columns(ledger):
 
 
 def test_the_mass_delete_guard_counts_repeated_rows(ledger):
-    """A decrease from a thousand copies to ten is a loss, although no record closes."""
+    """A decrease from a hundred copies to ten is a loss, although no record closes."""
     one = ("x", 1.0, None)
     ledger.copy(1, rows(*[one] * 100))
     stop = ledger.refused(2, rows(*[one] * 10))

@@ -135,9 +135,16 @@ def test_a_step_cannot_change_the_text_of_another_step(store, spark):
     """The exact text that runs is checked, so a comment cannot hide a bracket."""
     rows = spark.createDataFrame([("A",)], "city string")
     split = Sql(queries=[{"alias": "a", "query": "select 1 --\\"}, {"query": "select reflect('a') --\\"}])
-    user = Sql(query="select current_user as city from input")
-    for sql in (split, user, Sql(query="select secret as city from input")):
-        spark.sql("DECLARE OR REPLACE VARIABLE secret STRING DEFAULT 'x'")
+    with pytest.raises(UsageError, match="Syntax error"), run_query(store, rows, split, "odf"):
+        pass
+
+
+def test_a_column_but_no_session_value_can_be_queried(store, spark):
+    """The user and session variables are refused. A column may have the name of such a value."""
+    rows = spark.createDataFrame([("A",)], "city string")
+    spark.sql("DECLARE OR REPLACE VARIABLE secret STRING DEFAULT 'x'")
+    for value in ("current_user", "secret"):
+        sql = Sql(query=f"select {value} as city from input")
         with pytest.raises(UsageError), run_query(store, rows, sql, "odf"):
             pass
     rows = rows.withColumnRenamed("city", "user")

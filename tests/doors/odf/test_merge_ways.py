@@ -208,7 +208,12 @@ def test_a_query_may_return_more_rows_than_the_driver_collects(store, tmp_path, 
     monkeypatch.setattr(driver, "FEW", 5)
     query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
     life = Dataset(store, tmp_path, MERGES["append"], "n INT", preprocess=query, namespace="odf_merge_ways")
-    assert [life.push(rows).offsets for rows in ("5", "6")] == [(0, 4), (5, 10)]
+    planned_in_tasks = []
+    for rows, offsets in (("5", (0, 4)), ("6", (5, 10))):
+        with capture_logs() as logs:
+            assert life.push(rows).offsets == offsets
+        planned_in_tasks.append(IN_TASKS in [line["event"] for line in logs])
+    assert planned_in_tasks == [False, True]
     assert life.data("n") == [(n,) for n in [*range(1, 6), *range(1, 7)]]
 
 
@@ -235,4 +240,6 @@ def test_logs_without_key_ranges_or_with_many_events_are_merged(store, tmp_path,
     merge = f"{{kind: upsertStream, primaryKey: [{key}]}}"
     life = Dataset(store, tmp_path, merge, "n INT, x DOUBLE, v STRING", namespace="odf_merge_ways")
     life.push("1,NaN,a 2,0.5,b")
-    assert life.push("1,NaN,b 2,-0.0,b").counts["corrected"] == (1 if key == "x" else 2)
+    with capture_logs() as logs:
+        assert life.push("1,NaN,b 2,-0.0,b").counts["corrected"] == (1 if key == "x" else 2)
+    assert IN_TASKS in [line["event"] for line in logs]

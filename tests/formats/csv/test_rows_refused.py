@@ -148,7 +148,7 @@ def test_an_unclosed_quote_in_a_long_file_is_refused_with_its_line(refused, monk
     """The rest of the file is not read before the error."""
     monkeypatch.setattr(csv_pieces, "LONGEST_ROW", 1 << 16)
     text = '1,Oslo\n2,"Rome\n' + "3,Graz\n" * 1_000_000
-    error = refused(text)
+    error = refused(text.encode() + b"\xff")  # not UTF-8, and not read
 
     assert ("broken-csv", True) == (error.code, "line 2: " in error.message)
     assert "a quoted value is not closed" in error.message
@@ -241,9 +241,9 @@ def test_an_empty_file_without_the_required_header_is_refused(refused):
         ("negativeInf", "-inf"),
     ],
 )
-def test_r68_an_unsupported_option_is_named(refused, option, value):
-    """R68: The error is raised before anything is read."""
-    error = refused("a\n", **{option: value})
+def test_r68_an_unsupported_option_is_named(tmp_path, option, value):
+    """R68: The error is raised before the file is opened."""
+    error = refusal(tmp_path / "missing.csv", kind="Csv", **{option: value})
 
     assert isinstance(error, UsageError)
     assert f"`{option}`" in error.message

@@ -201,20 +201,21 @@ POSITIONS = {
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "names"),
     [
-        ({}, {"connector": "mysql"}),
-        ({}, {"connector": ""}),
-        ({"table": "item"}, {"table": "other"}),
-        ({"schema": "public", "table": "item"}, {"schema": "old", "table": "item"}),
-        ({"db": "shop", "table": "item"}, {"db": "shop2", "table": "item"}),
+        ({}, {"connector": "mysql"}, "connectors: mysql, postgresql."),
+        ({}, {"connector": ""}, "connectors: , postgresql."),
+        ({"table": "item"}, {"table": "other"}, "tables: item, other."),
+        ({"schema": "public", "table": "item"}, {"schema": "old", "table": "item"}, "tables: old/item, public/item."),
+        ({"db": "shop", "table": "item"}, {"db": "shop2", "table": "item"}, "tables: shop/item, shop2/item."),
     ],
-)
-def test_V137_messages_of_several_tables_or_connectors_are_refused(one, other):
+)  # fmt: skip
+def test_V137_messages_of_several_tables_or_connectors_are_refused(one, other, names):
     """The error names them. Messages without a row may be from others."""
     with pytest.raises(Refused) as stop:
         events(message("c", None, ADA, one), message("u", None, ADA, other))
     assert stop.value.code == "several-sources"
+    assert stop.value.message.endswith(names)
     assert "separately" in stop.value.remedy
     assert len(events(message("c", None, ADA, one), message("m", None, None, other)).kinds) == 1
 

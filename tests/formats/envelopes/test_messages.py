@@ -195,25 +195,29 @@ def test_messages_before_and_after_a_new_column_share_a_table():
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "types"),
     [
-        (INT, TEXT),
-        (BYTES, TEXT),
-        (decimal(2, 9), decimal(3, 9)),
-        (TEXT, field("int32", "io.debezium.time.Date")),
+        (INT, TEXT, ("INT", "STRING")),
+        (BYTES, TEXT, ("BINARY", "STRING")),
+        (decimal(2, 9), decimal(3, 9), ("DECIMAL(9,2)", "DECIMAL(9,3)")),
+        (TEXT, field("int32", "io.debezium.time.Date"), ("STRING", "DATE")),
     ],
 )
-def test_types_that_contradict_each_other_are_refused(one, other):
+def test_types_that_contradict_each_other_are_refused(one, other, types):
     """The error contains the column's name and both types."""
-    with pytest.raises(Refused, match=re.escape("`payload.after.v` has type")) as stop:
+    words = "`payload.after.v` has type {} in some messages and {} in others".format(*types)
+    with pytest.raises(Refused, match=re.escape(words)) as stop:
         read(sent({"v": None}, struct(v=one)), sent({"v": None}, struct(v=other)))
     assert stop.value.code == "mixed-types"
 
 
 def test_messages_with_and_without_a_schema_are_one_feed():
-    """This holds as long as their types agree."""
+    """If their types differ, the feed is refused."""
     table = read(sent({"v": "a"}, struct(v=TEXT)), sent({"v": "b"}), sent({"v": "c"}, struct(v=TEXT)))
     assert [row["v"] for row in table["after"].to_pylist()] == ["a", "b", "c"]
+    with pytest.raises(Refused, match=re.escape("`payload.after.v`")) as stop:
+        read(sent({"v": "a"}, struct(v=TEXT)), sent({"v": 1}))
+    assert stop.value.code == "mixed-types"
 
 
 def test_keys_are_read_like_values():
@@ -261,7 +265,7 @@ def test_a_repeated_schema_hides_no_broken_message(more):
 
 
 def test_a_file_has_a_message_on_each_line(tmp_path):
-    """Errors contain file and line, and empty lines are skipped."""
+    """Errors contain the file and the message's number, which is its line. Empty lines count as messages."""
     path = tmp_path / "feed.jsonl"
     path.write_text(f"{sent({'a': 1})}\n\nnull\n{sent({'a': 2})}\n", "utf-8")
     assert [row and row["a"] for row in debezium_lines(path)["after"].to_pylist()] == [1, None, None, 2]

@@ -92,7 +92,7 @@ def test_legacy_calendar_values_that_differ_are_refused(tmp_path, footer, values
 
 @pytest.mark.parametrize(("kind", "value"), [(Kind.NAIVE_DATE, OLD_DAY), (Kind.UTC_DATETIME, OLD)])
 def test_batch_files_with_legacy_calendar_values_are_refused_too(tmp_path, kind, value):
-    """The readers of batch files and of models' stages also check the footer."""
+    """The reader of batch files also checks the footer."""
     path = written(tmp_path, SPARK_2, pa.array([value]))
     encoding = Encoding(format=Format.PARQUET)
     columns = {"v": ColumnType(kind)}

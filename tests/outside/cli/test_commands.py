@@ -1,11 +1,13 @@
 """The command line: exit codes, and one document on standard output."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from documented import ROOT
 
 pytestmark = pytest.mark.process
 
@@ -46,13 +48,15 @@ def test_an_error_as_json_is_one_document(tmp_path):
     assert {"code", "message", "keys", "remedy"} == set(json.loads(done.stdout)["error"])
 
 
-def test_help_names_the_main_commands():
-    """`backstory --help` lists the commands."""
+def test_help_names_every_command():
+    """These are the commands of the reference."""
+    reference = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    commands = re.findall(r"^### backstory ([\w-]+)$", reference, re.MULTILINE)
+
     done = run("--help")
 
     assert 0 == done.returncode
-    for command in ("demo", "serve", "send", "historize", "tables", "current", "as-of", "timeline", "log"):
-        assert command in done.stdout
+    assert sorted(commands) == sorted(re.findall(r"^│ ([a-z][\w-]*) ", done.stdout, re.MULTILINE))
 
 
 def test_an_unknown_table_exits_with_code_2(tmp_path):

@@ -43,6 +43,8 @@ def test_an_interrupt_keeps_committed_rounds(tmp_path):
     kept = rows(tmp_path)
     assert 4 <= kept < 80
     assert kept % 2 == 0
+    subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=SECONDS, check=True)
+    assert rows(tmp_path) == 80
 
 
 def rows(folder):

@@ -100,6 +100,7 @@ def test_a_missing_capability_is_an_error_when_planned(registered, tmp_path):
     place = Place("quack", "duckdb://", tmp_path).mode("merge")
     with pytest.raises(UsageError, match="has no MERGE"):
         place.loads("r1", 1, skip_base=True)
+    assert place.rows("SELECT table_name FROM information_schema.tables") == []
     place.close()
 
 

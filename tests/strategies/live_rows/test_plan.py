@@ -6,7 +6,7 @@ from plans_in_memory import applied, plan_live
 from specification import live_rows as rule
 from tables_as_text import in_order
 
-from backstory.strategies.part_plan import REMOVED
+from backstory.strategies.part_plan import ADDED, REMOVED
 
 NAMES = (*LIVE_COLUMNS, LEFT_OVER)
 
@@ -36,4 +36,5 @@ def test_unchanged_rows_are_not_removed(history):
         after = whole(rule.apply(table, KEY, LIVE_COLUMNS, **batch).rows)
         stay = [row for row in table if row in after]
         assert plan.rows[REMOVED].num_rows == len(table) - len(stay)
+        assert plan.rows[ADDED].num_rows == len(after) - len(stay)
         table = after

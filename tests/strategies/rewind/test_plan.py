@@ -30,6 +30,7 @@ def test_a_planned_rewind_gives_the_rules_table(store, way):
     ]
     table = kept(store, way.replace(" ", "_"), rows := life(*folds))
     store = replace(store, memory=Memory(CLEAR_TEXT_SHARE * WAYS[way]))
+    ids = _rows_by_id(store, table)
     for back in (1, 4):
         done = rewind(store, table, t(back), apply=True)
         then = rewound(rows, t(back), parse_instant(done.recorded_at), ("id",))
@@ -38,7 +39,15 @@ def test_a_planned_rewind_gives_the_rules_table(store, way):
         assert shown(live_rows_at(found, parse_instant(done.recorded_at))) == shown(
             live_rows_at(rows, t(back))
         )
-        rows = then
+        former, ids, rows = ids, _rows_by_id(store, table), then
+        assert former.items() <= ids.items()
+
+
+def _rows_by_id(store, table):
+    """The key, value and start of each row by its row id."""
+    return {
+        row["_row_id"]: (row["id"], row["v"], row["valid_from"]) for row in rows_in(store, table, "_row_id")
+    }
 
 
 def _apart(number, fold):

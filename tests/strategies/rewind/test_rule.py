@@ -65,7 +65,7 @@ def test_a_rewind_to_before_the_first_commit_empties_the_table():
 
 
 def test_a_rewind_keeps_the_values_of_columns_without_history():
-    """V18: A change of only overwritten columns restores no version."""
+    """V18: A version whose end is undone keeps the present value of an overwritten column."""
     told = [{**version(1, "a", 10), "w": "old"}]
     rows = life(told, [{**version(1, "a", 10, 20), "w": "old"}])
     rows = [{**row, "w": "new"} for row in rows]
