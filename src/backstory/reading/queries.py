@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, tables_read
-from backstory.stores.iceberg.faults import java_fault, lost_file
+from backstory.stores.iceberg.faults import file_error, java_fault
 from backstory.stores.iceberg.sessions import refresh
 from backstory.stores.iceberg.store import IcebergStore, require_here
 from backstory.stores.iceberg.workers import error_of_worker
@@ -66,14 +66,14 @@ def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] 
 
 @contextmanager
 def translate_query_faults(table: TableName | str) -> Iterator[None]:
-    """While an answer's rows are read, raise Spark's errors as errors of the query or of lost files.
+    """While an answer's rows are read, raise Spark's errors as errors of files or of the query.
 
     `table` is the table that the error names.
     """
     try:
         yield
     except PySparkException as stop:
-        error = error_of_worker(str(stop)) or lost_file(stop, table)
+        error = error_of_worker(str(stop)) or file_error(stop, table)
         raise error or Failed("query-failed", cause_of(stop), "Fix the query.") from None
     except Py4JJavaError as stop:
         raise java_fault(stop, table) from None

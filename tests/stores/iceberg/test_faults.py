@@ -1,4 +1,4 @@
-"""The error for a full disk, from Java, Spark or the system, is `disk-full` with exit code 75."""
+"""The errors for a full disk (`disk-full`, exit code 75) and for other faults of the storage."""
 
 import sqlite3
 from pathlib import Path
@@ -18,12 +18,16 @@ def by_java(spark):
     spark._jvm.java.io.FileOutputStream(FULL).write(1)
 
 
-def by_a_missing_file(spark):
-    """Java's error for a file that it cannot create is also its error for a missing file."""
+def raise_file_not_found(spark, reason):
+    """Java's error for a file that it cannot open or create is also its error for a missing file."""
     future = spark._jvm.java.util.concurrent.CompletableFuture()
-    cause = spark._jvm.java.io.FileNotFoundException("/w/data/a.parquet (No space left on device)")
+    cause = spark._jvm.java.io.FileNotFoundException(f"/w/data/a.parquet ({reason})")
     future.completeExceptionally(cause)
     future.join()
+
+
+def by_a_missing_file(spark):
+    raise_file_not_found(spark, "No space left on device")
 
 
 def by_a_task(spark):
@@ -76,6 +80,27 @@ def test_other_file_errors_are_not_reported_as_a_full_disk(spark):
         with pytest.raises(Failed) as told, translate_faults("crm.customer"):
             write()
         assert told.value.code == "store-failed"
+
+
+REASONS = {
+    "Read-only file system": "store-failed",
+    "Permission denied": "store-failed",
+    "Is a directory": "store-failed",
+    "Too many open files": "store-failed",
+    "File name too long": "store-failed",
+    "No such file or directory": "file-lost",
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_only_a_file_that_does_not_exist_is_reported_as_lost(spark, reason):
+    """If the storage does not let Java use a file, the error has the reason, and the remedy is the storage."""
+    with pytest.raises(Failed) as told, translate_faults("crm.customer"):
+        raise_file_not_found(spark, reason)
+    assert told.value.code == REASONS[reason]
+    if told.value.code == "store-failed":
+        assert f"({reason})" in told.value.message
+        assert told.value.remedy.startswith("The table is unchanged; fix the storage")
 
 
 def test_a_full_disk_is_recognised_in_sqlites_error_text():

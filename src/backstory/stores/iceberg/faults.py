@@ -91,6 +91,10 @@ UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause
 # A missing file. Only its own name is shown, since folders may be named after values.
 _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
+# The system's reason at the end of Java's error for a file that it cannot open or create.
+_REASON: Final = re.compile(
+    r"FileNotFoundException: [^\n]* \((?!No such file or directory\))([^()\n]+)\)$", re.MULTILINE
+)
 
 
 class _CauseDisplay:
@@ -122,11 +126,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     except (ConnectionError, EOFError, Py4JError) as fault:  # Java does not answer; files raise OSError
         raise _no_answer(table, fault) from fault
     except OSError as fault:
-        raise no_room(fault, table) or Failed(
-            "store-failed",
-            f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "The table is unchanged; fix the storage, then send it again.",
-        ) from fault
+        raise no_room(fault, table) or _file_failed(table, fault.strerror or type(fault).__name__) from fault
     except PySparkException as fault:
         raise _spark_fault(fault, table) from fault
 
@@ -162,17 +162,9 @@ def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError
 
 
 def _error_by_text(fault: Exception, table: TableName | str) -> BackstoryError | None:
-    """The error for words that a fault contains, from Java and from Spark, or None for other words.
-
-    If the disk is full, Java raises FileNotFoundException for a file that it cannot create.
-    """
+    """The error for words that a fault contains, from Java and from Spark, or None for other words."""
     text = str(fault)
-    return (
-        error_of_worker(text)
-        or no_room_by(text, table)
-        or lost_file(fault, table)
-        or _ambiguous_name(text, table)
-    )
+    return error_of_worker(text) or file_error(fault, table) or _ambiguous_name(text, table)
 
 
 def _ambiguous_name(text: str, table: TableName | str) -> Refused | None:
@@ -188,10 +180,26 @@ def _ambiguous_name(text: str, table: TableName | str) -> Refused | None:
     )
 
 
-def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
-    """The error for a missing file of a table, or None if the fault has another cause."""
-    match = _LOST.search(str(fault))
+def file_error(fault: Exception, table: TableName | str) -> BackstoryError | None:
+    """The error for a full disk, an unusable file or a missing file of a table. None for another cause.
+
+    Java raises FileNotFoundException for all three.
+    """
+    text = str(fault)
+    if full := no_room_by(text, table):
+        return full
+    if reason := _REASON.search(text):
+        return _file_failed(table, _cause(reason[1], fault))
+    match = _LOST.search(text)
     return match and file_lost(table, match[1])
+
+
+def _file_failed(table: TableName | str, cause: str) -> Failed:
+    return Failed(
+        "store-failed",
+        f"A file of {table} could not be read or written ({cause}).",
+        "The table is unchanged; fix the storage, then send it again.",
+    )
 
 
 def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
