@@ -241,6 +241,24 @@ def test_a_dry_run_reports_counts_without_writing(team):
     assert team.file.as_posix() not in {row["project"] for row in rows_of_log(team.warehouse.store)}
 
 
+def test_a_dry_run_does_not_fail_if_a_source_will_be_created_by_the_run(team):
+    """The declaration and its downstream are blocked. A source that no declaration writes is refused."""
+    team.write("a.csv", rows("Ann"))
+    team.declare(
+        "tables: {s.a: {source: a.csv, key: id}, s.b: {source: 'table:s.a', key: id}, "
+        "s.c: {source: 'table:s.b', key: id}, s.d: {source: 'table:s.other', key: id}}"
+    )
+    receipts = team.run(dry_run=True)
+    statuses = {"a": "changed", "b": "blocked", "c": "blocked", "d": "refused"}
+    assert {name: each.status for name, each in receipts.items()} == statuses
+    blocker = f"{team.schema}.a"
+    assert (receipts["b"].blocked_by, receipts["b"].error, receipts["b"].exit_code) == (blocker, None, 0)
+    assert receipts["d"].error.code == "no-table"
+    team.run()
+    statuses = {"a": "unchanged", "b": "unchanged", "c": "unchanged", "d": "refused"}
+    assert team.status(dry_run=True) == statuses
+
+
 def test_a_stopped_run_begins_no_more_tables(team):
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: a.csv, key: id}}")

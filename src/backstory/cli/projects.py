@@ -148,18 +148,20 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
     show(rows, options.output_format, columns, wide=options.wide)
     if options.output_format == "table":
         for receipt, document in zip(receipts, documents, strict=True):
-            _print_remarks(receipt, document)
+            _print_remarks(receipt, document, dry_run=dry_run)
         _print_run_summary(receipts)
         if dry_run:
             console.print(NOTHING_WRITTEN)
 
 
-def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
+def _print_remarks(receipt: "RunReceipt", document: dict[str, Any], *, dry_run: bool) -> None:
     """Print why a declaration failed or did not begin, and print its schema changes."""
     from backstory.projects.deliveries import NEW_TABLE
 
     if receipt.error is not None:
         print_error(document["error"], f"{receipt.name}: ")
+    elif receipt.blocked_by is not None and dry_run:
+        print_line(f"{receipt.name}: not compared, because it waits for {receipt.blocked_by}.")
     elif receipt.blocked_by is not None:
         print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not succeed.")
     for archive in receipt.archives:

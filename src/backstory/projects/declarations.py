@@ -372,19 +372,22 @@ def refuse_unknown(project: Project) -> None:
 TAG: Final = "tag:"
 
 
+def tables_read(declared: Declaration) -> list[str]:
+    """The tables that a declaration reads, also with the schema of datasets, which may be omitted."""
+    return [name for table in sorted(declared.reads) for name in (table, f"{ODF}.{table}")]
+
+
 def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
     """The upstream declarations of each declaration, by name.
 
     Raises UsageError if the declarations form a cycle.
 
-    A declaration waits for the declarations in `after`, and for the writers of tables that it reads. The
-    schema of a dataset's table may be omitted.
+    A declaration waits for the declarations in `after`, and for the writers of tables that it reads.
     """
     writers = {table: declared.name for declared in project.declarations for table in declared.writes}
     upstream = {}
     for declared in project.declarations:
-        tables = (name for table in declared.reads for name in (table, f"{ODF}.{table}"))
-        needed = {*declared.after, *(writers[table] for table in tables if table in writers)}
+        needed = {*declared.after, *(writers[table] for table in tables_read(declared) if table in writers)}
         upstream[declared.name] = frozenset(needed - {declared.name})
     try:
         TopologicalSorter(upstream).prepare()

@@ -45,10 +45,10 @@ class RunReceipt(Receipt):
 
     `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, and `stages`
     has the seconds for reading, planning and committing. `way` is the place of planning, `driver` or `tasks`.
-    The status is `blocked` if the declaration did not begin because `blocked_by` failed, and `stopped` if the
-    run ended first. A `begun` declaration has no recorded end. `parts` are the receipts of a model's or a
-    manifest's datasets. `archives` are the names under which former histories were archived, if the history
-    restarted.
+    The status is `blocked` if the declaration did not begin because `blocked_by` failed or, in a dry run,
+    because `blocked_by` has not created its source yet. It is `stopped` if the run ended first. A `begun`
+    declaration has no recorded end. `parts` are the receipts of a model's or a manifest's datasets.
+    `archives` are the names under which former histories were archived, if the history restarted.
     """
 
     name: str

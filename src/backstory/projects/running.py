@@ -30,7 +30,14 @@ from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
 from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.table import TableName, table_name
-from backstory.projects.declarations import Declaration, Project, declare_tables, select, upstream_of
+from backstory.projects.declarations import (
+    Declaration,
+    Project,
+    declare_tables,
+    select,
+    tables_read,
+    upstream_of,
+)
 from backstory.projects.deliveries import (
     RunTerms,
     archive_to_complete,
@@ -231,7 +238,7 @@ def run_project(
     run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     turns = {declared.name: _Turn(declared) for declared in selected}
     terms = RunTerms(request, project.folder, rights)
-    run = _Run(store, terms, run_id, logged, upstream, stop or Event(), watcher)
+    run = _Run(store, terms, run_id, logged, upstream, _writers(selected), stop or Event(), watcher)
     if not selected or request.dry_run or request.branch is not None:
         return run.receipts(turns)
     with hold_run(store, run_id):
@@ -287,6 +294,12 @@ def _select(
     return selected
 
 
+def _writers(selected: Iterable[Declaration]) -> dict[str, str]:
+    """The declaration that writes each table of the warehouse. Models with an address write elsewhere."""
+    within = (declared for declared in selected if "url" not in declared.options)
+    return {table: declared.name for declared in within for table in declared.writes}
+
+
 def _log(lost: str, append: Callable[[], None]) -> None:
     """Append to the log. If that fails, warn with `lost` and continue.
 
@@ -313,6 +326,7 @@ class _Run:
     run_id: str
     logged: Sequence[Mapping[str, Any]]
     upstream: Mapping[str, frozenset[str]]
+    writers: Mapping[str, str]
     stop: Event
     watcher: RunWatcher
     listed: dict[str, Sequence[TableName]] = field(default_factory=dict)
@@ -395,7 +409,9 @@ class _Run:
                 if declared.times is not None and declared.times.each:
                     self._note_marks(turn)
                 archive = self._archive_without_load(declared)
-                receipt = carry_out(self.store, declared, self.terms, notes, turn.marks)
+                receipt = self._without_source(declared) or carry_out(
+                    self.store, declared, self.terms, notes, turn.marks
+                )
                 if archive is not None and load(self.store, table_name(declared.name)) is not None:
                     notes.archives.insert(0, archive)
         except Exception as stop:  # an error of one table must not end the run
@@ -418,6 +434,14 @@ class _Run:
             attempts=turn.attempts,
             archives=[*dict.fromkeys([*(turn.receipt.archives if turn.receipt else ()), *notes.archives])],
         )
+
+    def _without_source(self, declared: Declaration) -> RunReceipt | None:
+        """In a dry run, the receipt of a declaration that reads a table that the run would create."""
+        for table in tables_read(declared) if self.terms.request.dry_run else ():
+            writer = self.writers.get(table, declared.name)
+            if writer != declared.name and not exists(self.store, table_name(table)):
+                return RunReceipt(declared.name, declared.kind, "blocked", blocked_by=writer)
+        return None
 
     def _note_marks(self, turn: _Turn) -> None:
         """Note the files that the table or one of its former histories has received.
