@@ -43,13 +43,13 @@ def tell(capsys, *words):
     ],
 )
 def test_reading_a_copy_names_both_folders_and_the_command(words, copied, capsys, tmp_path):
-    """Exit code 2: the error has both folders and `backstory relocate`."""
+    """Exit code 2: the error has both folders, and the arguments with which `backstory relocate` works."""
     code, told, _ = tell(capsys, *words, "--warehouse", copied)
 
     assert (code, told["error"]["code"]) == (2, "warehouse-moved")
     message = told["error"]["message"]
     assert f"The warehouse {copied} was copied or moved from {tmp_path}/old" in message
-    assert "`backstory relocate`" in told["error"]["remedy"]
+    assert f"run `backstory relocate` with `--warehouse {copied}` once" in told["error"]["remedy"]
 
 
 def test_tables_reports_a_copied_warehouse_and_lists_outside_tables(copied, capsys, tmp_path):

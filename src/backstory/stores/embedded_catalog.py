@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from backstory.errors import TryAgain, UsageError
+from backstory.errors import TryAgain, UsageError, option
 from backstory.formats.memory import no_room_by
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
@@ -207,7 +207,8 @@ def warehouse_moved(folder: Path, former: str, table: TableName) -> UsageError:
     return UsageError(
         WAREHOUSE_MOVED,
         f"The warehouse {folder} was copied or moved from {former}, and {table} still names its files there.",
-        "Nothing was read or written; run `backstory relocate` once, so that this folder uses its own files, "
+        "Nothing was read or written; run `backstory relocate` with "
+        f"{option('warehouse', str(folder))} once, so that this folder uses its own files, "
         f"or open {former} instead.",
     )
 
