@@ -138,6 +138,20 @@ def test_invalid_keys_and_axes_for_a_database_are_wrong_usage(url, capsys):
         assert (exit_code, told["error"]["code"]) == (2, code)
 
 
+def test_a_history_in_a_database_has_no_branches(url, capsys):
+    """A branch is refused by name, and not ignored."""
+    table, of_database = "rawcore.rc_c_hist", ("--url", url, "--branch", "preview")
+    for words in (
+        ["current", table],
+        ["as-of", table, FIRST],
+        ["timeline", table, "k=x"],
+        ["diff", table, FIRST, SECOND, "--key", "k"],
+    ):
+        exit_code, told = asked(capsys, *words, *of_database)
+        assert (exit_code, told["error"]["code"]) == (2, "bad-option")
+        assert "--branch" in told["error"]["remedy"]
+
+
 def test_unreadable_tables_and_addresses_are_wrong_usage(url, capsys):
     for words, code in (
         (["rawcore.none_hist", "--url", url], "no-table"),

@@ -15,8 +15,8 @@ from backstory.cli.options import (
     Names,
     Options,
     RowLimit,
-    no_known_times,
     parse_names,
+    refuse_for_database,
     with_flags,
 )
 from backstory.cli.output import show, show_document
@@ -73,7 +73,9 @@ def diff(
         between = parse_instant(from_), parse_instant(to)
     comparison = Comparison(**words)
     if url is not None or key:
-        differences = _read_differences_in_database(url, table, between, parse_names(key), comparison)[:limit]
+        differences = _read_differences_in_database(
+            options, url, table, between, parse_names(key), comparison
+        )[:limit]
     else:
         differences = _read_differences(options, table, between, comparison, limit, words)
     show_differences(differences, options, comparison)
@@ -103,19 +105,19 @@ def _times_around_branch(options: Options, table: str, branch: str) -> tuple[dat
 
 
 def _read_differences_in_database(
+    options: Options,
     url: str | None,
     table: str,
     between: tuple[datetime, datetime],
     key: Sequence[str],
     comparison: Comparison,
 ) -> Sequence[Difference]:
-    """The differences in a history in a database. Raises UsageError for a request about known times."""
+    """The differences in a history in a database. Raises UsageError for known times and a branch."""
     from backstory.reading.database_history import read_differences
 
     if url is None or not key:
         raise bad_option("--url and --key must be used together.", "Write --url URL --key a,b.")
-    if not comparison.is_plain:
-        raise no_known_times()
+    refuse_for_database(options, known_times=not comparison.is_plain)
     return read_differences(url, table_name(table), between, key, comparison)
 
 

@@ -147,11 +147,14 @@ def describe_key(names: Sequence[str], words: tuple[str, ...]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def no_known_times() -> UsageError:
-    """The error if a question about a history in a database names known times."""
-    return bad_option(
-        "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
-    )
+def refuse_for_database(options: Options, *, known_times: bool) -> None:
+    """Raise UsageError if a question about a history in a database names known times or a branch."""
+    if known_times:
+        raise bad_option(
+            "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
+        )
+    if options.branch is not None:
+        raise bad_option("A history in a database has no branches.", "Omit --branch, or --url.")
 
 
 Command: TypeAlias = Callable[..., Any]

@@ -36,9 +36,9 @@ from backstory.cli.options import (
     Options,
     RowLimit,
     describe_key,
-    no_known_times,
     parse_key,
     parse_named_key,
+    refuse_for_database,
     require_key,
     with_flags,
 )
@@ -176,7 +176,7 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
     if url is None:
         key_names, names, rows = _read_rows(options, table, question, limit)
     else:
-        key_names, names, rows = (), *_read_rows_in_database(url, table, question)
+        key_names, names, rows = (), *_read_rows_in_database(options, url, table, question)
     show(rows[:limit], options.output_format, names, wide=options.wide)
     if not rows:
         print_remark(options, question.no_rows_text(key_names))
@@ -209,13 +209,12 @@ def _read_rows(options: Options, table: str, question: _Question, limit: int | N
 
 
 def _read_rows_in_database(
-    url: str, table: str, question: _Question
+    options: Options, url: str, table: str, question: _Question
 ) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """The columns and rows of a history in a database. Raises UsageError for questions about known times."""
+    """The columns and rows of a history in a database. Raises UsageError for known times and a branch."""
     from backstory.reading.database_history import read_rows
 
-    if question.request.known_at is not None:
-        raise no_known_times()
+    refuse_for_database(options, known_times=question.request.known_at is not None)
     key = parse_named_key(question.key) if question.key else None
     selection = Selection(key, question.request.columns)
     return read_rows(url, table_name(table), question.instant, selection)
@@ -251,7 +250,7 @@ def timeline(
     if url is None:
         life = _read_life(options, table, key, request)
     else:
-        life = _read_life_in_database(url, table, key, request)
+        life = _read_life_in_database(options, url, table, key, request)
     if request.svg is not None:
         life.save(request.svg)
     empty = "" if life.versions else f"{life} ({life.title})"
@@ -281,11 +280,12 @@ def _read_life(options: Options, table: str, key: tuple[str, ...], request: Time
         return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
 
 
-def _read_life_in_database(url: str, table: str, key: tuple[str, ...], request: TimelineRequest) -> Timeline:
+def _read_life_in_database(
+    options: Options, url: str, table: str, key: tuple[str, ...], request: TimelineRequest
+) -> Timeline:
     from backstory.reading.database_history import read_life
 
-    if request.axis != "valid" or request.known_at is not None:
-        raise no_known_times()
+    refuse_for_database(options, known_times=request.axis != "valid" or request.known_at is not None)
     return read_life(url, table_name(table), parse_named_key(key), request.columns)
 
 
