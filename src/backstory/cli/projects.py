@@ -79,7 +79,7 @@ def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: An
         receipts = run_project(warehouse.store, project, request, warehouse.rights, stop, watcher)
     show_receipts(receipts, options, dry_run=request.dry_run)
     if request.failed and not receipts:
-        print_remark(options, "Nothing failed in the last run.")
+        print_remark(options, "No declaration failed in its last run.")
     return exit_code(receipts)
 
 
