@@ -166,10 +166,10 @@ class Warehouse:
         return Table(previews.read_branch(self.store, name, branch), name)
 
     def publish(self, table: str, branch: str, *, discard: bool = False) -> Published:
-        """Publish a branch to its table in one commit, or discard the branch.
+        """Publish a branch to its table in one step, or discard the branch.
 
-        Raises UsageError if the branch does not exist, and Refused if the table has changed since the branch
-        began.
+        Each delivery keeps its own commit. Raises UsageError if the branch does not exist, and Refused if the
+        table has changed since the branch began.
         """
         end = previews.discard if discard else previews.publish
         return end(self.store, self.table(table).name, branch)

@@ -440,10 +440,11 @@ def drop(
 
 
 def publish(table: NamedTable, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
-    """Publish a branch to its table in one commit, with everything that was delivered with --branch.
+    """Publish a branch to its table in one step, with everything that was delivered with --branch.
 
-    The branch is refused if the table has changed since the branch began. It is removed after it is
-    published. `backstory diff TABLE main..BRANCH` shows the differences first.
+    Each delivery keeps its own commit. The branch is refused if the table has changed since the branch
+    began. It is removed after it is published. `backstory diff TABLE main..BRANCH` shows the differences
+    first.
 
     Example: `backstory publish crm.customer preview`
 

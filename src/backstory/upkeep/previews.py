@@ -74,10 +74,10 @@ def branch_head(stored: IcebergTable, branch: str) -> int | None:
 
 
 def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
-    """Publish a branch to the table, in one commit, and remove the branch.
+    """Publish a branch to the table in one step, and remove the branch.
 
-    Raises UsageError if the branch does not exist, and Refused if the table has changed since the branch
-    began.
+    Each delivery keeps its own commit. Raises UsageError if the branch does not exist, and Refused if the
+    table has changed since the branch began.
     """
 
     def make_current(metadata: Json) -> tuple[list[Json], Change]:
