@@ -128,6 +128,7 @@ def test_a_wrong_model_exits_with_code_2_and_names_path_and_line(folder, capsys,
         (["model.yaml", "--dialect", "spark_delta"], "unknown-dialect"),
         (["model.yaml", "--dialect", "duckdb"], "no-url"),
         (["model.yaml", "--dialect", "sqlserver", "--url", "mssql://x"], "no-engine"),
+        (["model.yaml", "--dialect", "sqlserver"], "no-engine"),
         (["model.yaml", "--dialect", "duckdb", "--url", "postgresql://x"], "wrong-url"),
         (["model.yaml", "--dialect", "spark_iceberg", "--url", "duckdb://"], "wrong-url"),
         (

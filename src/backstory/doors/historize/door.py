@@ -164,6 +164,8 @@ def historize_on_spark(
 def historize_on_database(chosen: ChosenModel, url: str | None, request: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a database, and close the connection at the end."""
     dialect = chosen.dialect
+    if type(dialect).get_execution_engine is Dialect.get_execution_engine:
+        dialect.get_execution_engine(url or "")  # raises UsageError: an address does not help
     if url is None:
         raise UsageError(
             "no-url",
