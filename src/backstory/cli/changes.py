@@ -184,8 +184,8 @@ def changes(
 
     The column `_change_type` is `insert`, `delete`, or one of the pair `update_preimage` and
     `update_postimage`. Name a commit by its version (`_commit_version`), its snapshot id or a time. A time
-    selects the newest commit at or before it. Times here are recorded time, when the table received the data.
-    For valid time, when the data was true, use `diff`.
+    selects the newest commit at or before it. In a native table, a time is compared with the recorded time,
+    in other tables with the time of the commit. For valid time, when the data was true, use `diff`.
 
     A cursor stores the last commit that a consumer has read. `changes T --cursor crm` shows the new changes,
     and `changes T --cursor crm --advance 7` moves the cursor to the `until` version printed before.

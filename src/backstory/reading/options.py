@@ -295,8 +295,8 @@ class ChangesRequest:
     """The options of `changes`.
 
     Attributes:
-        since: Commit after which to begin, or its recorded time. Default: before the first commit.
-        until: Last commit to show, or its recorded time. Default: the newest.
+        since: Commit after which to begin, or its time. Default: before the first commit.
+        until: Last commit to show, or its time. Default: the newest.
         net: Show the difference between the two ends, not each commit.
         current: Show only current rows (live rows, open versions), without technical columns.
         cursor: Begin at the cursor with this name; a new cursor begins before the first commit.
