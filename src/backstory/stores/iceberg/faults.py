@@ -91,9 +91,10 @@ UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause
 # A missing file. Only its own name is shown, since folders may be named after values.
 _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
-# The system's reason at the end of Java's error for a file that it cannot open or create.
+# The system's reasons in Java's FileNotFoundException for a file that is not missing.
 _REASON: Final = re.compile(
-    r"FileNotFoundException: [^\n]* \((?!No such file or directory\))([^()\n]+)\)$", re.MULTILINE
+    r"FileNotFoundException: [^\n]* \((Read-only file system|Permission denied|Operation not permitted|"
+    r"Is a directory|Not a directory|Too many open files|File name too long|Input/output error)\)"
 )
 
 
