@@ -143,15 +143,15 @@ def test_a_manifest_is_added_once(shell):
 
 
 def test_a_folder_is_added_without_its_wrong_manifests(shell):
-    """Manifests below a folder are added. Only a wrong one fails, with exit code 3: the others were started."""
+    """Manifests below a folder are added. Only a wrong one fails, with exit code 2."""
     shell.manifest("a", path="in/a.yaml")
     shell.manifest("b", path="in/deep/b.yml")
     shell.write("in/other.yaml", "kind: Deployment\n")
     shell.write("in/wrong.yaml", "kind: DatasetSnapshot\nversion: 1\ncontent: {name: c, kind: Root}\n")
-    said, warned = shell.people("add", "-r", "in", code=3)
+    said, warned = shell.people("add", "-r", "in", code=2)
     assert said.splitlines() == ["Added: a", "Failed: in/wrong.yaml", "Added: b", "Added 2 dataset(s)"]
     assert "in/wrong.yaml: wrong-manifest: in/wrong.yaml, line 3" in warned
-    told = shell.ask("add", "in", code=3)
+    told = shell.ask("add", "in", code=2)
     assert ["unchanged", "failed", "unchanged"] == [each["status"] for each in told]
     with pytest.raises(UsageError):
         shell.warehouse.add("in", namespace=shell.namespace)

@@ -67,17 +67,9 @@ class HasExitCode(Protocol):
 
 
 def exit_code(outcomes: Iterable[HasExitCode]) -> int:
-    """The exit code of a batch: the first of 3, 75 and 1 that occurs, or 0 if all succeeded.
-
-    The code is 2 only if every outcome has it, because 2 means that nothing was started. Otherwise a wrong
-    part of the batch counts as 3, because a person must act.
-    """
+    """The exit code of a batch: the first of 2, 3, 75 and 1 that occurs, or 0 if all succeeded."""
     codes = {outcome.exit_code for outcome in outcomes}
-    if codes == {2}:
-        return 2
-    if codes & {2, 3}:
-        return 3
-    return next((code for code in (75, 1) if code in codes), 0)
+    return next((code for code in (2, 3, 75, 1) if code in codes), 0)
 
 
 def attempt_each(
