@@ -39,7 +39,7 @@ COMMON_HEADING = "**Common options**:"
 EXIT_CODES = (
     ("0", "done, even if there was nothing to change"),
     ("1", "failed: something outside the input's control, or a bug"),
-    ("2", "wrong usage, configuration, manifest or model: nothing was started"),
+    ("2", "wrong usage, configuration, manifest or model: nothing was started, or in a batch, not this part"),
     ("3", "refused: the input would have corrupted the history; nothing was written"),
     ("4", "`check` or `verify` found a violation, `repair` left one, or `fresh` found a late delivery"),
     ("75", "failed for now: the same call may succeed later"),
