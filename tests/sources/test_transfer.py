@@ -2,6 +2,7 @@
 
 import gzip
 import resource
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -132,6 +133,17 @@ def test_an_empty_body_is_a_delivery(web, ask):
     assert data(ask(web.play("/a", Play(b"", etag='"one"')))) == b""
 
 
+# Bodies by their content encoding.
+STREAMS = {
+    "gzip": gzip.compress(BODY),
+    "gzip in two streams": gzip.compress(BODY[:700]) + gzip.compress(BODY[700:]),
+    "gzip with padding": gzip.compress(BODY) + bytes(512),
+    "deflate": zlib.compress(BODY),
+    "deflate without header": zlib.compress(BODY, wbits=-zlib.MAX_WBITS),
+    "gzip, deflate": zlib.compress(gzip.compress(BODY)),
+}
+
+
 class TestEncodings:
     """Compression is not requested, but a server may use it."""
 
@@ -158,6 +170,22 @@ class TestEncodings:
 
         assert data(ask(web.play("/a", replace(play, cut=50), play))) == BODY
         assert ranges(web) == [None, None]
+
+    @pytest.mark.parametrize("name", STREAMS)
+    def test_all_streams_of_a_compressed_body_are_decoded(self, web, ask, name):
+        headers = (("Content-Encoding", name if "," in name else name.split()[0]),)
+
+        assert data(ask(web.play("/a", Play(STREAMS[name], headers=headers)))) == BODY
+
+    @pytest.mark.parametrize("name", STREAMS)
+    def test_a_compressed_body_that_is_stored_in_part_is_a_broken_transfer(self, web, ask, name):
+        """The server sends all of its bytes, so only the end of the compressed stream is missing."""
+        headers = (("Content-Encoding", name if "," in name else name.split()[0]),)
+        part = STREAMS[name].rstrip(b"\0")[:-6]
+
+        with pytest.raises(TryAgain) as caught:
+            ask(web.play("/a", Play(part, headers=headers)))
+        assert caught.value.code == "broken-transfer"
 
     def test_a_compressed_file_stays_as_it_is(self, web, ask):
         assert data(ask(web.play("/a.csv.gz", Play(self.COMPRESSED, headers=self.GZIP)))) == self.COMPRESSED

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import ssl
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -327,7 +328,7 @@ def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progr
                 progress(source.DOWNLOADING, part.size, total)
             file.flush()
             os.fsync(file.fileno())
-    except httpx2.HTTPError:
+    except (httpx2.HTTPError, EOFError, zlib.error):
         raise broken_transfer(target.name, part.size) from None
     except OSError as error:
         raise unwritable(error) from None
@@ -336,22 +337,50 @@ def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progr
 
 
 def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
-    encodings = _encodings(response)
-    if encodings - _DECODED:
+    encodings, chunks = _encodings(response), response.iter_raw()
+    if not _DECODED.issuperset(encodings):
         raise Failed(
             "unsupported-encoding",
-            f"{target.name} is sent in an encoding that is not supported: {', '.join(sorted(encodings))}.",
+            f"{target.name} is sent in an encoding that is not supported: {', '.join(encodings)}.",
             "Do not ask for it in fetch.headers, or configure the server to send the data unencoded.",
         )
-    return response.iter_bytes() if encodings else response.iter_raw()
+    for encoding in reversed(encodings):
+        chunks = _decoded(chunks, encoding)
+    return chunks
 
 
-def _encodings(response: httpx2.Response) -> set[str]:
-    """The compressions that the server applied although none were requested."""
+def _encodings(response: httpx2.Response) -> list[str]:
+    """The compressions that the server applied although none were requested, in their order."""
     if response.url.path.lower().endswith(_COMPRESSED):
-        return set()
+        return []
     encodings = response.headers.get("Content-Encoding", "").lower().split(",")
-    return {name.strip() for name in encodings} - {"", "identity"}
+    return [name for name in map(str.strip, encodings) if name not in {"", "identity"}]
+
+
+def _decoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """The decoded bytes of all compressed streams in a body.
+
+    The HTTP library decodes only the first stream, and accepts one that breaks off. Raises EOFError if the
+    last stream is incomplete.
+    """
+    decoder = None
+    for chunk in chunks:
+        packed = chunk
+        while packed:
+            decoder = decoder or zlib.decompressobj(_window(encoding, packed))
+            yield decoder.decompress(packed)
+            packed = decoder.unused_data.lstrip(b"\0")  # streams may be padded with zeros
+            decoder = None if decoder.eof else decoder
+    if decoder is not None:
+        raise EOFError
+
+
+def _window(encoding: str, packed: bytes) -> int:
+    """The parameter of zlib for a stream that starts with these bytes. Some servers send bare deflate."""
+    if encoding == "gzip":
+        return zlib.MAX_WBITS | 16
+    is_zlib = packed[0] & 15 == zlib.DEFLATED and int.from_bytes(packed[:2]) % 31 == 0
+    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
 
 
 def _total(response: httpx2.Response) -> int | None:
