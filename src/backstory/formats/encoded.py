@@ -23,6 +23,8 @@ _OTHERS = {
     codecs.BOM_UTF16_BE: "; the file is in UTF-16",
     b"\x1f\x8b": "; the file is packed by gzip, so its name must end with .gz",
 }
+# A file of a manifest, where the name does not matter.
+_PACKED = "; the file is packed by gzip, so `prepare` needs the step {kind: Decompress, format: Gzip}"
 # A function that makes the error for a malformed file from its name, place, cause and remedy.
 Wrong = Callable[[str, str, str, str], Refused]
 
@@ -87,6 +89,7 @@ def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> s
         return text.decode()
     except UnicodeDecodeError as stop:
         other = _OTHERS.get(text[:2], "") if line == 1 else ""
+        other = _PACKED if ".gz" in other and name.endswith(".gz") else other
         raise _not_encoded(name, line + lines(text[: stop.start]), f"UTF-8{other}", wrong) from None
 
 

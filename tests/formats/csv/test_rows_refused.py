@@ -1,5 +1,7 @@
 """CSV: An invalid value is refused with file, line, column and type, and never becomes NULL (R68, R69)."""
 
+import gzip
+
 import pytest
 from odf_files import ddl, declared, optional, refusal
 
@@ -162,6 +164,15 @@ def test_text_in_another_encoding_than_utf8_is_refused(refused):
         "line 3: the text from here on is not UTF-8" in error.message,
     )
     assert "encoding" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.csv", "its name must end with .gz"), ("a.csv.gz", "{kind: Decompress, format: Gzip}")],
+)
+def test_packed_text_is_refused_with_the_missing_step(tmp_path, name, remedy):
+    (tmp_path / name).write_bytes(gzip.compress(b"city\nA\n"))
+    assert remedy in refusal(tmp_path / name, kind="Csv").message
 
 
 def test_bytes_in_skipped_columns_must_be_utf8_too(refused):
