@@ -339,3 +339,28 @@ def test_a_load_in_another_session_zone_is_the_same(place, engine, zone):
     place.base("a:2").load("r2", "2.5")
 
     assert place.history() == ["a 1 [1.000001,2.5) changed r2", "a 2 [2.5,-) changed r2"]
+
+
+CALENDAR_ENDS = {
+    "DATE": {"infinity": None, "-infinity": None, "0044-03-15": None, "0044-03-15 BC": "-43-03-15"}
+    | {"0001-03-15 BC": "0000-03-15"},
+    "TIMESTAMP": {"infinity": None, "-infinity": None, "0044-03-15 BC": "-43-03-15 00:00:00.000000"},
+    "TIME": {"00:00:00": "00:00:00.000000", "24:00:00": "24:00:00.000000"},
+}
+
+
+@pytest.mark.parametrize("datatype", CALENDAR_ENDS)
+def test_times_that_python_lacks_have_hashes(place, engine, datatype):
+    """2.4: Infinite times, years before 1 and 24:00:00 have texts, so each begins a version."""
+    columns = f"k* a:{datatype}"
+    place.use(document(dataset(columns, input="stage.s", historization={"engine": engine})))
+    place.stage("s", columns, [{"k": "x", "a": None}])
+    place.loads("r0", 0)
+    for second, (value, text) in enumerate(CALENDAR_ENDS[datatype].items(), 1):
+        written = value if place.name == "postgres" else value.replace("BC", "(BC)")
+        place.sql(f"UPDATE stage.s SET a = '{written}'")
+        (receipt,) = place.loads(f"r{second}", second)
+
+        assert (receipt.status, receipt.counts["changed"]) == ("success", 1)
+        ((row_hash,),) = place.rows("SELECT row_hash FROM rawcore.rc_c")
+        assert row_hash == hashlib.sha256((text or value).encode()).hexdigest()

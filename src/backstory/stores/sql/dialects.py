@@ -33,12 +33,14 @@ _TYPES: Mapping[Datatype, tuple[str, str, str, str]] = {
 _DUCKDB_TYPES, _POSTGRES_TYPES, _SPARK_TYPES, _SQLSERVER_TYPES = (
     {datatype: types[place] for datatype, types in _TYPES.items()} for place in range(4)
 )
+# A day and a time add up to the next day if the time is 24:00:00.
+_END_OF_DAY = "CASE WHEN {{sql}} = TIME '24:00:00' THEN '24:00:00.000000' ELSE {} END"
 _DUCKDB_TEXTS = {
     Datatype.DECIMAL: "CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR)",
     Datatype.FLOAT: "CAST(CAST(CAST({sql} AS VARCHAR) AS DECIMAL({precision},{scale})) AS VARCHAR)",
     Datatype.BOOLEAN: BOOLEAN_TEXT,
     Datatype.DATE: "strftime({sql}, '%Y-%m-%d')",
-    Datatype.TIME: "strftime(DATE '1970-01-01' + {sql}, '%H:%M:%S.%f')",
+    Datatype.TIME: _END_OF_DAY.format("strftime(DATE '1970-01-01' + {sql}, '%H:%M:%S.%f')"),
     Datatype.TIMESTAMP: "strftime({sql}, '%Y-%m-%d %H:%M:%S.%f')",
     Datatype.BINARY: "lower(hex({sql}))",
     Datatype.UUID: "lower(CAST({sql} AS VARCHAR))",
@@ -84,13 +86,26 @@ class DuckDB(TemplateDialect):
         return open_duckdb(url)
 
 
+def _postgres_time(value: str, pattern: str) -> str:
+    """The text of a day or an instant, as in DuckDB even if it is infinite or in a year before 1.
+
+    PostgreSQL's `to_char` has no text for infinity, and numbers the years before 1 without a sign.
+    """
+    early = f"to_char(extract(year FROM {value}) + 1, 'FM0000') || to_char({value}, '-MM-DD{pattern}')"
+    return (
+        f"CASE WHEN isfinite({value}) THEN CASE WHEN {value} >= '0001-01-01' "
+        f"THEN to_char({value}, 'YYYY-MM-DD{pattern}') ELSE regexp_replace({early}, '^-0+', '-') END "
+        f"ELSE CAST({value} AS TEXT) END"
+    )
+
+
 _POSTGRES_TEXTS = {
     Datatype.DECIMAL: "CAST(CAST({sql} AS NUMERIC({precision},{scale})) AS TEXT)",
     Datatype.FLOAT: "CAST(CAST(CAST({sql} AS TEXT) AS NUMERIC({precision},{scale})) AS TEXT)",
     Datatype.BOOLEAN: BOOLEAN_TEXT,
-    Datatype.DATE: "to_char({sql}, 'YYYY-MM-DD')",
-    Datatype.TIME: "to_char(TIMESTAMP '1970-01-01' + {sql}, 'HH24:MI:SS.US')",
-    Datatype.TIMESTAMP: "to_char({sql} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
+    Datatype.DATE: _postgres_time("{sql}", ""),
+    Datatype.TIME: _END_OF_DAY.format("to_char(TIMESTAMP '1970-01-01' + {sql}, 'HH24:MI:SS.US')"),
+    Datatype.TIMESTAMP: _postgres_time("({sql} AT TIME ZONE 'UTC')", " HH24:MI:SS.US"),
     Datatype.BINARY: "encode({sql}, 'hex')",
     Datatype.UUID: "lower(CAST({sql} AS TEXT))",
 }
