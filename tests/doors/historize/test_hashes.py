@@ -8,7 +8,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from historizing import DAY, PEPPER, dataset, document, load_of, model_of
+from historizing import DAY, PEPPER, Place, dataset, document, load_of, model_of
 
 from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
@@ -364,3 +364,29 @@ def test_times_that_python_lacks_have_hashes(place, engine, datatype):
         assert (receipt.status, receipt.counts["changed"]) == ("success", 1)
         ((row_hash,),) = place.rows("SELECT row_hash FROM rawcore.rc_c")
         assert row_hash == hashlib.sha256((text or value).encode()).hexdigest()
+
+
+def test_loads_do_not_depend_on_the_settings_of_postgresql(postgres_url, tmp_path, monkeypatch):
+    """R6: Settings of the database and the environment change neither hashes nor loads."""
+    place, name = Place("postgres", postgres_url, tmp_path), postgres_url.rpartition("/")[2]
+    for setting in ("DateStyle = 'SQL, DMY'", "extra_float_digits = 0", "IntervalStyle = 'sql_standard'"):
+        place.sql(f"ALTER DATABASE {name} SET {setting}")
+    monkeypatch.setenv("PGTZ", "Asia/Kolkata")
+    monkeypatch.setenv("PGDATESTYLE", "German")
+    written = dataset("k* f", input="stage.s")
+    written["target_columns"][1] |= {"datatype": "FLOAT", "hash_as": "DECIMAL(20,2)"}
+    place.close()
+    place.target = place.connected()
+    place.use(document(written))
+    place.stage("s", "k* f:FLOAT", [{"k": "x", "f": 123456789012345.67}])
+    place.loads("r1", 1)
+    place.sql("UPDATE stage.s SET f = 123456789012345.69")
+    (receipt,) = place.loads("r2", 2)
+
+    assert (receipt.status, receipt.counts["changed"]) == ("success", 1)
+    assert place.history("f") == [
+        "x 123456789012345.67 [1,2) changed r2",
+        "x 123456789012345.69 [2,-) changed r2",
+    ]
+    assert place.rows("SHOW TimeZone") == [("UTC",)]
+    place.close()

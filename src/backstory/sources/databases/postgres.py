@@ -25,12 +25,10 @@ _BUSY: Final = ("53", "57")
 _TURNED_AWAY: Final = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
 
 LOCK_TIMEOUT: Final = "60s"
-# Every value has one text form, regardless of the server's settings. SET does not start a snapshot yet.
+# Every value has one text form, regardless of the settings of the database, the role and the environment.
 _FORMS: Final = (
-    "SET LOCAL DateStyle = 'ISO, YMD'",
-    "SET LOCAL IntervalStyle = 'iso_8601'",
-    "SET LOCAL extra_float_digits = 1",
-    f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'",
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'iso_8601'; "
+    "SET extra_float_digits = 1; SET bytea_output = 'hex'"
 )
 _TYPES: Final[Mapping[str, Kind]] = {
     "bool": Kind.BOOLEAN,
@@ -59,7 +57,7 @@ _ENDLESS: Final[Mapping[str, str]] = {
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect to `postgresql://user@host:port/db` in UTC.
+    """Connect to `postgresql://user@host:port/db` in UTC, with one text form for every value.
 
     Raises TryAgain if the server does not answer. Raises UsageError for a rejected login, and for an invalid
     address, which the error does not quote.
@@ -72,13 +70,16 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
         )
     with translate_postgres():
         try:
-            return psycopg.connect(url, autocommit=autocommit, options="-c TimeZone=UTC")
+            connection = psycopg.connect(url, autocommit=True)
         except psycopg.OperationalError as refused:
             reason = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
             if not _TURNED_AWAY.search(reason):
                 raise
             remedy = "Create the database or the role, or fix the address or the password."
             raise UsageError("no-database", f"PostgreSQL: {reason}.", remedy) from None
+        connection.execute(_FORMS)
+        connection.autocommit = autocommit
+        return connection
 
 
 def _is_readable(url: str) -> bool:
@@ -128,8 +129,8 @@ def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: P
     with translate_postgres(), connect(database.url, autocommit=False) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
-        for statement in _FORMS:
-            connection.execute(statement)
+        # SET does not start a snapshot yet.
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         (instant,) = connection.execute("SELECT statement_timestamp()").fetchone() or ()
         source: sql.Composable = sql.Identifier(*database.parts)
         if database.query is not None:
