@@ -162,3 +162,29 @@ def test_unreadable_tables_and_addresses_are_wrong_usage(url, capsys):
     ):
         exit_code, told = asked(capsys, "current", *words)
         assert (exit_code, told["error"]["code"]) == (2, code)
+
+
+def test_times_that_python_lacks_are_shown_as_postgresql_writes_them(postgres_url, tmp_path, capsys):
+    """Reads and refusals show an infinite time, a year before 1 and 24:00:00 as text."""
+    place = Place("postgres", postgres_url, tmp_path)
+    columns = "k* day:DATE* at:TIMESTAMP clock:TIME"
+    place.use(document(dataset(columns, input="stage.s")))
+    place.stage("s", columns)
+    for number, at in enumerate(("infinity", "0044-03-15 BC"), 1):
+        place.sql(f"DELETE FROM stage.s; INSERT INTO stage.s VALUES ('x', 'infinity', '{at}', '24:00:00')")
+        for asks in ({"dry_run": True}, {}):
+            (receipt,) = place.loads(f"r{number}", number, **asks)
+            assert receipt.status == "success"
+    hist = ("rawcore.rc_c_hist", "--url", postgres_url)
+    code, rows = asked(capsys, "timeline", hist[0], "k=x", *hist[1:])
+    assert (code, [(row["at"], row["clock"]) for row in rows]) == (
+        0,
+        [("infinity", "24:00:00"), ("0044-03-15 00:00:00+00 BC", "24:00:00")],
+    )
+    code, rows = asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k")
+    assert (code, rows[0]["columns"]) == (0, {"at": ["infinity", "0044-03-15 00:00:00+00 BC"]})
+
+    place.sql("INSERT INTO stage.s SELECT * FROM stage.s")
+    (receipt,) = place.loads("r3", 3)
+    assert (receipt.error.code, receipt.error.keys) == ("DUPLICATE_KEY", ["k=x day=infinity"])
+    place.close()

@@ -1,13 +1,16 @@
 """A connection to a PostgreSQL server."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
+from psycopg.types.datetime import DateLoader, TimeLoader, TimestampLoader, TimestamptzLoader
 from psycopg.types.string import TextLoader
 
 from backstory.sources.databases.postgres import connect, translate_postgres
@@ -110,6 +113,30 @@ def _as_text(rows: pa.Table) -> pa.Table:
     return rows
 
 
+class _ElseText(Loader):
+    """A loader that returns the server's text of a value that Python's type cannot hold, such as infinity."""
+
+    TYPED: ClassVar[type[Loader]]
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        self._typed = self.TYPED(oid, context)
+
+    def load(self, data: Buffer) -> Any:
+        try:
+            return self._typed.load(data)
+        except psycopg.DataError:
+            return bytes(data).decode()
+
+
+_TIMES: Mapping[str, type[Loader]] = {
+    "date": DateLoader,
+    "time": TimeLoader,
+    "timestamp": TimestampLoader,
+    "timestamptz": TimestamptzLoader,
+}
+
+
 def open_postgres(url: str) -> PostgresEngine:
     """A connection to `postgresql://user@host:port/db`. Raises the errors of `connect`."""
     connection = connect(url)
@@ -120,4 +147,6 @@ def open_postgres(url: str) -> PostgresEngine:
             connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
     for name in ("json", "jsonb"):  # the stored text, as in every engine: JSON's null is not NULL
         connection.adapters.register_loader(name, TextLoader)
+    for name, loader in _TIMES.items():
+        connection.adapters.register_loader(name, type(loader.__name__, (_ElseText,), {"TYPED": loader}))
     return PostgresEngine(connection)
