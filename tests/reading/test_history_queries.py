@@ -557,3 +557,18 @@ def test_a_later_relabel_gives_returned_keys_their_own_label(place, engine):
         a 1 [3,-) R r3
         b 1 [1,-) N r1
     """)
+
+
+@pytest.mark.parametrize("datatype", ["DATE", "TIMESTAMP"])
+def test_without_a_time_a_version_is_effective_from_its_start(place, datatype):
+    """7.1: A NULL effective value counts as the start of the version, also for late_policy reject."""
+    rules = {"effective_dating": {"column": "a", "late_policy": "reject"}}
+    place.use(document(dataset(f"k* a:{datatype}", input="stage.s", historization=rules)))
+    statuses = []
+    for run, value in enumerate(("'2024-03-01'", "NULL", "'2020-01-01'", "'2025-01-03'", "NULL"), 1):
+        place.stage("s", f"k* a:{datatype}", [{"k": "x"}])
+        place.sql(f"UPDATE stage.s SET a = {value}")
+        (receipt,) = place.loads(f"r{run}", run)
+        statuses.append(receipt.error.code if receipt.error else receipt.status)
+
+    assert statuses == ["success", "success", "LATE_EFFECTIVE", "success", "LATE_EFFECTIVE"]

@@ -214,7 +214,7 @@ def test_an_open_version_without_a_start_is_refused(value):
 
 @pytest.mark.parametrize("date", ["2025-01-01", None])
 def test_an_earlier_effective_date_is_refused_but_null_is_accepted(date):
-    """7.1: LATE_EFFECTIVE applies only to changed rows, and NULL is not a date."""
+    """7.1: LATE_EFFECTIVE applies only to changed rows, and NULL counts as the load's instant."""
     asked = replace(terms(WORDS, 5), dated="a")
     stands = Version("h", "x", "#1", {"a": "2025-01-02"}, DAY, None, "new", "r0", DAY)
     sides = sides_of([stands], [_row("x", date, broken=False)], (), lambda _: True)
@@ -222,3 +222,14 @@ def test_an_earlier_effective_date_is_refused_but_null_is_accepted(date):
     sums.add(plan_load(asked, sides))
     assert sums.counts[EARLIER_DATE] == (1 if date else 0)
     assert sampled_keys(sums, EARLIER_DATE) == ([date] if date else [])
+
+
+@pytest.mark.parametrize("date", ["2025-01-01", "2025-01-03"])
+def test_a_version_without_an_effective_date_is_effective_from_its_start(date):
+    """7.1: NULL in the open version counts as its start."""
+    asked = replace(terms(WORDS, 5), dated="a")
+    stands = Version("h", "x", "#1", {"a": None}, DAY, None, "new", "r0", DAY)
+    sides = sides_of([stands], [_row("x", date, broken=False)], (), lambda _: True)
+    sums = PlanSums()
+    sums.add(plan_load(asked, sides))
+    assert sums.counts[EARLIER_DATE] == (date < "2025-01-02")

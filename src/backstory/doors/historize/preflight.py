@@ -157,13 +157,21 @@ def hist_checks(load: Load) -> Iterator[Check]:
     yield of_history("NON_MONOTONIC_TIMESTAMP", late, LATE)
     dating = load.dataset.historization.effective_dating
     if dating is not None and dating.late_policy == "reject":
-        dated = f"{load.of('r', dating.column)} < {load.of('h', dating.column)}"
+        dated = f"{_effective(load, 'r', LOAD_TIMESTAMP)} < {_effective(load, 'h', started)}"
         later = (
             f"{is_open} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {load.same_key('r', 'h')}{live}"
             f" AND {pair.other_hash('r', 'h')} AND {dated})"
         )
         message = f"Changed rows have an earlier {dating.column} than their open version."
         yield of_history("LATE_EFFECTIVE", later, message)
+
+
+def _effective(load: Load, alias: str, started: str) -> str:
+    """SQL for the effective value of a row. If it is NULL, the version is effective from its start (7.1)."""
+    dating = load.dataset.historization.effective_dating
+    (column,) = (each for each in user_columns(load.dataset) if dating and each.name == dating.column)
+    start = load.dialect.cast_expression(started, load.dialect.type_of(column))
+    return f"COALESCE({load.of(alias, column.name)}, {start})"
 
 
 def require_hist_columns(load: Load, added: Sequence[ModelColumn]) -> None:

@@ -430,9 +430,11 @@ def _early_rows(
         early = pc.greater_equal(ends[STARTED], pa.scalar(terms.instant, INSTANT))
         faults[ENDS_EARLY] = ends.filter(pc.fill_null(early, False))
     if terms.dated is not None:
-        now, before = matches.changed
-        early = pc.less(one[terms.dated].take(now), open_[terms.dated].take(before))
-        faults[EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
+        changed, stood = take_rows(one, matches.changed[0]), take_rows(open_, matches.changed[1])
+        effective, before = changed[terms.dated], stood[terms.dated]  # without a value, since the start (7.1)
+        effective = pc.coalesce(effective, pa.scalar(terms.instant, INSTANT).cast(effective.type))
+        before = pc.coalesce(before, stood[STARTED].cast(before.type))
+        faults[EARLIER_DATE] = changed.filter(pc.fill_null(pc.less(effective, before), False))
     return refused_part(faults, partial(sample, terms)) or PartPlan()
 
 
