@@ -572,3 +572,18 @@ def test_without_a_time_a_version_is_effective_from_its_start(place, datatype):
         statuses.append(receipt.error.code if receipt.error else receipt.status)
 
     assert statuses == ["success", "success", "LATE_EFFECTIVE", "success", "LATE_EFFECTIVE"]
+
+
+@pytest.mark.parametrize(("datatype", "granularity"), [("DATE", "timestamp"), ("TIMESTAMP", "date")])
+def test_infinite_times_are_effective_at_the_end_of_time(place, datatype, granularity):
+    """R52: An infinite time is a time, and the view shows it in either granularity."""
+    rules = {"effective_dating": {"column": "a", "granularity": granularity}}
+    place.use(document(dataset(f"k* a:{datatype}", input="stage.s", historization=rules)))
+    for run, value in enumerate(("-infinity", "2025-01-01", "infinity"), 1):
+        place.stage("s", f"k* a:{datatype}", [{"k": "x"}])
+        place.sql(f"UPDATE stage.s SET a = '{value}'")
+        place.loads(f"r{run}", run)
+
+    view = "SELECT substring(CAST(effective_from AS VARCHAR), 1, 10), substring(CAST(effective_to AS VARCHAR)"
+    found = place.rows(f"{view}, 1, 10) FROM rawcore.rc_c_hist_effective ORDER BY effective_from")
+    assert found == [("-infinity", "2025-01-01"), ("2025-01-01", "infinity"), ("infinity", None)]

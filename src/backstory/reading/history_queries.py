@@ -389,7 +389,10 @@ def _on_axis(history: StoredHistory, dating: Dating, sql: str, datatype: Datatyp
     text = dialect.canonical_text(sql, datatype)
     midnight = dialect.concat_expression([text, dialect.string_literal(_MIDNIGHT)])
     day = f"substring({text}, 1, 10)" if target is Datatype.DATE else midnight
-    return dialect.cast_expression(day, dialect.map_logical_type(target))
+    type_ = dialect.map_logical_type(target)
+    usual = f"{text} LIKE '____-__-__%' AND {text} NOT LIKE '0000%'"  # neither infinite nor before the year 1
+    cast = dialect.cast_expression
+    return f"CASE WHEN {usual} THEN {cast(day, type_)} ELSE {cast(sql, type_)} END"
 
 
 _FIRST_START = "first_started_at"
