@@ -282,6 +282,33 @@ def test_fork_keeps_both_columns(owner):
     assert again == ([], "unchanged=2")
 
 
+@pytest.mark.parametrize("engine", ["four_step", "merge"])
+def test_a_fork_with_the_same_texts_begins_versions(owner, engine):
+    """4.4: New versions use the new column, even if no hash changes, and a later load begins none."""
+    fork = {"historization": {"on_incompatible_type": "fork", "engine": engine}}
+    owner.loaded("k* a b", "k,a,b;1,x,10;2,y,;3,,", **fork)
+    _, counts = owner.loaded("k* a b:BIGINT", "k,a,b;1,x,10;2,y,;3,,", **fork)
+    assert counts == "changed=1 unchanged=2"
+    assert owner.rows("k, b", OPEN) == [("1", 10), ("2", None), ("3", None)]
+    assert owner.loaded("k* a b:BIGINT", "k,a,b;1,x,10;2,y,;3,,", **fork) == ([], "unchanged=3")
+
+
+@pytest.mark.parametrize("engine", ["four_step", "merge"])
+def test_an_added_reference_begins_versions_with_its_key(owner, engine):
+    """2.1, R42: Open versions have the foreign key of the base, although no hash includes it."""
+    parts = [{"from": "a", "to": "r"}]
+    reference = {"id": 1, "referenced_dataset": "rc_r", "key_components": parts}
+    rules = {"historization": {"engine": engine}}
+    owner.loaded("k* a b:BIGINT", CSV, **rules)
+    added = {**rules, "references": [reference]}
+    changes, counts = owner.loaded("k* a b:BIGINT", CSV, **added)
+    assert changes == ["ADD_COLUMN rc_r_key (rc_c)", "ADD_COLUMN rc_r_key (rc_c_hist)"]
+    assert counts == "changed=2"
+    assert owner.rows("k, rc_r_key", OPEN) == owner.rows("k, rc_r_key", table=BASE)
+    assert None not in {key for (key,) in owner.rows("rc_r_key", OPEN)}
+    assert owner.loaded("k* a b:BIGINT", CSV, **added) == ([], "unchanged=2")
+
+
 def test_r41_ambiguous_names_are_refused(owner):
     """R41: The message names the table and both columns, and nothing is written."""
     owner.loaded("k* a b", CSV)

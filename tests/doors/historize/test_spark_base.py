@@ -648,3 +648,32 @@ def test_a_stage_float_widened_to_double_is_unchanged(place, always):
     assert (receipt.error, receipt.status) == (None, "unchanged")
     found = place.rows("SELECT x FROM rawcore.rc_widens_hist ORDER BY k")
     assert found == [(72.1,), (0.1,), (66.0,), (None,)]
+
+
+@pytest.mark.parametrize("held", [None, 240_000, 0])
+def test_columns_that_no_hash_shows_begin_versions(place, held, monkeypatch):
+    """4.4, R42: A fork with the same text, and an added reference, begin versions that have their values."""
+    monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
+    (place.folder / "stage.csv").write_text("k,a,b\n1,x,10\n2,y,\n")
+    parent = dataset("r*", "rc_r", historize=False)
+    parts = [{"from": "a", "to": "r"}]
+    reference = {"references": [{"id": 1, "referenced_dataset": "rc_r", "key_components": parts}]}
+    rules, counts = {"on_incompatible_type": "fork"}, []
+    place.with_memory(held)
+    for columns, more in (("k* a b", {}), *[("k* a b:BIGINT", {})] * 2, *[("k* a b:BIGINT", reference)] * 2):
+        place.use(document(dataset(columns, input="stage.csv", historization=rules, **more), parent))
+        receipt = place.loads(None)[0]
+        assert receipt.error is None
+        counts.append({name: count for name, count in receipt.counts.items() if count})
+
+    assert counts == [
+        {"new": 2},
+        {"changed": 1, "unchanged": 1},
+        {"unchanged": 2},
+        {"changed": 2},
+        {"unchanged": 2},
+    ]
+    base = base_rows(place, "k", "b", "rc_r_key")
+    open_ = place.rows("SELECT k, b, rc_r_key FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL")
+    assert sorted(open_) == base
+    assert [b for _, b, _ in base] == [10, None]

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 
 from backstory.doors.historize.model import (
     FORKED,
+    LONGEST_FORKED,
     TAIL,
     TECHNICAL,
     ColumnRole,
@@ -42,7 +43,6 @@ from backstory.stores.sql.columns import EQUAL, WIDENING, Datatype, TableColumn,
 from backstory.stores.sql.ddl import logical_type
 from backstory.stores.sql.dialect import Dialect
 
-LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 ROUNDS = 4
 FIXED = frozenset({ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, *TAIL})
 

@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 from backstory.doors.historize.model import (
     FORKED,
     LOAD_COLUMNS,
+    LONGEST_FORKED,
     STRICT,
     ColumnRole,
     HistState,
@@ -433,6 +434,19 @@ class Load(SqlNames):
         ]
 
     @cached_property
+    def filled_columns(self) -> dict[str, str]:
+        """The columns that a history may gain while hashes stay the same, each with its name in the base.
+
+        These are foreign keys, which no hash covers, and forks, whose text may be the same in both types.
+        """
+        columns = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
+        forks = {each.name.rpartition(FORKED)[0] for each in columns}
+        forked = [*business_keys(self.dataset), *hashed_columns(self.dataset)]
+        gained = [each.name for each in forked if each.name[:LONGEST_FORKED] in forks]
+        gained += [each.name for each in foreign_keys(self.dataset)]
+        return {each.name: each.source for each in self.mirrored_columns if each.source in gained}
+
+    @cached_property
     def pair(self) -> Pair:
         """The base and the history, in the form that a history load's statements need."""
         return Pair(
@@ -449,6 +463,7 @@ class Load(SqlNames):
             self.hist_scope,
             self.closes_deleted,
             self.archive and ArchiveTable(self._table_name(self.archive.table), self.archive.key),
+            self.filled_columns,
         )
 
     def _table_name(self, table: str) -> str:

@@ -168,6 +168,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
         key=load.dataset.key,
         business=tuple(each.name for each in business_keys(load.dataset)),
         mirrored={each.name: each.source for each in load.mirrored_columns},
+        filled=load.filled_columns,
         instant=work.run.instant,
         run=work.run.run_id,
         words=words_of(load.labels),
@@ -304,8 +305,9 @@ def _stage_side(work: SparkWork, base: TablePlan) -> Side:
 
 def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
     """The columns by which the rows of stage, base and history are compared."""
-    base = ComparedSide(scd2.BASE, [ROW_HASH], [ROW_HASH], scd2.LIVE)
-    pairs = [(base, ComparedSide(scd2.OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
+    base = ComparedSide(scd2.BASE, [ROW_HASH, *terms.filled.values()], [ROW_HASH], scd2.LIVE)
+    open_ = ComparedSide(scd2.OPEN, [ROW_HASH, *terms.filled], [ROW_HASH, ColumnRole.STARTED])
+    pairs = [(base, open_)]
     if scd2.STAGED in sides:
         staged = ComparedSide(scd2.STAGED, terms.compared, terms.needed, lengths=terms.lengths)
         pairs.insert(0, (staged, ComparedSide(scd2.BASE, terms.compared, ())))
@@ -357,7 +359,8 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     load, places = work.load, ids_of(hist)
     dating = load.dataset.historization.effective_dating
     dated = [dating.column] if dating else []
-    names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated])
+    others = [*dated, *load.filled_columns]
+    names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *others])
     flags = {scd2.IN_SCOPE: load.closes_deleted}
     stored = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *places], *flags)
     rows = _stored_rows(work, hist, stored, flags, open_=True)

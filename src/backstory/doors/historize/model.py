@@ -346,6 +346,8 @@ HASH_LENGTH = 64
 STATE_LENGTH = 20
 # The separator between the name of a forked column and the instant until which it was in use.
 FORKED = "__until_"
+# The number of characters of a column's name that precede FORKED.
+LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 # The order of the history's last columns.
 TAIL = (
     ColumnRole.ROW_HASH,

@@ -150,7 +150,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
     yield of_history("NON_MONOTONIC_TIMESTAMP", early, LATE)
     same = (
         f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {pair.is_open('o')}"
-        f" AND NOT ({pair.other_hash('o', 'r')}))"
+        f" AND NOT {pair.is_other('r', 'o')})"
     )
     versioned = f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{live} AND NOT {same})"
     late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
@@ -160,7 +160,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
         dated = f"{_effective(load, 'r', LOAD_TIMESTAMP)} < {_effective(load, 'h', started)}"
         later = (
             f"{is_open} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {load.same_key('r', 'h')}{live}"
-            f" AND {pair.other_hash('r', 'h')} AND {dated})"
+            f" AND {pair.is_other('r', 'h')} AND {dated})"
         )
         message = f"Changed rows have an earlier {dating.column} than their open version."
         yield of_history("LATE_EFFECTIVE", later, message)

@@ -75,6 +75,7 @@ class LoadTerms:
     * `flag`: the flag of rows that are missing from the stage, or None if they are deleted.
     * `late`: whether the history has a start or end at the load's instant or later.
     * `first`: whether there is no base yet.
+    * `filled`: the mirrored columns that a history may gain while hashes stay the same.
     """
 
     key: str
@@ -92,6 +93,7 @@ class LoadTerms:
     flag: Flag | None = None
     late: bool = False
     first: bool = False
+    filled: Mapping[str, str] = field(default_factory=dict)
 
 
 # Kinds of rows: rows that are added to the base, and its own rows that get a flag; the base's rows that begin
@@ -401,7 +403,7 @@ def plan_history(
     if refused := refused_part(faults, partial(sample, terms)):
         return refused
     codes = codes if one is live else side_codes(one, open_, [terms.key])
-    matches = pair_rows(one, open_, codes, [ROW_HASH], open_[IN_SCOPE])
+    matches = _with_filled(terms, one, open_, pair_rows(one, open_, codes, [ROW_HASH], open_[IN_SCOPE]))
     ends = whole(take_rows(open_, pa.concat_arrays([matches.changed[1], matches.vanished])))
     changed, vanished = ends.slice(0, len(matches.changed[1])), ends.slice(len(matches.changed[1]))
     beginning = one.select(list(dict.fromkeys([terms.key, *terms.mirrored.values(), ROW_HASH])))
@@ -415,6 +417,20 @@ def plan_history(
     kinds = {CHANGED: rows[CHANGED], APPEARED: rows[APPEARED], DELETED: vanished}
     samples = {kind: sample(terms, each) for kind, each in kinds.items()}
     return PartPlan(rows, counts_of(OPEN, matches, one, open_), samples) + early
+
+
+def _with_filled(terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches) -> Matches:
+    """The matches, with the records as changed that fill a column of their open version."""
+    now, before = matches.same
+    fills = np.zeros(len(now), bool)
+    for name, source in terms.filled.items():
+        has = pc.and_(one[source].is_valid().take(now), open_[name].is_null().take(before))
+        fills |= np.asarray(has)
+    if not fills.any():
+        return matches
+    filled, same = (tuple(each.filter(pa.array(mask)) for each in matches.same) for mask in (fills, ~fills))
+    changed = tuple(map(pa.concat_arrays, zip(matches.changed, filled, strict=True)))
+    return replace(matches, changed=changed, same=same)
 
 
 def _rows_without(rows: pa.Table, name: str) -> pa.Table:

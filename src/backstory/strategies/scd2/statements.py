@@ -6,7 +6,7 @@ base (alias `r`) or to an open version (alias `h`).
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,8 @@ class Pair(SqlNames):
       be empty.
     * `scope`: a condition on the alias `h`; other versions are never closed as deleted.
     * `closes_deleted`: whether any version is closed as deleted.
+    * `filled`: the copied columns that a history may gain while hashes stay the same, each with its name in
+      the base.
     """
 
     table: str
@@ -53,6 +55,7 @@ class Pair(SqlNames):
     scope: str | None = None
     closes_deleted: bool = True
     archive: ArchiveTable | None = None
+    filled: Mapping[str, str] = field(default_factory=dict)
 
     def word(self, state: State) -> str:
         """The SQL literal of a state."""
@@ -69,6 +72,14 @@ class Pair(SqlNames):
     def other_hash(self, left: str, right: str) -> str:
         """SQL for whether the rows of two aliases have different hashes. NULL equals NULL."""
         return self.dialect.null_safe_ne(self.of(left, ROW_HASH), self.of(right, ROW_HASH))
+
+    def is_other(self, row: str, version: str) -> str:
+        """SQL for whether a base row begins another version: its hash differs, or it fills a column."""
+        fills = (
+            f"({self.of(version, name)} IS NULL AND {self.of(row, source)} IS NOT NULL)"
+            for name, source in self.filled.items()
+        )
+        return f"({' OR '.join([self.other_hash(row, version), *fills])})"
 
     @cached_property
     def columns(self) -> list[str]:
@@ -100,10 +111,10 @@ class Pair(SqlNames):
 
 
 def is_changed(pair: Pair) -> str:
-    """SQL for whether the base has the record of an open version with a different hash."""
+    """SQL for whether the base has the record of an open version with other values."""
     return (
         f"EXISTS (SELECT 1 FROM {pair.base} AS r WHERE {pair.same_key('r', 'h')}{pair.live('r')}"
-        f" AND {pair.other_hash('r', 'h')})"
+        f" AND {pair.is_other('r', 'h')})"
     )
 
 
@@ -288,7 +299,7 @@ def _beginning_rows(pair: Pair) -> str:
         f"    ELSE {unopened} END AS {pair.name(ACTION)}\n"
         f"FROM {pair.base} AS r\nLEFT JOIN {pair.table} AS h ON {pair.same_key('h', 'r')}"
         f" AND {pair.is_open('h')}\n"
-        f"WHERE ({opened} IS NULL OR {pair.other_hash('r', 'h')}){pair.live('r')}"
+        f"WHERE ({opened} IS NULL OR {pair.is_other('r', 'h')}){pair.live('r')}"
     )
 
 
