@@ -5,8 +5,9 @@ from datetime import UTC
 
 import pytest
 from depth import deep
-from historizing import aware, dataset, document, second, versions
+from historizing import aware, dataset, document, model_of, second, versions
 
+from backstory.errors import UsageError
 from backstory.testing.rule import BaseRow, Rules, historize
 
 LOADS = {"duckdb": deep(40, 12), "postgres": deep(20, 6)}
@@ -96,7 +97,7 @@ def test_the_flag_is_not_a_change(soft):
 
 def test_a_boolean_flag_matches_its_canonical_text(place, engine):
     """R54: The deleted value `true` means a true BOOLEAN in every database."""
-    using(place, engine, "k* a gone:BOOLEAN")
+    using(place, engine, "k* a gone:BOOLEAN", deleted_values=["true"])
     load(place, 1, ["x 1 false", "y 1 -"])
     load(place, 2, ["x 1 true", "y 1 false"])
 
@@ -104,6 +105,32 @@ def test_a_boolean_flag_matches_its_canonical_text(place, engine):
         x 1 [1,2) deleted r2
         y 1 [1,-) new r1
     """)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "form"),
+    [
+        ("BOOLEAN", "TRUE", "true"),
+        ("BOOLEAN", "1", "true"),
+        ("INTEGER", "01", "12"),
+        ("INTEGER", "true", "12"),
+        ("DECIMAL(4,1)", "1", "12.0"),
+        ("DECIMAL(4,0)", "1.0", "12"),
+        ("DATE", "2025-1-31", "2025-01-31"),
+        ("TIME", "09:30:00", "09:30:00.000000"),
+        ("TIMESTAMP", "2025-01-31T09:30:00Z", "2025-01-31 09:30:00.000000"),
+        ("BINARY", "0AFF", "0aff"),
+        ("UUID", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    ],
+)
+def test_a_deleted_value_that_matches_no_row_is_refused(flag, value, form):
+    """R54: A deleted value must be the canonical text of the flag's type, because texts are compared."""
+    rules = {"soft_delete": {"column": "gone", "deleted_values": [form, value]}}
+    with pytest.raises(UsageError, match="soft_delete has the deleted value") as refused:
+        model_of(document(dataset(f"k* gone:{flag}", historization=rules)))
+    assert form in refused.value.remedy
+    rules["soft_delete"]["deleted_values"] = [form]
+    model_of(document(dataset(f"k* gone:{flag}", historization=rules)))
 
 
 def test_a_base_can_flag_missing_rows(place, engine):

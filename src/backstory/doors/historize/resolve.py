@@ -28,7 +28,7 @@ from backstory.doors.historize.model import (
     user_columns,
 )
 from backstory.doors.historize.stage import parse_input
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, other_form
 from backstory.stores.sql.engine import PLACEHOLDER
 
 MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-model")
@@ -385,6 +385,14 @@ def _refuse_rules(dataset: ModelDataset, part: DocumentPart) -> None:
             raise part.wrong("soft_delete names a column that does not exist.")
         if soft.deleted_at and types[soft.deleted_at] not in times:
             raise part.wrong("deleted_at of soft_delete names no TIMESTAMP or DATE column.")
+        flag = next(column for column in user_columns(dataset) if column.name == soft.column)
+        if flag.datatype is Datatype.FLOAT and flag.hash_as is None:
+            raise part.wrong("soft_delete names a FLOAT without hash_as.", "Set hash_as: DECIMAL(p,s).")
+        scale = flag.hash_as.scale if flag.hash_as else flag.decimal_scale
+        for value in soft.deleted_values:
+            if example := other_form(value, flag.datatype, scale):
+                why = f"soft_delete has the deleted value {value!r}, which no {flag.datatype} is compared as."
+                raise part.wrong(why, f"Write it in the form of {example!r}.")
     if labels := rules.state_labels:
         distinct = [labels.new, labels.changed, labels.deleted]
         if len(set(distinct)) < len(distinct):

@@ -1,7 +1,9 @@
 """Columns for a dialect: their logical types (section 1.2), and rules for wider types (section 4.3)."""
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
@@ -78,6 +80,30 @@ class TableColumn:
 def instant_text(instant: datetime) -> str:
     """The instant as `YYYY-MM-DD HH:MM:SS.ffffff` in UTC, always with six digits (section 2.4)."""
     return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
+
+
+_WHOLE = r"(0|-?[1-9]\d*)"
+_DAY, _CLOCK = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d\.\d{6}"
+# The forms of canonical texts (section 2.4), each with an example. Strings and JSON have no fixed form.
+_TEXT_FORMS = {
+    Datatype.INTEGER: (_WHOLE, "12"),
+    Datatype.BIGINT: (_WHOLE, "12"),
+    Datatype.BOOLEAN: ("true|false", "true"),
+    Datatype.DATE: (f"{_DAY}|-?infinity", "2025-01-31"),
+    Datatype.TIME: (_CLOCK, "09:30:00.000000"),
+    Datatype.TIMESTAMP: (f"{_DAY} {_CLOCK}|-?infinity", "2025-01-31 09:30:00.000000"),
+    Datatype.BINARY: ("([0-9a-f]{2})*", "0aff"),
+    Datatype.UUID: ("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+}
+
+
+def other_form(text: str, datatype: Datatype, scale: int | None) -> str | None:
+    """An example of the type's canonical texts if this text is none of them, or else None."""
+    form = _TEXT_FORMS.get(datatype)
+    if datatype in {Datatype.DECIMAL, Datatype.FLOAT}:
+        fraction = rf"\.\d{{{scale}}}" if scale else ""
+        form = (rf"-?(0|[1-9]\d*){fraction}", f"{Decimal(12):.{scale or 0}f}")
+    return None if form is None or re.fullmatch(form[0], text) else form[1]
 
 
 EQUAL, WIDENING, OTHER = "equal", "widening", "other"
