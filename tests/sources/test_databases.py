@@ -9,6 +9,7 @@ import pytest
 from backstory.errors import UsageError
 from backstory.sources.databases.address import parse_address
 from backstory.sources.databases.copies import refuse_column
+from backstory.sources.databases.postgres import connect
 from backstory.sources.databases.sqlite import copy_sqlite
 
 QUERY = "SELECT v::text FROM t"
@@ -37,3 +38,17 @@ def test_every_integer_of_sqlite_is_copied(tmp_path):
         connection.commit()
     copy = copy_sqlite(parse_address(f"sqlite://{tmp_path}/a.db?table=t"), {}, tmp_path)
     assert pq.read_table(copy.path)["n"].to_pylist() == [number for (number,) in numbers]
+
+
+def test_a_database_without_an_encoding_is_refused(postgresql_url, monkeypatch):
+    """PostgreSQL does not know the characters of a database in SQL_ASCII; any client encoding is overridden."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with connect(postgresql_url) as connection:
+        assert connection.execute("SELECT 'ü'::text").fetchone() == ("ü",)
+        assert connection.info.encoding == "utf-8"
+        made = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        connection.execute(f"CREATE DATABASE without_encoding {made}")
+        with pytest.raises(UsageError, match="SQL_ASCII") as refused:
+            connect(f"{postgresql_url.rpartition('/')[0]}/without_encoding")
+        assert refused.value.code == "wrong-encoding"
+        connection.execute("DROP DATABASE without_encoding")

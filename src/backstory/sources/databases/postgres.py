@@ -28,7 +28,7 @@ LOCK_TIMEOUT: Final = "60s"
 # Every value has one text form, regardless of the settings of the database, the role and the environment.
 _FORMS: Final = (
     "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'iso_8601'; "
-    "SET extra_float_digits = 1; SET bytea_output = 'hex'"
+    "SET extra_float_digits = 1; SET bytea_output = 'hex'; SET client_encoding = 'UTF8'"
 )
 _TYPES: Final[Mapping[str, Kind]] = {
     "bool": Kind.BOOLEAN,
@@ -59,8 +59,8 @@ _ENDLESS: Final[Mapping[str, str]] = {
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
     """Connect to `postgresql://user@host:port/db` in UTC, with one text form for every value.
 
-    Raises TryAgain if the server does not answer. Raises UsageError for a rejected login, and for an invalid
-    address, which the error does not quote.
+    Raises TryAgain if the server does not answer. Raises UsageError for a rejected login, for a database
+    without an encoding, and for an invalid address, which the error does not quote.
     """
     if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
@@ -77,6 +77,13 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
                 raise
             remedy = "Create the database or the role, or fix the address or the password."
             raise UsageError("no-database", f"PostgreSQL: {reason}.", remedy) from None
+        if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+            connection.close()
+            raise UsageError(
+                "wrong-encoding",
+                "The PostgreSQL database has the encoding SQL_ASCII, which does not define its characters.",
+                "Restore a dump of it into a database created with ENCODING 'UTF8', and use that one.",
+            )
         connection.execute(_FORMS)
         connection.autocommit = autocommit
         return connection
