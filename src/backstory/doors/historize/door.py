@@ -50,6 +50,7 @@ from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
 from backstory.formats.memory import translate_disk_errors
 from backstory.model.instant import iso
+from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import get_dialect
 from backstory.strategies.scd2.statements import hist_steps
@@ -215,14 +216,18 @@ def _file_refusal(chosen: ChosenModel, dataset: ModelDataset) -> Refused | None:
 
 CLOCK_LAG = timedelta(seconds=1)
 
-# Parts of the error messages of Spark, DuckDB and PostgreSQL for a number that a decimal type cannot hold.
+# Parts of the error messages of Spark, DuckDB and PostgreSQL for a value that a type cannot hold.
 MISFITS: Final = (
     "CAST_INVALID_INPUT",
     "CAST_OVERFLOW",
     "NUMERIC_VALUE_OUT_OF_RANGE",
     "Conversion Error",
     "numeric field overflow",
+    "invalid input syntax",
+    "out of range",
 )
+# Types whose values the database checks, because a stage may have strings or wider integers for them.
+_CHECKED: Final = {Datatype.INTEGER, Datatype.JSON, Datatype.TIME, Datatype.UUID}
 events = structlog.get_logger()
 
 
@@ -271,7 +276,7 @@ class DatasetLoads:
             error = stop if isinstance(stop, BackstoryError) else internal_error(stop)
             if error is not stop:
                 events.debug("an internal error", trace=format_exc())  # without the values of variables
-            error = _as_hash_refusal(dataset, error)
+            error = _as_value_refusal(dataset, error)
             self.log.add_failure(dataset, run, began, error)
             return refusal(dataset.name, run_id, run.instant if run else None, error)
 
@@ -410,11 +415,23 @@ class DatasetLoads:
         return run, hist.model_copy(update=update)
 
 
-def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
-    """The error, replaced by HASH_VALUE if a `hash_as` type cannot hold a number."""
+def _as_value_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
+    """The error, replaced by HASH_VALUE or STAGE_TYPE if a type cannot hold a value."""
+    if not isinstance(error, Failed) or not any(words in error.message for words in MISFITS):
+        return error
+    message = error.message.lower()
+    checked = [each for each in user_columns(dataset) if each.datatype in _CHECKED]
     columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
-    misfit = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
-    if not columns or not misfit:
+    if checked and not (columns and ("decimal" in message or "numeric" in message)):
+        named = [each for each in checked if str(each.datatype).lower() in message] or checked
+        columns = [each.name for each in named]
+        return Refused(
+            "STAGE_TYPE",
+            f"{dataset.name} has a value in {' or '.join(columns)} that the column's type cannot hold.",
+            "Nothing was written; fix the value in the stage, or change the column's datatype.",
+            columns,
+        )
+    if not columns:
         return error
     return Refused(
         "HASH_VALUE",
