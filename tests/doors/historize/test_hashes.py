@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import random
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -389,4 +389,5 @@ def test_loads_do_not_depend_on_the_settings_of_postgresql(postgres_url, tmp_pat
         "x 123456789012345.69 [2,-) changed r2",
     ]
     assert place.rows("SHOW TimeZone") == [("UTC",)]
+    assert place.rows("SELECT INTERVAL '36 hours'") == [(timedelta(hours=36),)]
     place.close()

@@ -27,7 +27,7 @@ _TURNED_AWAY: Final = re.compile(r"does not exist|authentication failed|pg_hba\.
 LOCK_TIMEOUT: Final = "60s"
 # Every value has one text form, regardless of the settings of the database, the role and the environment.
 _FORMS: Final = (
-    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'iso_8601'; "
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
     "SET extra_float_digits = 1; SET bytea_output = 'hex'; SET client_encoding = 'UTF8'"
 )
 _TYPES: Final[Mapping[str, Kind]] = {
@@ -136,8 +136,8 @@ def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: P
     with translate_postgres(), connect(database.url, autocommit=False) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
-        # SET does not start a snapshot yet.
-        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        # SET does not start a snapshot yet. The driver cannot parse intervals of ISO 8601.
+        connection.execute(f"SET LOCAL IntervalStyle = 'iso_8601'; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         (instant,) = connection.execute("SELECT statement_timestamp()").fetchone() or ()
         source: sql.Composable = sql.Identifier(*database.parts)
         if database.query is not None:
