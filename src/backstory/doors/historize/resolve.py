@@ -389,10 +389,11 @@ def _refuse_rules(dataset: ModelDataset, part: DocumentPart) -> None:
         if flag.datatype is Datatype.FLOAT and flag.hash_as is None:
             raise part.wrong("soft_delete names a FLOAT without hash_as.", "Set hash_as: DECIMAL(p,s).")
         scale = flag.hash_as.scale if flag.hash_as else flag.decimal_scale
-        for value in soft.deleted_values:
-            if example := other_form(value, flag.datatype, scale):
-                why = f"soft_delete has the deleted value {value!r}, which no {flag.datatype} is compared as."
-                raise part.wrong(why, f"Write it in the form of {example!r}.")
+        examples = [other_form(value, flag.datatype, scale) for value in soft.deleted_values]
+        if examples and all(examples):
+            values = ", ".join(map(repr, soft.deleted_values))
+            why = f"soft_delete has the deleted values {values}, and no {flag.datatype} is compared as one."
+            raise part.wrong(why, f"Write them in the form of {examples[0]!r}.")
     if labels := rules.state_labels:
         distinct = [labels.new, labels.changed, labels.deleted]
         if len(set(distinct)) < len(distinct):
