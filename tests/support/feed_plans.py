@@ -208,9 +208,8 @@ def copied(terms, place, copy, rows, parts=1):
         plan_rows(asked, *(each.filter(pa.array(of == part)) for each, of in sides), lambda these: these)
         for part in range(parts)
     )
-    differs = any(plan.counts.get(name) for name in ("appeared", "changed", "closed"))
     former = marks.filter(mine)
-    stays = len(former) and not (differs and memory_field(former, "columns")[0].as_py() != ids)
+    stays = len(former) and not (copy.restate and memory_field(former, "columns")[0].as_py() != ids)
     gone, come = [plan.removed.select([FILE, POSITION])], [plan.added]
     if not stays:
         back = shape_rows(withdraw_facts(former, terms.recorded, terms.memory), terms.columns, ids=True)
