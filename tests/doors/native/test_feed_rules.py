@@ -192,11 +192,15 @@ def test_a_first_feed_of_only_truncates_is_refused(fed):
         fed.warehouse.table(fed.name)
 
 
-def test_an_empty_restatement_needs_an_end(fed):
-    """V86: Without changes, the end of the withdrawn time is unknown."""
+def test_an_empty_restatement_needs_columns_and_an_end(fed, tmp_path):
+    """V86: Without changes, the end of the withdrawn time is unknown, and JSON lines name no columns."""
     fed.apply("k a 10 U", "k b 20 U")
     window = {"restate_from": day(10), "all_keys": True, "allow_empty": True}
     assert fed.refused(**window).code == "bad-option"
+    (tmp_path / "e.jsonl").touch()
+    with pytest.raises(UsageError) as refusal:
+        fed.warehouse.apply(str(tmp_path / "e.jsonl"), into=fed.name, restate_until=day(30), **window)
+    assert "a CSV file with only a header" in refusal.value.remedy
     fed.apply(restate_until=day(30), **window)
     assert fed.lives == []
 

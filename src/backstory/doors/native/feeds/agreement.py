@@ -199,13 +199,15 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
     Raises UsageError for a column that the source lacks.
     """
-    if lacking := lacking_column(expression, source.fields.names):
+    names = source.fields.names
+    if lacking := lacking_column(expression, names):
         raise bad_option(
             f"The source has no column {lacking}, which the order of changes or a condition uses.",
-            f"{spelling_hint([lacking], source.fields.names)}"
-            f"Its columns are {', '.join(source.fields.names)}.",
+            f"{spelling_hint([lacking], names)}Its columns are {', '.join(names)}."
+            if names
+            else "It names no columns; if it has no rows, deliver a CSV file with only a header.",
         )
-    if (name := plain_column(expression, source.fields.names)) is not None:
+    if (name := plain_column(expression, names)) is not None:
         type_ = source.fields[name].dataType
         return None if isinstance(type_, NullType) else column_type(type_)
     texts = [field.name for field in source.fields if isinstance(field.dataType, StringType)]
