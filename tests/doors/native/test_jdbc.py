@@ -36,6 +36,7 @@ TYPES = {
     "choice": ("enum('a','b')", "'b'", "b"),
     "choices": ("set('x','y')", "'x,y'", "x,y"),
     "document": ("json", "'{\"a\": 1}'", '{"a": 1}'),
+    "identity": ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
     "bytes": ("blob", "x'00ff'", b"\x00\xff"),
     "empty": ("text", "''", ""),
 }
@@ -92,6 +93,19 @@ def test_columns_with_inexact_values_are_refused(lake, mariadb):
             copy(lake, address(port, f"?table={table}"))
         assert refused.value.keys == ["d"]
         assert copy(lake, address(port), query=f"SELECT id, CAST(d AS CHAR) AS d FROM {table}")
+
+
+def test_a_column_of_a_type_that_spark_does_not_know_is_refused_by_its_type(lake):
+    """The refusal is permanent: trying again would not help."""
+    derby = "jdbc:derby:memory:odd"
+    connection = lake.spark._jvm.java.sql.DriverManager.getConnection(f"{derby};create=true")
+    statement = connection.createStatement()
+    statement.execute("CREATE TYPE price EXTERNAL NAME 'java.util.Date' LANGUAGE JAVA")
+    statement.execute("CREATE TABLE odd (id int, p price)")
+    with pytest.raises(Refused, match=r'ODD in .* has the type "APP"."PRICE"') as refused:
+        copy(lake, f"{derby}?table=ODD")
+    assert refused.value.code == "column-type"
+    assert "cast it" in refused.value.remedy
 
 
 def test_read_errors_do_not_contain_the_password(lake, mariadb):

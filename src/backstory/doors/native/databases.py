@@ -23,7 +23,7 @@ from pyspark.sql.types import StructField
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.sources import LoadTable, SourceRows, rows_of_files, rows_of_frame, stage_source
 from backstory.engine.staging import is_local
-from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.formats.batch_file import stamp_of
 from backstory.formats.options import CsvOptions
 from backstory.formats.reading import rows_of
@@ -39,7 +39,8 @@ from backstory.stores.iceberg.store import IcebergStore
 # MariaDB's driver also connects to MySQL; Spark uses its MySQL dialect for both.
 MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
 _DRIVER: Final = "org.mariadb.jdbc.Driver"
-_EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false"  # numbers stay numbers
+# Numbers stay numbers, and UUIDs are strings, because Spark does not know their type.
+_EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false&uuidAsString=true"
 _IN_UTC: Final = "SET time_zone = '+00:00'"
 _KEYS: Final = """
 SELECT t.TABLE_NAME AS name, k.COLUMN_NAME AS `key`, k.ORDINAL_POSITION AS place
@@ -55,6 +56,8 @@ _TIME_OF_DAY: Final = "logical_time_type"
 # Spark's metadata keys for strings of a fixed length, and for MySQL's bits.
 _CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _BITS: Final = "binarylong"
+# Spark's error for a column whose type it does not know. It contains the type, but not the column.
+_UNKNOWN_TYPE: Final = re.compile(r"\[UNRECOGNIZED_SQL_TYPE\].* name: (.*), id: ")
 # Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.
 _LATER: Final = ("08", "40", "HYT", "57", "53")
 _TURNED_AWAY: Final = ("28", "3D")
@@ -206,6 +209,13 @@ def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
 
 def _error(database: Database, state: str, text: str) -> BackstoryError:
     where = f"{database.name}: {text}."
+    if match := _UNKNOWN_TYPE.match(text):
+        type_name = match[1]
+        return Refused(
+            "column-type",
+            f"A column of {database.what} has the type {type_name}, which is not read by JDBC.",
+            "Nothing was written; leave it out or cast it with `query=` and a `source` without `?table=`.",
+        )
     if state in _ABSENT:
         return UsageError("no-table", where, "Check the name of the table and its case.")
     if state.startswith(_TURNED_AWAY):
