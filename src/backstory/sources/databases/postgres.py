@@ -198,11 +198,13 @@ def _type_of(database: Database, column: _Column) -> ColumnType:
                 "is numeric without a scale, so its values may have any number of digits",
                 f"Nothing was written; declare how many with {example}, or copy its text with STRING.",
             )
-        if column.precision > MAX_PRECISION or not 0 <= column.scale <= column.precision:
+        # A negative scale adds zeros before the point, and a scale above the precision zeros after it.
+        digits = max(column.precision, column.scale) - min(column.scale, 0)
+        if digits > MAX_PRECISION:
             raise refuse_column(
                 database, column.name, f"is numeric({column.precision},{column.scale}), beyond 38 digits"
             )
-        return ColumnType.decimal(column.precision, column.scale)
+        return ColumnType.decimal(digits, max(column.scale, 0))
     if column.type == "money":
         raise refuse_column(database, column.name, "is money, whose text depends on the server's language")
     return ColumnType(_TYPES.get(column.type, Kind.STRING))
