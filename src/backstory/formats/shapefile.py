@@ -30,6 +30,7 @@ from backstory.formats.memory import Bound, bound_of
 from backstory.formats.options import ShapefileOptions
 from backstory.formats.produced import (
     BATCH,
+    MEND,
     UNTOLD,
     ProducedRows,
     Told,
@@ -42,7 +43,7 @@ from backstory.formats.produced import (
 from backstory.formats.source_files import ambiguous, extract, matching, open_zip, zip_files
 from backstory.formats.values.texts import TextForms, parser
 
-_TABLE_HEADER, _FIELD = struct.Struct("<4xIHH20x"), struct.Struct("<11sc4xBB14x")
+_TABLE_HEADER, _FIELD = struct.Struct("<4xIHH17xB2x"), struct.Struct("<11sc4xBB14x")
 _END_OF_FIELDS = b"\r"
 _DELETED = b"*"
 _TYPES = {"C": pa.string(), "L": pa.bool_(), "D": pa.date32(), "F": pa.float64(), "N": pa.float64()}
@@ -84,7 +85,10 @@ class DbfField:
 
 @dataclass(frozen=True, slots=True)
 class Dbf:
-    """A dBASE table: its fields, and the start, number and length of its records."""
+    """A dBASE table: its fields, and the start, number and length of its records.
+
+    `language` is the header's number for the code page, or 0.
+    """
 
     path: Path
     name: str
@@ -92,6 +96,7 @@ class Dbf:
     count: int
     start: int
     length: int
+    language: int
 
     def records(self) -> Iterator[bytes | None]:
         """Each record, or None for a deleted record.
@@ -129,7 +134,7 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
         head = file.read(_TABLE_HEADER.size)
         if len(head) < _TABLE_HEADER.size:
             raise _no_table(name)
-        count, start, length = _TABLE_HEADER.unpack(head)
+        count, start, length, language = _TABLE_HEADER.unpack(head)
         header = file.read(max(0, start - _TABLE_HEADER.size))
     fields, position, place = [], 1, 0
     while header[place : place + 1] not in {_END_OF_FIELDS, b""}:
@@ -150,7 +155,7 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
         position, place = position + size, place + _FIELD.size
     if not fields or position > length:
         raise _no_table(name)
-    return Dbf(path, name, tuple(fields), count, start, length)
+    return Dbf(path, name, tuple(fields), count, start, length, language)
 
 
 def _no_table(name: str) -> Refused:
@@ -306,6 +311,34 @@ SHP, DBF, CPG = ".shp", ".dbf", ".cpg"
 # Encodings in .cpg files for which Python has other names.
 _ISO = re.compile(r"^(?:iso[ _-]?)?8859[ _-]?(\d+)$")
 _CODE_PAGES = {"65001": "utf-8", "ansi": "cp1252"}
+# Language driver ids in the headers of .dbf files, by code page. Programs write 0x57 (ANSI) by default.
+_LANGUAGES = {
+    437: (0x01, 0x09, 0x0B, 0x0D, 0x0F, 0x11, 0x15, 0x18, 0x19, 0x1B),
+    737: (0x6A, 0x86),
+    850: (0x02, 0x0A, 0x0E, 0x10, 0x12, 0x14, 0x16, 0x1A, 0x1D, 0x25, 0x37),
+    852: (0x1F, 0x22, 0x23, 0x40, 0x64, 0x87),
+    857: (0x6B, 0x88),
+    860: (0x24,),
+    861: (0x67,),
+    863: (0x1C, 0x6C),
+    865: (0x08, 0x17, 0x66),
+    866: (0x26, 0x65),
+    874: (0x50, 0x7C),
+    932: (0x13, 0x7B),
+    936: (0x4D, 0x7A),
+    949: (0x4E, 0x79),
+    950: (0x4F, 0x78),
+    1250: (0xC8,),
+    1251: (0xC9,),
+    1252: (0x03, 0x58, 0x59),
+    1253: (0xCB,),
+    1254: (0xCA,),
+    1255: (0x7D,),
+    1256: (0x7E,),
+    1257: (0xCC,),
+}
+_ENCODINGS = {language: f"cp{page}" for page, languages in _LANGUAGES.items() for language in languages}
+_ANSI = 0x57
 
 
 def shapefile_rows(
@@ -375,20 +408,28 @@ def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Boun
 def _table(folder: Path, name: str) -> tuple[str, Dbf]:
     """The encoding of the table's strings, and the table's layout.
 
-    The .cpg file names the encoding. Without a .cpg file, the encoding is UTF-8 if all strings are valid
-    UTF-8, else Latin-1.
+    The .cpg file names the encoding, or else the table's header. If neither does, or the header only says
+    ANSI, the encoding is UTF-8 if all strings are valid UTF-8. Otherwise ANSI is Windows-1252, and no name is
+    Latin-1. Raises Refused for an unknown name, unless all strings are valid UTF-8.
     """
     page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
     if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):
         encoding = _encoding(written, name)
         return encoding, dbf(path, name, encoding)
     table = dbf(path, name, "latin-1")
+    if encoding := _ENCODINGS.get(table.language, ""):
+        return encoding, dbf(path, name, encoding)
     try:
         names_too = dbf(path, name, "utf-8")
     except Refused:
         names_too = None
     if names_too is not None and table.is_utf8():
         return "utf-8", names_too
+    if table.language == _ANSI:
+        return "cp1252", dbf(path, name, "cp1252")
+    if table.language:
+        why = f"it has no {CPG}, and the language id 0x{table.language:02X} of its {DBF} is not known"
+        raise malformed_row(name, "", why, f"{MEND}, or add a {CPG} with the encoding.")
     log.warning("the shapefile names no encoding and is not UTF-8; it is read as Latin-1", file=name)
     return "latin-1", table
 

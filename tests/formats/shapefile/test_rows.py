@@ -233,7 +233,37 @@ def test_texts_without_a_cpg_are_utf8_or_latin1(zipped):
     assert ("warning", "a.zip/a.shp") == (told[0]["log_level"], told[0]["file"])
 
 
+def speaking(language, name, codec):
+    """A shapefile without a .cpg, with this language driver id in the header of its .dbf."""
+    parts = written(records=[(name, 1, 1, None, None)], encoding=codec)
+    return parts | {"dbf": parts["dbf"][:29] + bytes([language]) + parts["dbf"][30:]}
+
+
+@pytest.mark.parametrize(
+    ("language", "codec", "name"),
+    [
+        (0xC9, "cp1251", "Київ"),
+        (0xC8, "cp1250", "Łódź"),
+        (0x65, "cp866", "рай"),  # also valid UTF-8
+        (0x4D, "gbk", "联通"),
+        (0x03, "cp1252", "Œuf"),
+        (0x57, "cp1252", "Œuf"),
+        (0x57, "utf-8", "Київ"),
+        (0x02, "cp850", "Zürich"),
+        (0x01, "cp437", "Zürich"),
+        (0x68, "utf-8", "Київ"),
+    ],
+)
+def test_texts_without_a_cpg_have_the_encoding_of_the_header(zipped, language, codec, name):
+    """It is named there by its language driver id. Tables with 0x57 or an unknown id may be UTF-8."""
+    with capture_logs() as logged:
+        table = table_of(zipped(a=speaking(language, name, codec)), kind="EsriShapefile")
+    assert ([name], []) == (table["name"].to_pylist(), logged)
+
+
 def test_an_unknown_encoding_is_refused(zipped):
+    unknown = speaking(0x68, "Plzeň", "cp852")
+    assert "language id 0x68" in refusal(zipped(a=unknown), kind="EsriShapefile").message
     assert "`klingon`" in refusal(zipped(a=written() | {"cpg": b"klingon"}), kind="EsriShapefile").message
 
 
