@@ -7,14 +7,15 @@ from contextlib import closing
 
 import duckdb
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
 from backstory.cli.app import run
 from backstory.errors import UsageError
 from backstory.projects.declarations import read_project
 from backstory.projects.drafting import draft_project, extend_project
-from backstory.sources.databases.address import Database
-from backstory.sources.databases.copies import declared_keys
+from backstory.sources.databases.address import Database, parse_address
+from backstory.sources.databases.copies import copy_out, declared_keys
 
 
 def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch):
@@ -184,6 +185,41 @@ def read(tmp_path, text):
         each.name: (each.source, each.options.get("key"))
         for each in read_project(tmp_path / "histories.yaml").declarations
     }
+
+
+DOTTED = 'CREATE SCHEMA "my.sch"; CREATE TABLE "my.sch"."t" (id int PRIMARY KEY); CREATE TABLE d (id int PRIMARY KEY)'
+
+
+def read_all(tmp_path, address):
+    """The columns of each table that `init` drafts for a database, by the table's name."""
+    text, _ = draft_project(address)
+    (tmp_path / "histories.yaml").write_text(text)
+    copied = {}
+    for each in read_project(tmp_path / "histories.yaml").declarations:
+        copy = copy_out(parse_address(each.source, each.options.get("query")), {}, tmp_path)
+        names = pq.read_schema(copy.path).names if copy.types is None else list(copy.types)
+        copied[each.name] = names
+    assert extend_project(tmp_path / "histories.yaml", address) == (text, [])
+    return copied
+
+
+def test_init_drafts_tables_with_dots_in_their_names(tmp_path):
+    """Each entry can be run, and a repeated `init` adds nothing."""
+    with closing(sqlite3.connect(tmp_path / "d.db")) as connection:
+        connection.executescript(
+            """CREATE TABLE a (id); CREATE TABLE "we ird.tab'le" (x INTEGER PRIMARY KEY)"""
+        )
+    assert read_all(tmp_path, f"sqlite://{tmp_path}/d.db") == {"d.a": ["id"], "main.we ird.tab'le": ["x"]}
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
+        connection.execute(DOTTED)
+    assert read_all(tmp_path, f"duckdb://{tmp_path}/d.duckdb") == {"my_sch.t": ["id"], "main.d": ["id"]}
+
+
+@pytest.mark.database
+def test_init_drafts_postgresql_schemas_with_dots_in_their_names(tmp_path, postgres_url):
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(DOTTED)
+    assert read_all(tmp_path, postgres_url) == {"my_sch.t": ["id"], "public.d": ["id"]}
 
 
 @pytest.mark.database

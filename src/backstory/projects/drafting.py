@@ -62,7 +62,8 @@ _GROUP: Final = "database"
 class _Draft:
     """A table of the draft: the source, and either the key or the columns to choose a key from.
 
-    If a group has the source, `group` is its name. `newest` is the newest file of a source of files.
+    If a group has the source, `group` is its name. `newest` is the newest file of a source of files. `query`
+    reads a table that no address can name.
     """
 
     table: str
@@ -71,6 +72,7 @@ class _Draft:
     columns: Sequence[str] = ()
     group: str | None = None
     newest: Path | None = None
+    query: str = ""
 
 
 def draft_project(
@@ -106,7 +108,7 @@ def _with_own_names(drafts: Iterable[_Draft]) -> list[_Draft]:
 def _draft_group(source: str, drafts: Iterable[_Draft]) -> tuple[str, str]:
     """The source of a group for the tables of a database, and the lines of this group."""
     url, has_password = _without_password(source)
-    has_schemas = all(_identity(draft.source)[1] == draft.table for draft in drafts)
+    has_schemas = all(_identity(draft.source)[1] in {draft.table, None} for draft in drafts)
     template = _with_table(url, "{schema}.{table}" if has_schemas else "{table}")
     note = f"  # the password comes from the environment variable {_PASSWORD}" if has_password else ""
     return template, f"groups:\n  {_GROUP}:{note}\n    source: {as_yaml(template)}\n"
@@ -165,11 +167,16 @@ def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> list[_D
         raise UsageError("nothing-there", f"There are no tables in {known.name}.", "Name another database.")
     url, _ = _without_password(source)
     schema = _plain_name(Path(urlsplit(known.url).path).stem) or "source"  # of tables that have none
-    tables = ((name, _with_table(url, escape_name(name)), key) for name, key in keys.items())
-    return [
-        _Draft(table if all(table.partition(".")) else f"{schema}.{table}", address, key)
-        for table, address, key in tables
-    ]
+    drafts = []
+    for name, key in keys.items():
+        if name.startswith('"'):  # quoted, because no address can name it
+            *parts, table = name.replace('"', "").split(".")
+            query = f"SELECT * FROM {name}"  # noqa: S608 - the name is quoted
+            drafts.append(_Draft(f"{'_'.join(parts)}.{table}", url, key, query=query))
+        else:
+            table = name if all(name.partition(".")) else f"{schema}.{name}"
+            drafts.append(_Draft(table, _with_table(url, escape_name(name)), key))
+    return drafts
 
 
 def _with_table(url: str, table: str) -> str:
@@ -237,6 +244,8 @@ def _plain_name(text: str) -> str:
 def _lines(draft: _Draft, before: str = "  ") -> str:
     """The lines of an entry, with this indentation."""
     lines = [f"group: {as_yaml(draft.group)}" if draft.group else f"source: {as_yaml(draft.source)}"]
+    if draft.query:
+        lines.append(f"query: {as_yaml(draft.query)}")
     if draft.key:
         lines.append(f"key: {as_yaml(list(draft.key))}")
     else:
@@ -257,8 +266,8 @@ def _fill(source: str) -> str:
 
 
 def _identity(source: str) -> tuple[str, str | None]:
-    """The database and the table in an address, without user and password."""
-    database = parse_address(_fill(source))
+    """The database in an address, without user and password, and the table, or None if it names none."""
+    database = (parse_address if _has_table(source) else parse_server)(_fill(source))
     return re.sub("^postgres:", "postgresql:", database.name), database.table
 
 

@@ -130,12 +130,13 @@ def test_tables_are_listed_with_their_declared_keys(lake, mariadb):
     do("CREATE DATABASE listed; GRANT ALL ON listed.* TO me@localhost", "")
     do(
         "CREATE TABLE a (x int, id int PRIMARY KEY); CREATE TABLE b (y int); CREATE VIEW c AS SELECT 1 AS z;"
-        "CREATE TABLE d (x int, y int, PRIMARY KEY (y, x), UNIQUE (x))",
+        "CREATE TABLE d (x int, y int, PRIMARY KEY (y, x), UNIQUE (x)); CREATE TABLE `e.f` AS SELECT 1 AS id",
         "listed",
     )
     url = address(port).replace("/shop", "/listed")
     keys = declared_keys_by_jdbc(lake.store, parse_server(url))
-    assert keys == {"a": ("id",), "b": (), "c": (), "d": ("y", "x")}
+    assert keys == {"a": ("id",), "b": (), "c": (), "d": ("y", "x"), "listed.e.f": ()}
+    assert copy(lake, f"{url}?table=listed.e.f") == [{"id": 1}]
     text, _ = draft_project(url, partial(declared_keys_by_jdbc, lake.store))
     assert "canary" not in text
     assert "mariadb://me:${DATABASE_PASSWORD}@localhost" in text

@@ -43,7 +43,8 @@ _DRIVER: Final = "org.mariadb.jdbc.Driver"
 _EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false&uuidAsString=true"
 _IN_UTC: Final = "SET time_zone = '+00:00'"
 _KEYS: Final = """
-SELECT t.TABLE_NAME AS name, k.COLUMN_NAME AS `key`, k.ORDINAL_POSITION AS place
+SELECT IF(t.TABLE_NAME LIKE '%.%', CONCAT(t.TABLE_SCHEMA, '.', t.TABLE_NAME), t.TABLE_NAME) AS name,
+  k.COLUMN_NAME AS `key`, k.ORDINAL_POSITION AS place
 FROM information_schema.TABLES t LEFT JOIN information_schema.KEY_COLUMN_USAGE k
   ON k.TABLE_SCHEMA = t.TABLE_SCHEMA AND k.TABLE_NAME = t.TABLE_NAME AND k.CONSTRAINT_NAME = 'PRIMARY'
 WHERE t.TABLE_SCHEMA = DATABASE()

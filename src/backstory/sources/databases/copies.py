@@ -9,7 +9,7 @@ from typing import Final
 
 from backstory.errors import Refused, UsageError
 from backstory.model.types import ColumnType
-from backstory.sources.databases.address import Database
+from backstory.sources.databases.address import Database, quote_name
 
 EXTRA: Final = 'pip install "backstory[historize]"'
 
@@ -115,7 +115,8 @@ GROUP BY ALL ORDER BY ALL
 def declared_keys(database: Database) -> Keys:
     """The tables of a database, named as in sources, each with the columns of its primary key.
 
-    The list of columns is empty for a table without a key. Raises UsageError for a JDBC database.
+    If a schema has a dot in its name, which sources cannot write, its tables have their quoted names. The
+    list of columns is empty for a table without a key. Raises UsageError for a JDBC database.
     """
     if database.kind == "postgresql":
         return _of_postgres(database)
@@ -140,7 +141,7 @@ def _of_postgres(database: Database) -> Keys:
 
     with translate_postgres(), connect(database.url) as connection:
         rows = connection.execute(_POSTGRES).fetchall()
-    return {f"{schema}.{name}": tuple(key) for schema, name, key in rows}
+    return {_name(schema, name): tuple(key) for schema, name, key in rows}
 
 
 def _of_duckdb(database: Database) -> Keys:
@@ -148,7 +149,11 @@ def _of_duckdb(database: Database) -> Keys:
 
     with open_duckdb(database) as connection:
         rows = connection.execute(_DUCKDB).fetchall()
-    return {f"{schema}.{name}": tuple(key) for schema, name, key in rows}
+    return {_name(schema, name): tuple(key) for schema, name, key in rows}
+
+
+def _name(schema: str, name: str) -> str:
+    return f"{quote_name(schema)}.{quote_name(name)}" if "." in schema else f"{schema}.{name}"
 
 
 def _of_sqlite(database: Database) -> Keys:
@@ -158,4 +163,9 @@ def _of_sqlite(database: Database) -> Keys:
         query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
         names = sorted(name for (name,) in connection.execute(query))
         key = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
-        return {name: tuple(column for (column,) in connection.execute(key, [name])) for name in names}
+        return {
+            f"main.{name}" if "." in name else name: tuple(
+                column for (column,) in connection.execute(key, [name])
+            )
+            for name in names
+        }
