@@ -103,6 +103,15 @@ def test_a_refused_batch_does_not_make_a_repeated_batch_new(send):
     assert send("", ONE) == 1
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_an_empty_file_has_no_columns_to_send(send, options):
+    """A header without rows deletes all rows."""
+    assert send("", ONE) == 1
+    assert send(ONE, "", *options, code=2) == "no-key"
+    assert "header" in send.told["error"]["remedy"]
+    assert send(ONE, "id,name,at\n") == 2
+
+
 def test_batches_are_sent_without_a_cache(send, tmp_path):
     """Without the cache, each batch is new."""
     (tmp_path / ".cache").write_text("no folder")

@@ -528,8 +528,11 @@ class CopyPair:
     history: bool = False
 
     def read(self, texts: Sequence[str] = ()) -> tuple[SourceCopy, SourceCopy]:
-        """The older and the newer copy. Columns in `texts` stay text."""
+        """The older and the newer copy, which must not be an empty file. Columns in `texts` stay text."""
         newer, older = (read_copy(path, self.key, texts, self.written) for path in (self.after, self.before))
+        if not newer.columns:
+            what = f"{self.after} is empty, so it has no column {', '.join(self.key)}."
+            raise UsageError("no-key", what, "Keep its header line, even if it has no rows.", self.key)
         return older, newer
 
     def identity(self, *about: object) -> str:
