@@ -99,8 +99,16 @@ def test_a_refused_batch_does_not_make_a_repeated_batch_new(send):
     """A refused batch does not count as one in between."""
     assert send("", ONE) == 1
     assert send(ONE, "id,name,at\n1,ann,10:00\n2,bob,12:00\n", "--at", "99999-01-01", code=2)
-    assert send("", ONE, "--format", "parquet", code=3) == "task"
+    assert send("", "id,name,at\nx,ann,10:00\n", code=3) == "task"
     assert send("", ONE) == 1
+
+
+def test_a_format_that_the_destination_does_not_take_is_refused(send):
+    """Nothing is sent, and the remedy is the destination's format."""
+    assert send("", ONE) == 1
+    assert send(ONE, TWO, "--format", "parquet", code=2) == "bad-option"
+    assert send.told["error"]["remedy"] == "Use `--format csv`."
+    assert send(ONE, TWO) == 2
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
-from backstory.errors import Refused, TryAgain, UsageError
+from backstory.errors import Refused, TryAgain, UsageError, option
 from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.options import JsonOptions
@@ -376,6 +376,14 @@ class Sender:
         stub = DestinationConnectorStub(channel)  # type: ignore[no-untyped-call]
         return cls(stub, folder, channel=channel, address=address, **more)
 
+    def require_format(self) -> None:
+        """Raise UsageError if the destination takes batch files in another format."""
+        reply = self._call("Capabilities", sdk.CapabilitiesRequest())
+        taken = sdk.BatchFileFormat.Name(reply.batch_file_format).lower()
+        if taken != self.encoding.format:
+            what = f"{self.address} takes batch files in the format {taken}, not {self.encoding.format}."
+            raise UsageError("bad-option", what, f"Use {option('format', taken)}.")
+
     def describe(self, schema: str, table: str) -> common.Table | None:
         """The table's definition at the destination, or None if the table does not exist."""
         request = sdk.DescribeTableRequest(
@@ -467,7 +475,7 @@ class Sender:
             raise TryAgain(
                 "destination-failed", f"{rpc} ended with {error.code().name}: {error.details()}"
             ) from error
-        if reply.WhichOneof("response") == "task":
+        if rpc != "Capabilities" and reply.WhichOneof("response") == "task":
             raise Refused("task", f"{rpc} was refused: {reply.task.message}")
         return reply
 
@@ -569,6 +577,7 @@ def rehearse_pair(pair: CopyPair, time: datetime | None) -> SentPair:
 
 def send_pair(sender: Sender, table: TableName, pair: CopyPair, time: datetime | None) -> SentPair:
     """Send the difference of two copies. The same pair is always sent as one batch with the same time."""
+    sender.require_format()
     _, newer = pair.read(text_columns(sender.describe(table.schema, table.name)))
     with_commas = newer.with_commas
     definition = sender.prepare(table.schema, table.name, newer, history=pair.history)
