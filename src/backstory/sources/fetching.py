@@ -227,9 +227,7 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
         )
         for file, time in zip(new, times, strict=True)
     )
-    return Answer(
-        "new" if new else "up-to-date", deliveries, _warnings(late, since or "", timed=_is_timed(step))
-    )
+    return Answer("new" if new else "up-to-date", deliveries, _warnings(late, since or ""))
 
 
 def _is_timed(step: GlobOfFiles) -> bool:
@@ -257,18 +255,19 @@ def _event_time(file: GlobFile, step: GlobOfFiles, context: FetchContext) -> dat
     return context.system_time if isinstance(step.event_time, SystemTime) else None
 
 
-def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]:
+def _warnings(late: Sequence[GlobFile], since: str) -> list[str]:
     """One warning for each file that sorts before the last ingested file and was never ingested (D20)."""
-    parts = _TIMED.fullmatch(since)
-    last = parts[2] if parts else since
-    sorts = "has an earlier time than" if timed else "sorts before"
+    time, _, last = _place(since)
     # The last file itself is not late, even if `seen` is incomplete.
     files = [file for file in late if file.name != last]
-    lines = [
-        f"{file.name} {sorts} {last}, which was ingested already, so it is skipped. "
-        "Rename it to have it ingested."
-        for file in files[:_MOST_WARNINGS]
-    ]
+    lines = []
+    for file in files[:_MOST_WARNINGS]:
+        sorts, remedy = "sorts before", "Rename it to have it ingested."
+        if time and file.place[0] < time:
+            sorts, remedy = "has an earlier time than", "Put a later time into its path to have it ingested."
+        elif time:
+            sorts = "has the same time and sorts before"
+        lines.append(f"{file.name} {sorts} {last}, which was ingested already, so it is skipped. {remedy}")
     more = len(files) - len(lines)
     return [*lines, f"{more} more files are skipped for the same reason."] if more else lines
 
