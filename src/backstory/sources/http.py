@@ -345,7 +345,7 @@ def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
             "Do not ask for it in fetch.headers, or configure the server to send the data unencoded.",
         )
     for encoding in reversed(encodings):
-        chunks = _decoded(chunks, encoding)
+        chunks = _decode(chunks, encoding)
     return chunks
 
 
@@ -357,7 +357,7 @@ def _encodings(response: httpx2.Response) -> list[str]:
     return [name for name in map(str.strip, encodings) if name not in {"", "identity"}]
 
 
-def _decoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+def _decode(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     """The decoded bytes of all compressed streams in a body.
 
     The HTTP library decodes only the first stream, and accepts one that breaks off. Raises EOFError if the
