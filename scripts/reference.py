@@ -111,9 +111,9 @@ def _members(of: type) -> Iterator[str]:
 
 def _function(name: str, function: object, level: str = "##") -> list[str]:
     signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")  # type: ignore[arg-type]
-    told = re.sub(r"(?<=: )'([^']*)'|(?<=-> )'([^']*)'", r"\1\2", signature)
-    told = re.sub(r"(?<![\w.])(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", told)
-    return [f"{level} {name}", f"```text\n{name.removeprefix('backstory.')}{told}\n```", _text(function)]
+    text = re.sub(r"(?<=: )'([^']*)'|(?<=-> )'([^']*)'", r"\1\2", signature)
+    text = re.sub(r"(?<![\w.])(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", text)
+    return [f"{level} {name}", f"```text\n{name.removeprefix('backstory.')}{text}\n```", _text(function)]
 
 
 def _text(of: object) -> str:

@@ -24,8 +24,8 @@ OF_SESSIONS = "--of-sessions"
 
 def fetch_of_sessions() -> None:
     """Fetch the jars of sessions and of Kafka's connector for this process's Spark."""
-    for given in ({}, conftest.SPARK):
-        fetch_jars(packages_of(given), given)
+    for settings in ({}, conftest.SPARK):
+        fetch_jars(packages_of(settings), settings)
     kafka_stream.classes()
 
 

@@ -158,8 +158,8 @@ def store(spark):
 
 def program(name: str) -> str:
     """The path of a program of the PostgreSQL server. On Debian it is not in the PATH."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    path = str(found[-1]) if found else shutil.which(name)
+    paths = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    path = str(paths[-1]) if paths else shutil.which(name)
     assert path, f"{name} is not installed: scripts/setup.sh --tests"
     return path
 

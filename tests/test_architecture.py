@@ -116,9 +116,9 @@ def test_importing_the_package_loads_no_heavy_modules():
         f"print([m for m in {heavy} if m in sys.modules])"
     )
 
-    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
-    lines = told.stdout.splitlines()
+    lines = process.stdout.splitlines()
     assert ("[]", "[]") == (lines[0], lines[-1])
 
 
@@ -130,9 +130,9 @@ def test_a_warehouse_without_spark_is_refused_with_a_remedy(tmp_path):
         "except backstory.UsageError as stop: print(stop.code, stop.remedy)"
     )
 
-    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
-    assert told.stdout.strip() == 'no-pyspark Install it: pip install "backstory[spark]".'
+    assert process.stdout.strip() == 'no-pyspark Install it: pip install "backstory[spark]".'
 
 
 def test_readers_of_files_import_no_spark():
@@ -147,9 +147,9 @@ def test_readers_of_files_import_no_spark():
     names = ", ".join(f"backstory.{module}" for module in modules)
     probe = f"import sys, {names}; print('pyspark' in sys.modules)"
 
-    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
 
-    assert told.stdout.strip() == "False"
+    assert process.stdout.strip() == "False"
 
 
 def test_public_objects_have_their_exported_names():

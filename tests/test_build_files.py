@@ -29,11 +29,11 @@ def test_requirements_name_extras_that_exist():
 @pytest.mark.process
 def test_main_py_is_the_server():
     """main.py has the help of `backstory serve`."""
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, ROOT / "main.py", "--help"], capture_output=True, text=True, check=True
     )
-    assert "backstory serve" in told.stdout
-    assert "--tls-cert" in told.stdout
+    assert "backstory serve" in process.stdout
+    assert "--tls-cert" in process.stdout
 
 
 @pytest.mark.process

@@ -17,9 +17,9 @@ from backstory.spark.session import session_properties
 OWN = "org.example:one:1"
 
 
-def lay_down(folder, given):
+def lay_down(folder, properties):
     """The files that a download leaves for the packages in these properties."""
-    packages = packages_of(given)
+    packages = packages_of(properties)
     came = folder / "came" / "jars"
     came.mkdir(parents=True)
     for package in packages:
@@ -28,15 +28,15 @@ def lay_down(folder, given):
             jar.writestr("one.py" if package == OWN else "a", "a" * 1000)
     place = folder / "backstory"
     place.mkdir(mode=0o700, exist_ok=True)
-    return jars._publish(came, place / jars._folder_name(packages, given))
+    return jars._publish(came, place / jars._folder_name(packages, properties))
 
 
 @pytest.fixture
 def ivy(tmp_path):
     """The properties for a folder with both jars."""
-    given = {"spark.jars.ivy": str(tmp_path)}
-    lay_down(tmp_path, given)
-    return given
+    properties = {"spark.jars.ivy": str(tmp_path)}
+    lay_down(tmp_path, properties)
+    return properties
 
 
 def test_jars_already_present_are_not_fetched_again(ivy, tmp_path):
@@ -75,29 +75,29 @@ def test_a_copied_folder_needs_no_network(ivy):
 
 def test_user_packages_are_added_to_the_default_jars(ivy, tmp_path):
     """Packages of the user are next to ours. A package with Python modules is on Python's path."""
-    given = ivy | {"spark.jars.packages": OWN}
-    assert must_fetch(given)
-    lay_down(tmp_path, given)
-    named = jar_properties(given)
+    properties = ivy | {"spark.jars.packages": OWN}
+    assert must_fetch(properties)
+    lay_down(tmp_path, properties)
+    named = jar_properties(properties)
     assert named["spark.jars"].count(",") == 2
     assert named["spark.submit.pyFiles"].endswith("org.example_one-1.jar")
 
 
 def test_explicit_jars_replace_default_jars_but_not_user_packages(tmp_path):
-    given = {"spark.jars": "a.jar", "spark.jars.ivy": str(tmp_path)}
-    assert jar_properties(given) == {}
-    assert not must_fetch(given)
-    given |= {"spark.jars.packages": OWN}
-    lay_down(tmp_path, given)
-    assert jar_properties(given)["spark.jars"].split(",")[0] == "a.jar"
-    assert jar_properties(given)["spark.jars"].count(",") == 1
+    properties = {"spark.jars": "a.jar", "spark.jars.ivy": str(tmp_path)}
+    assert jar_properties(properties) == {}
+    assert not must_fetch(properties)
+    properties |= {"spark.jars.packages": OWN}
+    lay_down(tmp_path, properties)
+    assert jar_properties(properties)["spark.jars"].split(",")[0] == "a.jar"
+    assert jar_properties(properties)["spark.jars"].count(",") == 1
 
 
 @pytest.mark.parametrize("version", ["1.+", "1-SNAPSHOT", "latest.release", "[1]"])
 def test_a_package_with_an_open_version_is_fetched_every_time(tmp_path, version):
-    given = {"spark.jars.ivy": str(tmp_path), "spark.jars.packages": f"org.example:one:{version}"}
-    lay_down(tmp_path, given)
-    assert must_fetch(given)
+    properties = {"spark.jars.ivy": str(tmp_path), "spark.jars.packages": f"org.example:one:{version}"}
+    lay_down(tmp_path, properties)
+    assert must_fetch(properties)
 
 
 @pytest.mark.parametrize("name", ["spark.jars.repositories", "spark.jars.ivySettings", "spark.jars.excludes"])
@@ -122,30 +122,30 @@ def test_an_unwritable_cache_is_replaced_by_a_temporary_folder(tmp_path, monkeyp
 
 
 def test_a_concurrent_fetch_waits_and_reuses_the_fetched_jars(tmp_path):
-    given = {"spark.jars.ivy": str(tmp_path)}
+    properties = {"spark.jars.ivy": str(tmp_path)}
     (tmp_path / "backstory").mkdir(mode=0o700)
     came = []
     with (tmp_path / "backstory" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = Thread(target=lambda: came.extend(jars.fetch_jars(packages_of(given), given)))
+        waiting = Thread(target=lambda: came.extend(jars.fetch_jars(packages_of(properties), properties)))
         waiting.start()
-        laid = lay_down(tmp_path, given)
+        laid = lay_down(tmp_path, properties)
     waiting.join(60)
     assert came == laid
 
 
 def test_fetched_bytes_are_counted_during_the_download(tmp_path):
     """Copies from earlier fetches are not counted."""
-    given = {"spark.jars.ivy": str(tmp_path)}
-    assert jars.fetched_bytes(given) == 0
+    properties = {"spark.jars.ivy": str(tmp_path)}
+    assert jars.fetched_bytes(properties) == 0
     coming = tmp_path / "backstory" / "part-1" / "cache" / "org.xerial" / "sqlite-jdbc" / "jars"
     coming.mkdir(parents=True)
     (coming / "sqlite-jdbc.jar.part").write_bytes(b"x" * 42)
-    assert jars.fetched_bytes(given) == 42
+    assert jars.fetched_bytes(properties) == 42
     earlier = tmp_path / "backstory" / "part-2" / "cache"
     earlier.parent.mkdir()
     earlier.symlink_to(tmp_path / "backstory" / "part-1" / "cache")
-    assert jars.fetched_bytes(given) == 42
+    assert jars.fetched_bytes(properties) == 42
 
 
 @pytest.mark.process
@@ -157,9 +157,9 @@ def test_an_unresolvable_package_is_named_in_the_error(tmp_path):
         f"<artifact pattern='{tmp_path}/none/[artifact].[ext]'/></filesystem></resolvers></ivysettings>"
     )
     (tmp_path / "ivy.xml").write_text(settings)
-    given = {"spark.jars": "a.jar", "spark.jars.packages": OWN, "spark.jars.ivy": str(tmp_path)}
+    properties = {"spark.jars": "a.jar", "spark.jars.packages": OWN, "spark.jars.ivy": str(tmp_path)}
     with pytest.raises(Failed) as stop:
-        jar_properties(given | {"spark.jars.ivySettings": str(tmp_path / "ivy.xml")})
+        jar_properties(properties | {"spark.jars.ivySettings": str(tmp_path / "ivy.xml")})
     assert stop.value.code == "spark-did-not-start"
     assert "unresolved dependency: org.example#one;1" in stop.value.message
     assert [each.name for each in (tmp_path / "backstory").iterdir()] == ["lock"]

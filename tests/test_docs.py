@@ -25,8 +25,8 @@ def shown(page):
 def leads(page, target):
     """Whether the page of a link exists, and has its heading."""
     path, _, anchor = target.partition("#")
-    found = (page.parent / path).resolve() if path else page
-    return found.exists() and (not anchor or anchor in anchors(found))
+    linked_page = (page.parent / path).resolve() if path else page
+    return linked_page.exists() and (not anchor or anchor in anchors(linked_page))
 
 
 def test_links_lead_to_pages_and_headings():
@@ -138,13 +138,13 @@ def test_documented_errors_show_no_variable_names_in_capitals():
 @cache
 def constants():
     """The texts of each module-level name."""
-    found = defaultdict(list)
+    texts = defaultdict(list)
     for node in (node for tree in sources() for node in tree.body):
         if isinstance(node, ast.AnnAssign) and isinstance(
             node.value, ast.Constant | ast.JoinedStr | ast.BinOp
         ):
-            found[node.target.id].append(node.value)
-    return found
+            texts[node.target.id].append(node.value)
+    return texts
 
 
 def is_error(node):

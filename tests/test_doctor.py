@@ -17,16 +17,16 @@ def statuses(diagnosis):
 
 
 def test_all_abilities_work_in_the_test_session_and_leave_no_tables(python):
-    found = python.doctor()
-    assert {each.ability: each.error for each in found.abilities if each.status != WORKS} == {}
-    assert (len(found.abilities), found.exit_code) == (ABILITIES, 0)
-    assert found.versions["spark"] == python.spark.version
-    assert all(found.versions.values())
+    report = python.doctor()
+    assert {each.ability: each.error for each in report.abilities if each.status != WORKS} == {}
+    assert (len(report.abilities), report.exit_code) == (ABILITIES, 0)
+    assert report.versions["spark"] == python.spark.version
+    assert all(report.versions.values())
     assert not [each for each in tables(python.store) if each.schema == SCHEMA]
     assert SCHEMA not in {
         each.namespace for each in python.spark.sql("SHOW NAMESPACES IN backstory").collect()
     }
-    json.dumps(found.to_dict())
+    json.dumps(report.to_dict())
 
 
 def test_unsupported_catalog_operations_are_reported(spark, tmp_path):
@@ -34,13 +34,13 @@ def test_unsupported_catalog_operations_are_reported(spark, tmp_path):
     spark.conf.set("spark.sql.catalog.folders", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.folders.type", "hadoop")
     spark.conf.set("spark.sql.catalog.folders.warehouse", str(tmp_path))
-    found = Warehouse(IcebergStore(spark, "folders"), embedded=False).doctor()
-    assert {name: each for name, each in statuses(found).items() if each != WORKS} == {
+    report = Warehouse(IcebergStore(spark, "folders"), embedded=False).doctor()
+    assert {name: each for name, each in statuses(report).items() if each != WORKS} == {
         "make views": ABSENT,
         "rename a table": FAILS,
     }
-    (error,) = (each.error for each in found.abilities if each.error)
-    assert (error.remedy, found.exit_code) != ("", 0)
+    (error,) = (each.error for each in report.abilities if each.error)
+    assert (error.remedy, report.exit_code) != ("", 0)
     assert not [*tmp_path.rglob("*.parquet")]
 
 
@@ -50,9 +50,14 @@ def test_dependents_of_a_failing_ability_are_not_tried(spark, tmp_path):
     spark.conf.set("spark.sql.catalog.nowhere", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.nowhere.type", "hadoop")
     spark.conf.set("spark.sql.catalog.nowhere.warehouse", str(tmp_path / "file"))
-    found = statuses(Warehouse(IcebergStore(spark, "nowhere", 3, Memory(1 << 28)), embedded=False).doctor())
-    assert (found.pop("create a table and write rows"), found.pop("run Python workers")) == (FAILS, WORKS)
-    assert set(found.values()) == {UNTRIED}
+    abilities = statuses(
+        Warehouse(IcebergStore(spark, "nowhere", 3, Memory(1 << 28)), embedded=False).doctor()
+    )
+    assert (abilities.pop("create a table and write rows"), abilities.pop("run Python workers")) == (
+        FAILS,
+        WORKS,
+    )
+    assert set(abilities.values()) == {UNTRIED}
 
 
 def test_a_catalog_that_is_not_configured_is_named_before_java_starts(tmp_path, monkeypatch, capsys):

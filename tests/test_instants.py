@@ -15,9 +15,9 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("given", GIVEN, ids=str)
-def test_a_date_is_read_as_its_first_instant(given):
-    assert instant_of(given) == GIVEN[given]
+@pytest.mark.parametrize("value", GIVEN, ids=str)
+def test_a_date_is_read_as_its_first_instant(value):
+    assert instant_of(value) == GIVEN[value]
 
 
 NO_TIMES = [
@@ -31,8 +31,8 @@ NO_TIMES = [
 ]
 
 
-@pytest.mark.parametrize("given", NO_TIMES, ids=str)
-def test_an_unreadable_or_naive_time_is_wrong_usage(given):
+@pytest.mark.parametrize("value", NO_TIMES, ids=str)
+def test_an_unreadable_or_naive_time_is_wrong_usage(value):
     with pytest.raises(UsageError) as refused:
-        instant_of(given)
+        instant_of(value)
     assert refused.value.code in {"unreadable-time", "naive-time"}

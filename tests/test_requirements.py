@@ -23,12 +23,12 @@ MARKS = re.compile(r"\b(missing|pending)\b|\bT[O]DO\b", re.IGNORECASE)
 
 def rows(page: str) -> list[list[str]]:
     """The cells of each row of a page's tables, without their headers."""
-    found = []
+    table_rows = []
     for table in re.findall(r"(?:^\|.*\n?)+", page, re.MULTILINE):
         _, rule, *lines = table.splitlines()
         assert set(rule) <= set("|-: "), f"a table without a header: {rule}"
-        found += [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return found
+        table_rows += [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return table_rows
 
 
 @cache
@@ -46,26 +46,26 @@ def fault(page: str, cells: list[str], root: Path = ROOT) -> str | None:
     """The fault of a row, or None."""
     if len(cells) not in {3, 4} or not all(cells):
         return "it needs a number, a requirement and tests; modules may stand before the tests"
-    number, _, *where, told = cells
+    number, _, *where, tests = cells
     if where and (wrong := fault_of_modules(where[0], root)):
         return wrong
-    reason = told.startswith(NOT_RUN)
-    told = told.removeprefix(NOT_RUN)
-    named = TEST.findall(told)
-    rest = TEST.sub("", told).replace("<br>", "").strip(" ,")
+    reason = tests.startswith(NOT_RUN)
+    tests = tests.removeprefix(NOT_RUN)
+    named = TEST.findall(tests)
+    rest = TEST.sub("", tests).replace("<br>", "").strip(" ,")
     if reason and ((page, number) not in MAY_GIVE_A_REASON or not rest):
         return "it may not give a reason"
-    if not reason and MARKS.search(told):
+    if not reason and MARKS.search(tests):
         return "it is not tested yet"
     if not reason and (not named or rest):
         return "its tests are not written as `tests/file.py::test_name`"
     return next(filter(None, (fault_of_test(root / file, name) for file, name in named)), None)
 
 
-def fault_of_modules(told: str, root: Path) -> str | None:
+def fault_of_modules(modules: str, root: Path) -> str | None:
     """The fault in a row's modules, or None. A dash means no module."""
-    named = MODULE.findall(told)
-    if told != "—" and (not named or MODULE.sub("", told).replace("<br>", "")):
+    named = MODULE.findall(modules)
+    if modules != "—" and (not named or MODULE.sub("", modules).replace("<br>", "")):
         return "its modules are not written as `room/file.py`"
     gone = [name for name in named if not (root / "src" / "backstory" / name).is_file()]
     return f"there is no module {gone[0]}" if gone else None
@@ -73,10 +73,10 @@ def fault_of_modules(told: str, root: Path) -> str | None:
 
 def fault_of_test(path: Path, name: str) -> str | None:
     """The fault of a test in a row, or None."""
-    found = known_tests(path) if path.is_file() else {}
-    if name not in found:
+    tests = known_tests(path) if path.is_file() else {}
+    if name not in tests:
         return f"there is no {path.name}::{name}"
-    if found[name] & {"skip", "skipif", "xfail"}:
+    if tests[name] & {"skip", "skipif", "xfail"}:
         return f"{path.name}::{name} may be skipped"
     return None
 
@@ -104,9 +104,9 @@ def faults(page: str, text: str) -> list[str]:
     promised = re.search(r"\b(\d+) requirements\b", text)
     if not promised:
         return [f"{page} does not say how many requirements it has"]
-    found = rows(text)
-    wrong = {"": numbering([cells[0] for cells in found], int(promised[1]))}
-    wrong |= {cells[0]: fault(page, cells) for cells in found}
+    page_rows = rows(text)
+    wrong = {"": numbering([cells[0] for cells in page_rows], int(promised[1]))}
+    wrong |= {cells[0]: fault(page, cells) for cells in page_rows}
     return [f"{page} {number}: {why}" for number, why in wrong.items() if why]
 
 

@@ -50,13 +50,13 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="countries-"))
     with backstory.open(folder / "warehouse") as warehouse:
         for receipt in loads(warehouse, folder):
-            told = (
+            text = (
                 receipt.error.message
                 if receipt.error
                 else ", ".join(f"{count} {outcome}" for outcome, count in receipt.counts.items() if count)
             )
             changes = "".join(f"\n            {change}" for change in receipt.schema_changes)
-            print(f"{receipt.run_id}  {receipt.status:9}  {told}{changes}")
+            print(f"{receipt.run_id}  {receipt.status:9}  {text}{changes}")
         history = warehouse.table("rawcore.rc_world_country_hist")
         for code in ("SWZ", "KAZ", "HRV"):
             print(f"\n{history.timeline(code)}")

@@ -20,7 +20,7 @@ def pulls(warehouse: "backstory.Warehouse") -> Iterator["backstory.DatasetReceip
         yield from warehouse.pull(manifest)
 
 
-def told(receipt: "backstory.DatasetReceipt") -> str:
+def summary(receipt: "backstory.DatasetReceipt") -> str:
     """A receipt on a line."""
     counts = ", ".join(f"{count} {outcome}" for outcome, count in receipt.counts.items() if count)
     offsets = "offsets {} to {}".format(*receipt.offsets) if receipt.offsets else ""
@@ -35,7 +35,7 @@ def main() -> None:
         for pull in ("first", "second"):
             print(f"The {pull} pull")
             for receipt in pulls(warehouse):
-                print(f"  {told(receipt)}")
+                print(f"  {summary(receipt)}")
 
         def show(table: str, columns: str, condition: str) -> None:
             print(f"\n{table}, where {condition}")

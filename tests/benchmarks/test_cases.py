@@ -48,7 +48,7 @@ RIGHT_ROWS = [("1", "oslo", "d1", "d2"), ("1", "oslo", "d3", None), ("2", "rome"
 
 
 @pytest.mark.parametrize(
-    ("told", "failed_at", "rows"),
+    ("result", "failed_at", "rows"),
     [
         (RIGHT, None, RIGHT_ROWS),
         (WRONG, None, RIGHT_ROWS[:2]),
@@ -58,8 +58,8 @@ RIGHT_ROWS = [("1", "oslo", "d1", "d2"), ("1", "oslo", "d3", None), ("2", "rome"
         (LOUD, 1, RIGHT_ROWS),
     ],
 )
-def test_outcomes_follow_from_the_failed_copy_and_the_rows(told, failed_at, rows):
-    assert outcome(GONE_AND_BACK, failed_at, rows) == told
+def test_outcomes_follow_from_the_failed_copy_and_the_rows(result, failed_at, rows):
+    assert outcome(GONE_AND_BACK, failed_at, rows) == result
 
 
 def test_only_a_refusal_is_right_for_a_refuse_only_case():

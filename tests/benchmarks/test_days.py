@@ -73,7 +73,7 @@ def test_batch_files_end_a_row_before_the_next_row_of_its_key(tmp_path):
     from backstory.testing.sender import AS_FIVETRAN
 
     _, (first, *_) = lived()
-    told = files(tmp_path, "customer", first.customer, first)
+    batch_files = files(tmp_path, "customer", first.customer, first)
 
     names = {
         **{name: ColumnType(Kind.STRING) for name in COLUMNS["customer"]},
@@ -83,8 +83,8 @@ def test_batch_files_end_a_row_before_the_next_row_of_its_key(tmp_path):
     }
     rows = []
     for kind in ("replace_files", "update_files"):
-        [(_, found)] = read_files(told[kind], AS_FIVETRAN, names, frozenset(names))
-        rows += found.values.to_pylist()
+        [(_, batch)] = read_files(batch_files[kind], AS_FIVETRAN, names, frozenset(names))
+        rows += batch.values.to_pylist()
     by_key = {}
     for row in sorted(rows, key=lambda row: row["_fivetran_start"]):
         by_key.setdefault(row["customer_id"], []).append(row)
@@ -108,8 +108,8 @@ class OnDuckdb:
             self.connection.register(table, pa.Table.from_pylist(rows))
 
     def sql(self, query):
-        [told] = sqlglot.transpile(query, read="spark", write="duckdb")
-        self.found = self.connection.sql(told)
+        [statement] = sqlglot.transpile(query, read="spark", write="duckdb")
+        self.found = self.connection.sql(statement)
         return self
 
     def collect(self):
@@ -121,8 +121,8 @@ class OnDuckdb:
 
 def broken(spoil=None):
     world, days = lived()
-    found = audited(OnDuckdb(world, spoil), world, [starts_of(day) for day in days])
-    return {(table, audit) for table, audit, count in found if count}
+    audits = audited(OnDuckdb(world, spoil), world, [starts_of(day) for day in days])
+    return {(table, audit) for table, audit, count in audits if count}
 
 
 def test_generated_data_passes_every_audit():

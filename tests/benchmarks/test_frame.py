@@ -16,9 +16,9 @@ from benchmarks.report import Report
 
 
 def test_options_are_passed_on_to_a_workload(tmp_path):
-    given = Asked(scale=0.25, rounds=2, full=True, until=123.5, results=tmp_path)
+    options = Asked(scale=0.25, rounds=2, full=True, until=123.5, results=tmp_path)
 
-    assert asked_of(parser("x").parse_args(given.words())) == given
+    assert asked_of(parser("x").parse_args(options.words())) == options
 
 
 def test_every_workload_is_a_program():
@@ -28,8 +28,8 @@ def test_every_workload_is_a_program():
 
 
 def test_the_guide_names_exactly_the_existing_workloads():
-    told = (ROOT / "benchmarks" / "README.md").read_text().split("| `ONLY=` |")[1].split("\n\n")[0]
-    named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in told.splitlines()[2:])))
+    table = (ROOT / "benchmarks" / "README.md").read_text().split("| `ONLY=` |")[1].split("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:])))
     assert named == {each.name for each in WORKLOADS}
 
 
@@ -48,8 +48,8 @@ def test_the_list_of_pages_marks_unfinished_workloads(tmp_path):
 
     contents(Asked(results=tmp_path), {"peers": "out of time", "cases": "done"})
 
-    told = (tmp_path / "README.md").read_text().splitlines()
-    assert told[2:] == ["* [About cases](cases.md)", "* [About peers](peers.md) (out of time)"]
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    assert lines[2:] == ["* [About cases](cases.md)", "* [About peers](peers.md) (out of time)"]
 
 
 def by_step(*seconds):

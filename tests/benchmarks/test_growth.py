@@ -31,10 +31,10 @@ def test_no_part_of_a_model_has_negative_cost():
 
 
 def test_pictures_are_xml_with_every_figure():
-    told = bars("a & b", {"warm": {"ours": 1.5, "theirs (x 1)": 30.0}}, ["ours"])
+    chart = bars("a & b", {"warm": {"ours": 1.5, "theirs (x 1)": 30.0}}, ["ours"])
     curve = lines("t", "x", "y", {"": ([(1, 2), (3, 4)], [(1, 2.1), (3, 3.9)])})
 
-    assert {"1.5 s", "30.0 s", "ours", "theirs"} <= {each.text for each in ET.fromstring(told).iter()}
+    assert {"1.5 s", "30.0 s", "ours", "theirs"} <= {each.text for each in ET.fromstring(chart).iter()}
     assert len([each for each in ET.fromstring(curve).iter() if each.tag.endswith("circle")]) == 2
 
 

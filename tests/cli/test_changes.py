@@ -16,19 +16,19 @@ from backstory.warehouse import Warehouse
 @pytest.fixture
 def ask(store, warehouse, monkeypatch, capsys):
     """The output of a command in the session of all tests."""
-    kept = Warehouse(store, embedded=False)
-    monkeypatch.setattr(python, "open", lambda *_, **__: kept)
+    open_warehouse = Warehouse(store, embedded=False)
+    monkeypatch.setattr(python, "open", lambda *_, **__: open_warehouse)
     # A missing table is reported without Spark.
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
 
-    def asked(words, code=0):
+    def output_of(words, code=0):
         capsys.readouterr()
-        found = run(words.split())
-        said = capsys.readouterr()
-        assert found == code, said
-        return said.out
+        exit_code = run(words.split())
+        output = capsys.readouterr()
+        assert exit_code == code, output
+        return output.out
 
-    return asked
+    return output_of
 
 
 @pytest.fixture
@@ -42,23 +42,23 @@ def fed(store):
 
 def test_changes_prints_rows_and_moves_a_cursor(fed, ask):
     """V121: The document has table, since, until and changes. csv and table are only the rows."""
-    told = json.loads(ask("changes feeds.shown --cursor crm --output json"))
-    assert {name: told[name] for name in ("table", "since", "until")} == {
+    document = json.loads(ask("changes feeds.shown --cursor crm --output json"))
+    assert {name: document[name] for name in ("table", "since", "until")} == {
         "table": "feeds.shown",
         "since": 0,
         "until": 2,
     }
     assert [
-        (row["_commit_version"], row["_change_type"], row["id"], row["v"]) for row in told["changes"]
+        (row["_commit_version"], row["_change_type"], row["id"], row["v"]) for row in document["changes"]
     ] == [
         (1, "insert", 1, "a"),
         (1, "insert", 2, "b"),
         (2, "update_preimage", 1, "a"),
         (2, "update_postimage", 1, "c"),
     ]
-    assert all(row["_commit_timestamp"].endswith("Z") for row in told["changes"])
-    assert list(told["changes"][0])[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
-    moved = json.loads(ask(f"changes feeds.shown --cursor crm --advance {told['until']} --output json"))
+    assert all(row["_commit_timestamp"].endswith("Z") for row in document["changes"])
+    assert list(document["changes"][0])[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
+    moved = json.loads(ask(f"changes feeds.shown --cursor crm --advance {document['until']} --output json"))
     assert moved == {"table": "feeds.shown", "cursor": "crm", "version": 2}
     assert json.loads(ask("changes feeds.shown --cursor crm --output json"))["changes"] == []
     (header, *rows) = csv.reader(io.StringIO(ask("changes feeds.shown --net --output csv")))
@@ -79,6 +79,6 @@ def test_changes_prints_rows_and_moves_a_cursor(fed, ask):
     ],
 )
 def test_invalid_requests_for_changes_have_code_and_remedy(fed, ask, words, code, exit_code):
-    told = json.loads(ask(f"changes feeds.shown {words} --output json", exit_code))
-    assert told["error"]["code"] == code
-    assert told["error"]["remedy"]
+    document = json.loads(ask(f"changes feeds.shown {words} --output json", exit_code))
+    assert document["error"]["code"] == code
+    assert document["error"]["remedy"]

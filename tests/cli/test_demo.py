@@ -72,9 +72,9 @@ def test_the_table_as_of_2016_equals_the_file_of_2016(arrived):
     world = table_in_session(arrived, TABLE).rows_at(datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
-    told = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]
+    rows = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]
 
-    assert in_order(read_copy(path, KEY).rows.values()) == in_order(told)
+    assert in_order(read_copy(path, KEY).rows.values()) == in_order(rows)
 
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):

@@ -70,7 +70,7 @@ def test_selected_rows_are_shown_with_their_values(capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("arguments", "error"),
     [
         ("2024-13-01", "unreadable-time"),
         ("2024-02-01 --at 2024-01-01", "bad-option"),
@@ -81,9 +81,9 @@ def test_selected_rows_are_shown_with_their_values(capsys):
         ("2024-02-01 --axis recorded --through", "bad-option"),
     ],
 )
-def test_wrong_usage_starts_nothing(given, error, tmp_path, capsys):
+def test_wrong_usage_starts_nothing(arguments, error, tmp_path, capsys):
     """The error is about the option, because the table, which is missing, is not looked up."""
-    words = ["diff", "a.b", "2024-01-01", *given.split(), "--warehouse", str(tmp_path / "none")]
+    words = ["diff", "a.b", "2024-01-01", *arguments.split(), "--warehouse", str(tmp_path / "none")]
     assert run([*words, "--output", "json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == error
     assert not (tmp_path / "none").exists()

@@ -17,28 +17,28 @@ NEVER = "1970-01-01"
 
 
 @pytest.fixture
-def asked(spark, tmp_path, monkeypatch, capsys):
+def output_of(spark, tmp_path, monkeypatch, capsys):
     """The output of a command on both streams, for a table with one version."""
     monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(IcebergStore(spark), embedded=False))
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(IcebergStore(spark).folder))
     monkeypatch.chdir(tmp_path)
     table = str(written(IcebergStore(spark), "empty_answers", Layout.VERSIONS, LIFE))
 
-    def asked(command, *words):
+    def output_of(command, *words):
         assert run([command, table, *words, "--output", "csv"]) == 0
         return capsys.readouterr()
 
-    return asked
+    return output_of
 
 
-def test_an_empty_result_is_explained_on_standard_error(asked):
+def test_an_empty_result_is_explained_on_standard_error(output_of):
     """The note contains the key and the times. Other results have no note, and neither does --quiet."""
-    assert asked("current", "--key", "gone").err == "No record with key k=gone.\n"
-    assert asked("as-of", NEVER).err == f"No rows at {NEVER}.\n"
-    told = f"No record with key k=good at {NEVER}, as known at {NEVER}.\n"
-    assert asked("as-of", NEVER, "--key", "good", "--known-at", NEVER).err == told
-    assert asked("diff", NEVER, NEVER).err == "No differences.\n"
-    assert asked("changes", "--since", "1").err == "No changes.\n"
-    assert asked("current", "--key", "good").err == ""
-    assert asked("current", "--key", "gone", "--quiet").err == ""
-    assert asked("current", "--key", "gone").out == "k,v,valid_from,valid_to\n"
+    assert output_of("current", "--key", "gone").err == "No record with key k=gone.\n"
+    assert output_of("as-of", NEVER).err == f"No rows at {NEVER}.\n"
+    note = f"No record with key k=good at {NEVER}, as known at {NEVER}.\n"
+    assert output_of("as-of", NEVER, "--key", "good", "--known-at", NEVER).err == note
+    assert output_of("diff", NEVER, NEVER).err == "No differences.\n"
+    assert output_of("changes", "--since", "1").err == "No changes.\n"
+    assert output_of("current", "--key", "good").err == ""
+    assert output_of("current", "--key", "gone", "--quiet").err == ""
+    assert output_of("current", "--key", "gone").out == "k,v,valid_from,valid_to\n"

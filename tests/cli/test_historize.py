@@ -27,7 +27,7 @@ def historize(folder, *more):
     return run(["historize", "model.yaml", "--dialect", "duckdb", "--url", url, *more])
 
 
-def told(capsys):
+def document(capsys):
     """The document on standard output."""
     return json.loads(capsys.readouterr().out)
 
@@ -35,7 +35,7 @@ def told(capsys):
 def test_a_load_prints_one_object_per_dataset(folder, capsys):
     """Interface 5: It contains only dataset, run id, timestamp, status, counts, schema changes and error."""
     assert historize(folder, "--run-id", "r1", "--load-timestamp", "2026-01-01") == 0
-    (receipt,) = told(capsys)
+    (receipt,) = document(capsys)
     assert receipt == {
         "dataset": "rc_c",
         "run_id": "r1",
@@ -49,9 +49,9 @@ def test_a_load_prints_one_object_per_dataset(folder, capsys):
 
 def test_table_output_shows_status_and_counts(folder, capsys):
     assert historize(folder, "--run-id", "r1", "--output", "table") == 0
-    said = capsys.readouterr().out
-    assert "success" in said
-    assert "new 2" in said
+    output = capsys.readouterr().out
+    assert "success" in output
+    assert "new 2" in output
 
 
 def test_a_dry_run_names_keys_and_touches_nothing(folder, capsys):
@@ -62,25 +62,25 @@ def test_a_dry_run_names_keys_and_touches_nothing(folder, capsys):
     lock.unlink()
     capsys.readouterr()
     assert historize(folder, "--run-id", "r2", "--dry-run") == 0
-    (receipt,) = told(capsys)
+    (receipt,) = document(capsys)
     assert receipt["keys"] == {"new": ["3"], "changed": ["1"], "deleted": ["2"]}
     assert not lock.exists()
     historize(folder, "--run-id", "r2")
-    assert told(capsys)[0]["counts"] == receipt["counts"]
+    assert document(capsys)[0]["counts"] == receipt["counts"]
 
 
 def test_a_refusal_exits_with_code_3_and_names_its_keys(folder, capsys):
     """A refused load returns status, code, keys and remedy, and exit code 3."""
     (folder / "stage.csv").write_text("id,city\n1,Bern\n1,Rome\n")
     assert historize(folder) == 3
-    (receipt,) = told(capsys)
+    (receipt,) = document(capsys)
     assert (receipt["status"], receipt["error"]["code"]) == ("rejected", "DUPLICATE_KEY")
     assert receipt["error"]["keys"] == ["1"]
     assert receipt["error"]["remedy"]
     assert historize(folder, "--output", "table") == 3
-    said = capsys.readouterr()
-    assert "DUPLICATE_KEY" in said.err
-    assert "rejected" in said.out
+    output = capsys.readouterr()
+    assert "DUPLICATE_KEY" in output.err
+    assert "rejected" in output.out
 
 
 def test_a_missing_file_is_refused_early_only_without_a_run_id(folder):
@@ -96,7 +96,7 @@ def test_an_unreadable_cell_names_file_and_line(folder, capsys):
     """The value is refused with its place."""
     (folder / "stage.csv").write_text("id,city\n1,Bern\ntwo,Rome\n")
     assert historize(folder) == 3
-    assert "stage.csv, line 3, column id" in told(capsys)[0]["error"]["message"]
+    assert "stage.csv, line 3, column id" in document(capsys)[0]["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_wrong_model_exits_with_code_2_and_names_path_and_line(folder, capsys,
     """R1: The error of a model has path, line and the expected form."""
     (folder / "model.yaml").write_text(MODEL.replace(*change))
     assert historize(folder) == 2
-    error = told(capsys)["error"]
+    error = document(capsys)["error"]
     for word in words:
         assert word in f"{error['message']} {error['remedy']}"
 
@@ -141,7 +141,7 @@ def test_a_wrong_model_exits_with_code_2_and_names_path_and_line(folder, capsys,
 def test_wrong_usage_exits_with_code_2(folder, capsys, arguments, code):
     """Nothing is started, and the error has a remedy."""
     assert run(["historize", *arguments]) == 2
-    error = told(capsys)["error"]
+    error = document(capsys)["error"]
     assert error["code"] == code
     assert error["remedy"]
 
@@ -150,7 +150,7 @@ def test_a_load_without_a_pepper_is_refused(folder, capsys, monkeypatch):
     """1.1: The error names the places where a pepper is looked up."""
     monkeypatch.delenv("BACKSTORY_PEPPER")
     assert historize(folder) == 2
-    assert "SEC_DEV_PEPPER" in told(capsys)["error"]["remedy"]
+    assert "SEC_DEV_PEPPER" in document(capsys)["error"]["remedy"]
     monkeypatch.setenv("SEC_DEV_PEPPER", "another")
     assert historize(folder) == 0
 
@@ -191,6 +191,6 @@ def test_the_resolved_model_resolves_to_itself(folder, capsys):
 def test_the_printed_schema_describes_models(folder, capsys):
     """--schema prints the JSON Schema of models."""
     assert run(["historize", "--schema"]) == 0
-    schema = told(capsys)
+    schema = document(capsys)
     assert schema["title"] == "Model"
     assert "target_datasets" in schema["required"]

@@ -38,7 +38,7 @@ def test_a_key_is_a_value_or_a_value_for_each_column(names, words, key):
 )
 def test_a_key_column_with_two_values_is_refused(names, words, column):
     """The last value would silently name another record, which `forget` would delete."""
-    for read in (lambda given: key_of_words(names, given), lambda given: describe_key(names, given)):
+    for read in (lambda words: key_of_words(names, words), lambda words: describe_key(names, words)):
         with pytest.raises(UsageError, match=f"two values for {column}") as refused:
             read(tuple(words))
         assert (refused.value.code, refused.value.remedy) == ("other-key", "Name one record at a time.")
@@ -50,12 +50,12 @@ def test_a_key_in_a_database_with_two_values_for_a_column_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("names", "words", "told"),
+    ("names", "words", "description"),
     [
         (["id"], ["42"], "id=42"),
         (["id"], ["id=42"], "id=42"),
         (["a", "b"], ["a=1", "b=2"], "a=1 b=2"),
     ],
 )
-def test_a_key_is_described_with_its_column_names(names, words, told):
-    assert describe_key(names, tuple(words)) == told
+def test_a_key_is_described_with_its_column_names(names, words, description):
+    assert describe_key(names, tuple(words)) == description

@@ -68,10 +68,10 @@ class Shell:
         """The output of a command on both streams."""
         self.capsys.readouterr()
         more = ["--namespace", self.namespace] if namespace else []
-        found = run([*words, *more])
-        said = self.capsys.readouterr()
-        assert found == code, said
-        return said.out, said.err
+        exit_code = run([*words, *more])
+        output = self.capsys.readouterr()
+        assert exit_code == code, output
+        return output.out, output.err
 
     def ask(self, *words, code=0, namespace=True):
         """The document that a command returns."""
@@ -84,12 +84,12 @@ class Shell:
 
 @pytest.fixture
 def shell(spark, tmp_path, monkeypatch, capsys, warehouse):
-    kept = Kept(spark)
-    monkeypatch.setattr(python, "open", lambda *_, **__: kept)
+    opener = Kept(spark)
+    monkeypatch.setattr(python, "open", lambda *_, **__: opener)
     monkeypatch.chdir(tmp_path)
     # A missing table is reported without Spark.
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
-    return Shell(tmp_path, kept.warehouse, capsys)
+    return Shell(tmp_path, opener.warehouse, capsys)
 
 
 @pytest.fixture
@@ -118,28 +118,28 @@ def counts(**named):
 def test_a_manifest_is_added_once(shell):
     """R89: `add` prints Added, then Skipped, then Updated, and as JSON a list."""
     shell.manifest()
-    said, _ = shell.people("add", "cities.yaml", "--dry-run")
-    added, number, change, dry = said.splitlines()
+    output, _ = shell.people("add", "cities.yaml", "--dry-run")
+    added, number, change, dry = output.splitlines()
     assert [added, number, dry] == ["Added: cities", "Added 1 dataset(s)", "Dry run: nothing was written."]
     assert change.endswith(".cities: table created")
     assert shell.ask("list") == []
-    said, warned = shell.people("add", "cities.yaml")
-    assert said.splitlines() == ["Added: cities", "Added 1 dataset(s)"]
+    output, warned = shell.people("add", "cities.yaml")
+    assert output.splitlines() == ["Added: cities", "Added 1 dataset(s)"]
     assert "note L8: cities.yaml, line 8" in warned
-    said, _ = shell.people("add", "cities.yaml")
-    assert said.splitlines() == ["Skipped: cities: Already exists", "Added 0 dataset(s)"]
+    output, _ = shell.people("add", "cities.yaml")
+    assert output.splitlines() == ["Skipped: cities: Already exists", "Added 0 dataset(s)"]
     text = Path("cities.yaml").read_text()
     shell.write("cities.yaml", text + "    - {kind: SetInfo, description: Cities}\n")
-    said, _ = shell.people("add", "cities.yaml")
-    assert said.splitlines() == ["Updated: cities", "Added 0 dataset(s)", "Updated 1 dataset(s)"]
-    (told,) = shell.ask("add", "cities.yaml")
-    assert (told["dataset"], told["file"], told["status"], told["error"]) == (
+    output, _ = shell.people("add", "cities.yaml")
+    assert output.splitlines() == ["Updated: cities", "Added 0 dataset(s)", "Updated 1 dataset(s)"]
+    (result,) = shell.ask("add", "cities.yaml")
+    assert (result["dataset"], result["file"], result["status"], result["error"]) == (
         "cities",
         "cities.yaml",
         "unchanged",
         None,
     )
-    assert {"L8"} == {lint["code"] for lint in told["lints"]}
+    assert {"L8"} == {lint["code"] for lint in result["lints"]}
 
 
 def test_a_folder_is_added_without_its_wrong_manifests(shell):
@@ -148,11 +148,11 @@ def test_a_folder_is_added_without_its_wrong_manifests(shell):
     shell.manifest("b", path="in/deep/b.yml")
     shell.write("in/other.yaml", "kind: Deployment\n")
     shell.write("in/wrong.yaml", "kind: DatasetSnapshot\nversion: 1\ncontent: {name: c, kind: Root}\n")
-    said, warned = shell.people("add", "-r", "in", code=2)
-    assert said.splitlines() == ["Added: a", "Failed: in/wrong.yaml", "Added: b", "Added 2 dataset(s)"]
+    output, warned = shell.people("add", "-r", "in", code=2)
+    assert output.splitlines() == ["Added: a", "Failed: in/wrong.yaml", "Added: b", "Added 2 dataset(s)"]
     assert "in/wrong.yaml: wrong-manifest: in/wrong.yaml, line 3" in warned
-    told = shell.ask("add", "in", code=2)
-    assert ["unchanged", "failed", "unchanged"] == [each["status"] for each in told]
+    results = shell.ask("add", "in", code=2)
+    assert ["unchanged", "failed", "unchanged"] == [each["status"] for each in results]
     with pytest.raises(UsageError):
         shell.warehouse.add("in", namespace=shell.namespace)
 
@@ -183,13 +183,13 @@ def test_wrong_usage_is_reported_without_spark(bare, words, code):
 
 def test_help_names_commands_and_options(bare):
     """Each is followed by its description."""
-    said, _ = bare.do("--help", namespace=False)
-    assert "Open Data Fabric datasets" in said
+    output, _ = bare.do("--help", namespace=False)
+    assert "Open Data Fabric datasets" in output
     for command in ("add", "pull", "ingest", "list", "inspect", "tail", "verify", "log", "sql"):
-        assert re.search(rf"│ {command} +[A-Z]\w+ ", said)
+        assert re.search(rf"│ {command} +[A-Z]\w+ ", output)
         more, _ = bare.do(command, "--help", namespace=False)
         assert "Common options." not in more
-    said, _ = bare.do("pull", "--help", namespace=False)
+    output, _ = bare.do("pull", "--help", namespace=False)
     for option in (
         "--all",
         "--system-time",
@@ -198,7 +198,7 @@ def test_help_names_commands_and_options(bare):
         "--set-watermark",
         "--run-id",
     ):
-        assert re.search(rf"│ {option}( STR)? +[A-Z]\w+ ", said)
+        assert re.search(rf"│ {option}( STR)? +[A-Z]\w+ ", output)
 
 
 def test_a_pull_prints_one_object_per_dataset(cities):
@@ -216,8 +216,8 @@ def test_a_pull_prints_one_object_per_dataset(cities):
     }
     dry = ["pull", "cities", "--system-time", LATER, "--dry-run"]
     assert cities.ask(*dry) == [expected]
-    said, _ = cities.people(*dry)
-    line, change, *summary = said.splitlines()
+    output, _ = cities.people(*dry)
+    line, change, *summary = output.splitlines()
     assert line == f"cities: updated  +A 1  -C/+C 1  -R 1  offsets 2 to 5  watermark {WATERMARKS}"
     assert change.endswith(".cities: 1 row appended; 1 row retracted; 1 row corrected")
     assert summary == ["1 dataset(s) updated", "Dry run: nothing was written."]
@@ -253,33 +253,33 @@ def test_list_tail_log_and_sql_show_a_dataset(cities):
 
     query = f"select city from {cities.namespace}.cities order by id"
     assert cities.ask("sql", query, namespace=False) == [{"city": "Bern"}, {"city": "Rome"}]
-    said, _ = cities.do("sql", query, "--limit", "1", "--output", "csv", namespace=False)
-    assert said == "city\nBern\n"
+    output, _ = cities.do("sql", query, "--limit", "1", "--output", "csv", namespace=False)
+    assert output == "city\nBern\n"
     error = cities.ask("sql", "select nothing from", code=2, namespace=False)["error"]
     assert error["code"] == "wrong-query"
 
 
 def test_inspect_shows_manifest_schema_lints_and_state(cities):
     """The output has manifest, schema, lints, head and source state. A resolved manifest can be added."""
-    (told,) = cities.ask("inspect", "cities")
-    assert told["table"] == f"{cities.namespace}.cities"
-    assert told["manifest"]["content"]["name"] == "cities"
-    assert told["head"]["records"] == 2
-    assert told["head"]["source_state"]
+    (document,) = cities.ask("inspect", "cities")
+    assert document["table"] == f"{cities.namespace}.cities"
+    assert document["manifest"]["content"]["name"] == "cities"
+    assert document["head"]["records"] == 2
+    assert document["head"]["source_state"]
     assert ["offset", "op", "system_time", "event_time", "id", "city"] == [
-        field["name"] for field in told["schema"]["fields"]
+        field["name"] for field in document["schema"]["fields"]
     ]
-    said, _ = cities.people("inspect", "cities")
-    assert YAML(typ="safe").load(said) == told
-    said, _ = cities.people("inspect", "cities", "--schema")
-    assert "String, optional" in said
+    output, _ = cities.people("inspect", "cities")
+    assert YAML(typ="safe").load(output) == document
+    output, _ = cities.people("inspect", "cities", "--schema")
+    assert "String, optional" in output
     (lint,) = cities.ask("inspect", "cities.yaml", "--lints")
     assert (lint["dataset"], lint["code"]) == ("cities", "L8")
-    said, _ = cities.people("inspect", "cities.yaml", "--resolved")
-    assert "inferSchema: false" in said
-    cities.write("resolved.yaml", said)
+    output, _ = cities.people("inspect", "cities.yaml", "--resolved")
+    assert "inferSchema: false" in output
+    cities.write("resolved.yaml", output)
     assert cities.ask("add", "resolved.yaml")[0]["status"] == "updated"
-    assert cities.ask("inspect", "cities", "--resolved") == [YAML(typ="safe").load(said)]
+    assert cities.ask("inspect", "cities", "--resolved") == [YAML(typ="safe").load(output)]
 
 
 def test_small_datasets_are_read_without_spark(cities, spark, monkeypatch):
@@ -313,12 +313,12 @@ def test_small_datasets_are_read_without_spark(cities, spark, monkeypatch):
 def _asked_twice(shell, monkeypatch, looks):
     """Ask Spark and the files. Values are the same in each form, so each question has one form besides JSON."""
     forms = itertools.cycle([("json", "csv"), ("json", "table")])
-    asked = [(words, code, output) for words, code in looks.items() for output in next(forms)]
-    for words, code, output in asked:
-        told = shell.do(*words, "--output", output, "--config", "spark.toml", code=code)
+    questions = [(words, code, output) for words, code in looks.items() for output in next(forms)]
+    for words, code, output in questions:
+        answer = shell.do(*words, "--output", output, "--config", "spark.toml", code=code)
         with monkeypatch.context() as unopened:
             unopened.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
-            assert shell.do(*words, "--output", output, code=code) == told
+            assert shell.do(*words, "--output", output, code=code) == answer
 
 
 def test_a_preprocess_query_needs_no_spark_for_schema_and_manifest(shell, monkeypatch):
@@ -346,8 +346,8 @@ def test_verify_of_a_broken_dataset_exits_with_code_4(cities, spark):
     (bad,) = cities.ask("verify", "cities", code=4)
     assert not bad["valid"]
     assert {problem["sequence"] for problem in bad["problems"]} == {0}
-    said, warned = cities.people("verify", "cities", code=4)
-    assert "0 dataset(s) are valid" in said
+    output, warned = cities.people("verify", "cities", code=4)
+    assert "0 dataset(s) are valid" in output
     assert "cities: rows: Block 0" in warned
     assert cities.ask("verify", "nix", code=2)["error"]["code"] == "no-dataset"
 
@@ -362,8 +362,8 @@ def test_an_unreadable_dataset_does_not_block_other_datasets(cities):
     good, bad = sorted(cities.ask("verify", "--all", code=1), key=lambda each: each["dataset"])
     assert (good["dataset"], good["valid"]) == ("cities", True)
     assert (bad["dataset"], bad["valid"], bad["error"]["code"]) == ("lost", None, "file-lost")
-    said, warned = cities.people("verify", "--all", code=1)
-    assert "1 dataset(s) are valid\n1 dataset(s) cannot be read" in said
+    output, warned = cities.people("verify", "--all", code=1)
+    assert "1 dataset(s) are valid\n1 dataset(s) cannot be read" in output
     assert "lost: file-lost" in warned
     assert [(each["dataset"], each["records"]) for each in cities.ask("list")] == [
         ("cities", 2),
@@ -385,8 +385,8 @@ def test_a_pull_of_several_datasets_continues_after_failures(cities):
     cities.manifest("pushed", push(read=READ))
     cities.ask("add", "twice.yaml", "lost.yaml", "away.yaml", "pushed.yaml")
 
-    told = cities.ask("pull", "--all", code=3)
-    codes = {each["dataset"]: each["error"] and each["error"]["code"] for each in told}
+    results = cities.ask("pull", "--all", code=3)
+    codes = {each["dataset"]: each["error"] and each["error"]["code"] for each in results}
     assert codes == {
         "away": "unreachable",
         "cities": None,
@@ -394,13 +394,13 @@ def test_a_pull_of_several_datasets_continues_after_failures(cities):
         "pushed": None,
         "twice": "conflicting-rows",
     }
-    statuses = {each["dataset"]: each["status"] for each in told}
+    statuses = {each["dataset"]: each["status"] for each in results}
     assert (statuses["pushed"], statuses["cities"]) == ("disabled", "up-to-date")
-    assert next(each for each in told if each["dataset"] == "twice")["error"]["keys"] == [{"id": 1}]
+    assert next(each for each in results if each["dataset"] == "twice")["error"]["keys"] == [{"id": 1}]
 
-    said, warned = cities.people("pull", "lost", "away", "pushed", code=75)
-    assert "pushed: disabled  (Dataset does not specify a polling source)" in said
-    assert "Failed to update 2 dataset(s)" in said
+    output, warned = cities.people("pull", "lost", "away", "pushed", code=75)
+    assert "pushed: disabled  (Dataset does not specify a polling source)" in output
+    assert "Failed to update 2 dataset(s)" in output
     assert "lost: not-found: " in warned
     assert cities.ask("pull", "lost", code=1)[0]["error"]["remedy"]
     assert cities.ask("pull", "cities", "nix", code=2)["error"]["code"] == "no-dataset"
@@ -410,10 +410,10 @@ def test_a_pull_of_several_datasets_continues_after_failures(cities):
 
 def test_the_watermark_only_moves_forward(cities):
     """O20: --set-watermark contacts no source, and refuses an earlier time."""
-    (told,) = cities.ask("pull", "cities", "--set-watermark", "2026-01-01")
-    assert (told["status"], told["watermark"]) == ("updated", AT)
-    (told,) = cities.ask("pull", "cities", "--set-watermark", "2025-01-01", code=3)
-    assert told["error"]["code"] == "watermark-back"
+    (result,) = cities.ask("pull", "cities", "--set-watermark", "2026-01-01")
+    assert (result["status"], result["watermark"]) == ("updated", AT)
+    (result,) = cities.ask("pull", "cities", "--set-watermark", "2025-01-01", code=3)
+    assert result["error"]["code"] == "watermark-back"
 
 
 def test_an_uncacheable_source_is_fetched_only_with_the_flag(shell):
@@ -423,9 +423,9 @@ def test_an_uncacheable_source_is_fetched_only_with_the_flag(shell):
         source = polling(SNAPSHOT, fetch=f"{{kind: url, url: '{url}'}}", read=READ)
         shell.manifest("web", source)
         assert shell.ask("pull", "web.yaml")[0]["status"] == "updated"
-        said, _ = shell.people("pull", "web")
-        assert "web: uncacheable  (use --fetch-uncacheable to update)" in said
-        assert "1 dataset(s) uncacheable" in said
+        output, _ = shell.people("pull", "web")
+        assert "web: uncacheable  (use --fetch-uncacheable to update)" in output
+        assert "1 dataset(s) uncacheable" in output
         assert shell.ask("pull", "web", "--fetch-uncacheable")[0]["status"] == "up-to-date"
 
 
@@ -484,10 +484,10 @@ def test_a_source_with_new_data_is_requested_once(pulled):
     web.play("/tagged.csv", Play(SECOND.encode(), etag='"2"'))
     web.seen.clear()
 
-    told = shell.ask("pull", "cities", "tagged", "globbed")
+    results = shell.ask("pull", "cities", "tagged", "globbed")
 
-    assert [each["status"] for each in told] == ["up-to-date", "updated", "up-to-date"]
-    assert told[1]["offsets"] == [2, 5]
+    assert [each["status"] for each in results] == ["up-to-date", "updated", "up-to-date"]
+    assert results[1]["offsets"] == [2, 5]
     assert web.statuses() == [200]
     shell.write("globbed", "a file of that name\n")
     shell.write("in/c.csv", FIRST)
@@ -518,8 +518,8 @@ def test_a_changed_manifest_with_a_query_is_pulled_with_spark(shell, monkeypatch
     shell.write("asked.yaml", Path("asked.yaml").read_text() + "    - {kind: SetInfo, description: Asked}\n")
     shell.ask("add", "asked.yaml")
     opened = []
-    kept = python.open
-    monkeypatch.setattr(python, "open", lambda *_, **__: opened.append(1) or kept())
+    open_warehouse = python.open
+    monkeypatch.setattr(python, "open", lambda *_, **__: opened.append(1) or open_warehouse())
 
     assert shell.ask("pull", "asked")[0]["status"] == "up-to-date"
 
@@ -533,13 +533,13 @@ def test_files_are_pushed(shell, monkeypatch):
     shell.write("a.csv", FIRST)
     shell.write("b.csv", "id,city\n2,Rome\n3,Graz\n")
     words = ["ingest", "cities", "a.csv", "b.csv", "--event-time", "2026-01-01", "--run-id", "r1"]
-    (told,) = shell.ask(*words, "--system-time", AT)
-    assert (told["counts"], told["offsets"]) == (counts(appended=3, unchanged=1), [0, 2])
-    said, _ = shell.people(*words)
-    assert said.splitlines() == ["cities: up-to-date", "1 dataset(s) up-to-date"]
+    (result,) = shell.ask(*words, "--system-time", AT)
+    assert (result["counts"], result["offsets"]) == (counts(appended=3, unchanged=1), [0, 2])
+    output, _ = shell.people(*words)
+    assert output.splitlines() == ["cities: up-to-date", "1 dataset(s) up-to-date"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 4, "city": "Nice"}\n')))
-    (told,) = shell.ask("ingest", "cities", "--stdin", "--input-format", "ndjson")
-    assert (told["counts"]["appended"], told["offsets"]) == (1, [3, 3])
+    (result,) = shell.ask("ingest", "cities", "--stdin", "--input-format", "ndjson")
+    assert (result["counts"]["appended"], result["offsets"]) == (1, [3, 3])
     assert shell.ask("ingest", "cities", "lost.csv", code=1)[0]["error"]["code"] == "not-found"
     assert shell.ask("ingest", "nix", "a.csv", code=2)["error"]["code"] == "no-dataset"
     error = shell.ask("ingest", "cities", "a.csv", "--source-name", "other", code=2)["error"]
@@ -573,10 +573,10 @@ def test_progress_is_drawn_only_on_a_terminal():
     line.tell("Merging data", 0, None)
     line._drawn.refresh()
     line.end()
-    said = drawn.getvalue()
-    assert "cities [2/7] Downloading data" in said
-    assert "500.0 kB of 2.0 MB" in said
-    assert "cities [6/7] Merging data" in said
+    text = drawn.getvalue()
+    assert "cities [2/7] Downloading data" in text
+    assert "500.0 kB of 2.0 MB" in text
+    assert "cities [6/7] Merging data" in text
     nowhere = ProgressLine(None)
     nowhere.begin("cities")
     nowhere.tell("Merging data", 0, None)

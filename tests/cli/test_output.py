@@ -15,7 +15,7 @@ NAN, ENDLESS = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ({"f": NAN, "deep": [{"x": -ENDLESS}, 1.5]}, {"f": "NaN", "deep": [{"x": "-Infinity"}, 1.5]}),
         ({"m": {1: "a", date(1492, 10, 12): ENDLESS}}, {"m": {"1": "a", "1492-10-12": "Infinity"}}),
@@ -23,8 +23,8 @@ NAN, ENDLESS = float("nan"), float("inf")
         ([None, "é", b"\x00"], [None, "é", "00"]),
     ],
 )
-def test_json_output_contains_no_invalid_constants(value, told):
-    assert json.loads(as_json(value), parse_constant=pytest.fail) == told
+def test_json_output_contains_no_invalid_constants(value, expected):
+    assert json.loads(as_json(value), parse_constant=pytest.fail) == expected
 
 
 def test_a_cell_contains_a_whole_nested_value(capsys):
@@ -60,19 +60,21 @@ LONG = {
 
 def test_errors_on_a_terminal_are_folded_at_words(monkeypatch):
     """No line is wider than the terminal, no word is broken, and continuation lines are indented."""
-    told = StringIO()
+    stream = StringIO()
     monkeypatch.setattr(
         output,
         "errors",
-        Console(file=told, width=60, force_terminal=True, soft_wrap=True, highlight=False, color_system=None),
+        Console(
+            file=stream, width=60, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
+        ),
     )
     print_error(LONG)
-    lines = told.getvalue().splitlines()
+    lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 60
     assert [line.startswith(("mass-delete", "  ")) for line in lines] == [True] * len(lines)
     assert lines[1].startswith("  ")
     assert (
-        told.getvalue().split()
+        stream.getvalue().split()
         == " ".join(
             [
                 f"mass-delete: {LONG['message']}",
@@ -99,13 +101,13 @@ def test_a_list_in_a_single_record_has_a_line_per_text(capsys):
 
 def test_a_single_record_is_folded_unless_wide(monkeypatch):
     """On a terminal of 40 columns, a long value is folded, except with `wide`."""
-    told = StringIO()
+    stream = StringIO()
     terminal = Console(
-        file=told, width=40, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
+        file=stream, width=40, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
     )
     monkeypatch.setattr(output, "console", terminal)
     show_one({"table": "x" * 100}, "table")
-    assert len(told.getvalue().splitlines()) == 4
-    told.truncate(told.seek(0))
+    assert len(stream.getvalue().splitlines()) == 4
+    stream.truncate(stream.seek(0))
     show_one({"table": "x" * 100}, "table", wide=True)
-    assert len(told.getvalue().splitlines()) == 1
+    assert len(stream.getvalue().splitlines()) == 1

@@ -27,8 +27,8 @@ def copied(tmp_path):
 
 def tell(capsys, *words):
     code = run([*map(str, words), "--output", "json"])
-    said = capsys.readouterr()
-    return code, json.loads(said.out), said.err
+    output = capsys.readouterr()
+    return code, json.loads(output.out), output.err
 
 
 @pytest.mark.parametrize(
@@ -44,40 +44,40 @@ def tell(capsys, *words):
 )
 def test_reading_a_copy_names_both_folders_and_the_command(words, copied, capsys, tmp_path):
     """Exit code 2: the error has both folders, and the arguments with which `backstory relocate` works."""
-    code, told, _ = tell(capsys, *words, "--warehouse", copied)
+    code, document, _ = tell(capsys, *words, "--warehouse", copied)
 
-    assert (code, told["error"]["code"]) == (2, "warehouse-moved")
-    message = told["error"]["message"]
+    assert (code, document["error"]["code"]) == (2, "warehouse-moved")
+    message = document["error"]["message"]
     assert f"The warehouse {copied} was copied or moved from {tmp_path}/old" in message
-    assert f"run `backstory relocate` with `--warehouse {copied}` once" in told["error"]["remedy"]
+    assert f"run `backstory relocate` with `--warehouse {copied}` once" in document["error"]["remedy"]
 
 
 def test_tables_reports_a_copied_warehouse_and_lists_outside_tables(copied, capsys, tmp_path):
     """Each table has a row, with its error if it is refused. If all are refused, there is only the error."""
-    code, told, _ = tell(capsys, "tables", "--warehouse", copied)
+    code, document, _ = tell(capsys, "tables", "--warehouse", copied)
     assert code == 2
-    assert [(each["table"], each["rows"]) for each in told] == [("crm.far", 1), ("crm.t", None)]
-    assert told[1]["error"]["code"] == "warehouse-moved"
+    assert [(each["table"], each["rows"]) for each in document] == [("crm.far", 1), ("crm.t", None)]
+    assert document[1]["error"]["code"] == "warehouse-moved"
     assert run(["tables", "--warehouse", str(copied), "--output", "table"]) == 2
-    said = capsys.readouterr()
-    assert "crm.far" in said.out
-    assert f"moved from {tmp_path}/old" in " ".join(said.err.split())
+    output = capsys.readouterr()
+    assert "crm.far" in output.out
+    assert f"moved from {tmp_path}/old" in " ".join(output.err.split())
 
     with SqlCatalog("backstory", uri=f"sqlite:///{copied}/catalog.db") as catalog:
         catalog.drop_table("crm.far")
-    code, told, _ = tell(capsys, "tables", "--warehouse", copied)
-    assert (code, told["error"]["code"]) == (2, "warehouse-moved")
+    code, document, _ = tell(capsys, "tables", "--warehouse", copied)
+    assert (code, document["error"]["code"]) == (2, "warehouse-moved")
 
 
 def test_relocate_without_a_move_does_nothing(copied, capsys, tmp_path):
     """A warehouse in its own folder is reported as such, and a missing one as missing. Java is not started."""
-    code, told, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "old")
-    assert (code, told["tables"], told["files"]) == (0, [], 0)
+    code, document, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "old")
+    assert (code, document["tables"], document["files"]) == (0, [], 0)
     assert run(["relocate", "--warehouse", str(tmp_path / "old"), "--output", "table"]) == 0
     assert "nothing to do" in capsys.readouterr().out
-    code, told, _ = tell(capsys, "relocate", "--warehouse", copied, "--from", tmp_path / "other")
-    assert (code, told["error"]["code"]) == (2, "nothing-moved")
-    code, told, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "none")
-    assert (code, told["error"]["code"]) == (2, "no-warehouse")
-    assert "(from `--warehouse`)" in told["error"]["message"]
+    code, document, _ = tell(capsys, "relocate", "--warehouse", copied, "--from", tmp_path / "other")
+    assert (code, document["error"]["code"]) == (2, "nothing-moved")
+    code, document, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "none")
+    assert (code, document["error"]["code"]) == (2, "no-warehouse")
+    assert "(from `--warehouse`)" in document["error"]["message"]
     assert not (tmp_path / "none").exists()

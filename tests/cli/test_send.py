@@ -42,9 +42,11 @@ def send(destination, tmp_path, monkeypatch, capsys, request):
             Path(path).write_text(text)
         words = ["--to", address, "--schema", "crm", "--table", name, "--key", "id", "--output", "json"]
         assert run(["send", *paths, *words, *options]) == code
-        send.told = told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server also logs there
+        send.answer = answer = json.loads(
+            capsys.readouterr().out.splitlines()[-1]
+        )  # the server also logs there
         table = load(store, TableName("crm", name))
-        return len(snapshots_of(table)) if code == 0 else told["error"]["code"]
+        return len(snapshots_of(table)) if code == 0 else answer["error"]["code"]
 
     return send
 
@@ -79,8 +81,8 @@ def test_a_repeated_batch_is_reported_as_recognised(send):
 
     def recognised(*copies):
         assert send(*copies) >= 1
-        (told,) = send.told
-        return told["sent"], told["recognised"]
+        (receipt,) = send.answer
+        return receipt["sent"], receipt["recognised"]
 
     assert recognised("", ONE) == (True, False)
     assert recognised("", ONE) == (True, True)
@@ -107,7 +109,7 @@ def test_a_format_that_the_destination_does_not_take_is_refused(send):
     """Nothing is sent, and the remedy is the destination's format."""
     assert send("", ONE) == 1
     assert send(ONE, TWO, "--format", "parquet", code=2) == "bad-option"
-    assert send.told["error"]["remedy"] == "Use `--format csv`."
+    assert send.answer["error"]["remedy"] == "Use `--format csv`."
     assert send(ONE, TWO) == 2
 
 
@@ -116,7 +118,7 @@ def test_an_empty_file_has_no_columns_to_send(send, options):
     """A header without rows deletes all rows."""
     assert send("", ONE) == 1
     assert send(ONE, "", *options, code=2) == "no-key"
-    assert "header" in send.told["error"]["remedy"]
+    assert "header" in send.answer["error"]["remedy"]
     assert send(ONE, "id,name,at\n") == 2
 
 
@@ -155,7 +157,7 @@ def test_nested_values_are_sent_as_json(send, destination):
     one = '[{"id": 1, "x": {"k": [1, 2.50]}}, {"id": 2, "x": {}}, {"id": 3, "x": null}]'
     two = '[{"id": 1, "x": {"k": [1, 2.50]}}, {"id": 2, "x": {"a": ["é"]}}]'
     assert (send("", one), send(one, two), send(one, two)) == (1, 2, 2)
-    assert [send.told[0][kind] for kind in ("replace", "update", "delete")] == [0, 1, 1]
+    assert [send.answer[0][kind] for kind in ("replace", "update", "delete")] == [0, 1, 1]
     table = load(destination[0], TableName("crm", "test_nested_values_are_sent_as_json"))
     assert {column.name: column.type.kind for column in table.shape.user_columns}["x"] == Kind.JSON
     texts = {row["id"]: row["x"] for row in rows_of(destination[0], table).to_pylist()}
@@ -186,7 +188,7 @@ def test_typed_parquet_values_are_converted_for_sending(tmp_path):
 def test_wrong_format_options_are_refused(send):
     """If a file has another separator, the remedy names its option."""
     assert send("", "id;name\n1;ann\n", code=3) == "wrong-separator"
-    assert "--separator" in send.told["error"]["remedy"]
+    assert "--separator" in send.answer["error"]["remedy"]
     assert send("", ONE, "--decimal", "x", code=2) == "bad-option"
     assert send("", ONE, "--type", "age=INT", code=2) == "bad-option"
 
@@ -217,7 +219,7 @@ def test_send_fails_if_the_destination_does_not_answer(tmp_path, monkeypatch, ca
         files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
         words = ["--to", address, "--schema", "crm", "--table", "t", "--key", "id", "--output", "json"]
         assert run(["send", *files, *words]) == 75
-    told = json.loads(capsys.readouterr().out)["error"]
-    assert told["code"] == "no-destination"
-    assert told["message"] == f"Nothing answers at {address}."
-    assert told["remedy"] == "Nothing was sent; start `backstory serve` there, or check `--to`."
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "no-destination"
+    assert error["message"] == f"Nothing answers at {address}."
+    assert error["remedy"] == "Nothing was sent; start `backstory serve` there, or check `--to`."

@@ -32,10 +32,10 @@ class Kept:
 @pytest.fixture
 def shell(tmp_path, monkeypatch, capsys):
     def shell(*words, code=0, output="json"):
-        found = run(["snapshot", *words, "--output", output])
-        said = capsys.readouterr()
-        assert found == code, said
-        return json.loads(said.out) if output == "json" else said.out
+        exit_code = run(["snapshot", *words, "--output", output])
+        streams = capsys.readouterr()
+        assert exit_code == code, streams
+        return json.loads(streams.out) if output == "json" else streams.out
 
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text(FIRST)
@@ -51,10 +51,10 @@ def test_files_become_history(spark, shell, monkeypatch):
     assert first["schema_changes"] == ["new table: id BIGINT, name STRING, day DATE"]
     assert shell("a.csv", *into)["snapshot_id"] is None
     Path("b.jsonl.gz").write_bytes(gzip.compress(SECOND.encode()))
-    told = shell("b.jsonl.gz", *into, "--at", "2026-01-02", "--dry-run", output="table")
-    assert "new 1, closed 1, unchanged 1" in told
-    assert re.search(r"new: 3\s*\n\s+closed: 2", told)
-    assert told.splitlines()[-1] == "Dry run: nothing was written."
+    output = shell("b.jsonl.gz", *into, "--at", "2026-01-02", "--dry-run", output="table")
+    assert "new 1, closed 1, unchanged 1" in output
+    assert re.search(r"new: 3\s*\n\s+closed: 2", output)
+    assert output.splitlines()[-1] == "Dry run: nothing was written."
     assert shell("b.jsonl.gz", *into, "--at", "2026-01-02")["counts"]["closed"] == 1
     copied = shell("table:cli_native.person", "--into", "cli_native.copied", "--key", "id")
     assert copied["counts"]["new"] == 2
@@ -71,8 +71,8 @@ def test_files_become_history(spark, shell, monkeypatch):
         "all rows are rewritten",
     ]
     Path("a.csv").write_text("id,called,day\n1,ann,soon\n3,cy,\n")
-    asked = shell("a.csv", *into, "--at", "2026-01-04", "--dry-run")["schema_changes"]
-    assert asked[-1] == "column called has the values of name: renamed? --rename name=called"
+    changes = shell("a.csv", *into, "--at", "2026-01-04", "--dry-run")["schema_changes"]
+    assert changes[-1] == "column called has the values of name: renamed? --rename name=called"
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ class Terminal(StringIO):
         return True
 
 
-@pytest.mark.parametrize(("options", "told"), [(Options(), True), (Options(quiet=True), False)])
-def test_progress_on_a_terminal_does_not_change_standard_output(options, told, monkeypatch, capsys):
+@pytest.mark.parametrize(("options", "shown"), [(Options(), True), (Options(quiet=True), False)])
+def test_progress_on_a_terminal_does_not_change_standard_output(options, shown, monkeypatch, capsys):
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
     with show_activity(options, "Reading ..."):
         sys.stdout.write("[]")
     assert capsys.readouterr().out == "[]"
-    assert ("Reading ..." in terminal.getvalue()) == told
+    assert ("Reading ..." in terminal.getvalue()) == shown
 
 
 def test_no_progress_is_shown_without_a_terminal(capsys):

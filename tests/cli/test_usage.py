@@ -31,11 +31,11 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_wrong_usage_is_reported_and_starts_nothing(words, capsys, tmp_path):
-    given = words.replace("NONE", str(tmp_path / "none")).split()
-    assert run([*given, "--output", "table"]) == 2
-    said = capsys.readouterr()
-    assert WRONG[words] in said.err
-    assert not said.out
+    arguments = words.replace("NONE", str(tmp_path / "none")).split()
+    assert run([*arguments, "--output", "table"]) == 2
+    output = capsys.readouterr()
+    assert WRONG[words] in output.err
+    assert not output.out
     assert not (tmp_path / "none").exists()
 
 
@@ -43,12 +43,12 @@ def test_tables_of_a_missing_warehouse_are_an_empty_list(capsys, tmp_path):
     """An empty result names the searched place, but not for programs or with --quiet."""
     none = ["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]
     assert run(none) == 0
-    said = capsys.readouterr()
-    assert said.out == "[]\n"
+    output = capsys.readouterr()
+    assert output.out == "[]\n"
     searched = (
         f"There are no tables in the warehouse {tmp_path}/none (from `--warehouse`): it does not exist."
     )
-    assert " ".join(said.err.split()) == searched
+    assert " ".join(output.err.split()) == searched
     assert run([*none, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -60,16 +60,16 @@ def test_a_missing_table_error_names_the_searched_warehouse(command, origin, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BACKSTORY_WAREHOUSE", raising=False)
     words, other = [command, "crm.t"], "name another with `--warehouse` or BACKSTORY_WAREHOUSE"
-    told = f"{tmp_path}/warehouse (the default; {other})"
+    place = f"{tmp_path}/warehouse (the default; {other})"
     if origin == "flag":
-        words, told = [*words, "--warehouse", "here"], f"{tmp_path}/here (from `--warehouse`)"
+        words, place = [*words, "--warehouse", "here"], f"{tmp_path}/here (from `--warehouse`)"
     elif origin == "variable":
         monkeypatch.setenv("BACKSTORY_WAREHOUSE", "here")
-        told = f"{tmp_path}/here (from BACKSTORY_WAREHOUSE)"
+        place = f"{tmp_path}/here (from BACKSTORY_WAREHOUSE)"
 
     assert run([*words, "--output", "json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
-    message = f"There is no table crm.t in the warehouse {told}."
+    message = f"There is no table crm.t in the warehouse {place}."
     assert (error["code"], error["message"]) == ("no-table", message)
 
 
@@ -92,13 +92,13 @@ def test_a_missing_table_error_names_the_configuration_file(capsys, tmp_path, mo
 def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
     """The option `--output` requests JSON. A word that contains its name does not."""
     assert run(["curent", "a.b", "--output", "json"]) == 2
-    said = capsys.readouterr()
-    assert '"code": "usage"' in said.out
-    assert 'Did you mean \\"current\\"' in said.out
+    output = capsys.readouterr()
+    assert '"code": "usage"' in output.out
+    assert 'Did you mean \\"current\\"' in output.out
     assert run(["current", "a.b --output json", "--known", "1"]) == 2
-    told = capsys.readouterr()
-    assert "See `backstory current --help`" in told.err
-    assert not told.out
+    second_output = capsys.readouterr()
+    assert "See `backstory current --help`" in second_output.err
+    assert not second_output.out
 
 
 def test_a_closed_output_pipe_is_no_failure(capsys, monkeypatch, tmp_path):
@@ -115,10 +115,10 @@ def test_a_closed_output_pipe_is_no_failure(capsys, monkeypatch, tmp_path):
 def test_help_names_arguments_and_describes_every_option(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert run([command, "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "ARGS" not in told.splitlines()[0]
-    assert "default: False" not in told
-    options = re.findall(r"^│[ *]+(--.*)│$", told, re.MULTILINE)
+    help_text = capsys.readouterr().out
+    assert "ARGS" not in help_text.splitlines()[0]
+    assert "default: False" not in help_text
+    options = re.findall(r"^│[ *]+(--.*)│$", help_text, re.MULTILINE)
     assert options
     assert all(re.search(r" [a-z]| [A-Z][a-z]", option) for option in options), options
 

@@ -13,9 +13,9 @@ WIDTH = 80
 
 
 def seen(names, rows, width=WIDTH):
-    told = StringIO()
-    Console(file=told, width=width or 1 << 16).print(lay_out(names, rows, width))
-    return [line.rstrip() for line in told.getvalue().splitlines()]
+    stream = StringIO()
+    Console(file=stream, width=width or 1 << 16).print(lay_out(names, rows, width))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
 def test_fitting_rows_are_shown_as_a_table():
@@ -49,12 +49,12 @@ def at(year):
 
 def life(*versions):
     """Yearly versions of a record whose name never changes."""
-    found = [
+    rows = [
         {"name": "Kazakhstan " * 9, "capital": capital, "people": people}
         | {"valid_from": at(2010 + number), "valid_to": at(2011 + number)}
         for number, (capital, people) in enumerate(versions)
     ]
-    return Timeline(found, ["name", "capital", "people"])
+    return Timeline(rows, ["name", "capital", "people"])
 
 
 def test_a_drawn_history_shows_only_changing_columns():
@@ -113,15 +113,15 @@ def test_a_text_continues_on_a_second_line():
 
 def test_wide_cuts_and_folds_nothing(monkeypatch):
     """On a terminal of 80 columns, each row is one line with all of its cells."""
-    told = StringIO()
+    stream = StringIO()
     terminal = Console(
-        file=told, width=WIDTH, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
+        file=stream, width=WIDTH, force_terminal=True, soft_wrap=True, highlight=False, color_system=None
     )
     monkeypatch.setattr(output, "console", terminal)
     row = {f"column_{number}": "value " * 3 for number in range(9)} | {"text": "x" * 200}
     output.show([row], "table", wide=True)
-    head, line = told.getvalue().splitlines()
+    head, line = stream.getvalue().splitlines()
     assert (head.split(), line.count("value"), "x" * 200 in line) == (list(row), 27, True)
-    told.truncate(told.seek(0))
+    stream.truncate(stream.seek(0))
     output.show([row], "table")
-    assert len(told.getvalue().splitlines()) > len(row)
+    assert len(stream.getvalue().splitlines()) > len(row)

@@ -45,14 +45,14 @@ numbers = itertools.count(1)
 
 def shape(columns, name=None, layout=None):
     """A shape: `id:LONG* v` names a key of type LONG and a column of text."""
-    found, key = [], []
+    fields, key = [], []
     for word in columns.split():
         column, _, type_ = word.rstrip("*").partition(":")
         name_of = NAMES.get(column, column)
-        found.append(Column(name_of, ColumnType.parse(type_ or TYPES.get(column, "STRING"))))
+        fields.append(Column(name_of, ColumnType.parse(type_ or TYPES.get(column, "STRING"))))
         key += [name_of] * word.endswith("*")
     layout = layout or (Layout.FIVETRAN_HISTORY if "active" in columns else Layout.FIVETRAN_LIVE)
-    return Shape(TableName(SCHEMA, name or fresh()), tuple(found), tuple(key), layout)
+    return Shape(TableName(SCHEMA, name or fresh()), tuple(fields), tuple(key), layout)
 
 
 def arrow(shape, rows):
@@ -79,8 +79,8 @@ def commit(*change):
 class Kept:
     """A table of a store, which a test changes and inspects."""
 
-    def __init__(self, store, columns="id:LONG* v", rows=None, **told):
-        made = shape(columns, **told)
+    def __init__(self, store, columns="id:LONG* v", rows=None, **options):
+        made = shape(columns, **options)
         self.store, self.name = store, made.table
         commit(store, None, Change(into=made))
         if rows is not None:
@@ -105,9 +105,9 @@ class Kept:
         return commit(self.store, of, change, Note("test", token or f"token {next(numbers)}"))
 
     def rows(self):
-        found = rows_of(self.store, self.now)
-        found = (found if isinstance(found, pa.Table) else found.toArrow()).select(self.now.shape.names)
-        return in_order({name: _utc(value) for name, value in row.items()} for row in found.to_pylist())
+        rows = rows_of(self.store, self.now)
+        rows = (rows if isinstance(rows, pa.Table) else rows.toArrow()).select(self.now.shape.names)
+        return in_order({name: _utc(value) for name, value in row.items()} for row in rows.to_pylist())
 
     def state(self):
         """All parts of a table that a commit could change."""
@@ -119,7 +119,7 @@ def _utc(value):
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
 
 
-def given(rows):
+def rows_of_text(rows):
     return in_order(table(rows))
 
 
@@ -191,7 +191,7 @@ def renames(tables_on):
 
 
 @pytest.fixture
-def kept(store):
+def stored_table(store):
     """A table of three rows."""
     return Kept(store, rows=STORED)
 
@@ -207,12 +207,16 @@ class TestStore:
 
     @pytest.mark.parametrize("columns", ["id:LONG* part:INT* v", f"{VERSIONS} n:DECIMAL(12,2)"])
     def test_a_table_is_created_with_its_requested_shape(self, store, columns):
-        kept = Kept(store, columns)
-        assert kept.now.shape == shape(columns, kept.name.name)
-        assert (kept.now.rows, kept.now.newest_token, list(snapshots_of(kept.now))) == (0, None, [])
-        assert kept.rows() == []
-        assert kept.name in tables(store, SCHEMA)
-        assert kept.name not in tables(store, "elsewhere")
+        stored_table = Kept(store, columns)
+        assert stored_table.now.shape == shape(columns, stored_table.name.name)
+        assert (
+            stored_table.now.rows,
+            stored_table.now.newest_token,
+            list(snapshots_of(stored_table.now)),
+        ) == (0, None, [])
+        assert stored_table.rows() == []
+        assert stored_table.name in tables(store, SCHEMA)
+        assert stored_table.name not in tables(store, "elsewhere")
 
     def test_a_missing_table_is_not_found(self, store):
         nowhere = TableName("nowhere", "nothing")
@@ -221,29 +225,35 @@ class TestStore:
             existing(store, nowhere)
         assert caught.value.code == "no-table"
 
-    def test_an_existing_table_is_not_created_again(self, kept):
+    def test_an_existing_table_is_not_created_again(self, stored_table):
         """It was planned for a missing table, empty or with rows, but another writer created it first."""
-        before, again = kept.state(), shape("id:LONG*", kept.name.name)
+        before, again = stored_table.state(), shape("id:LONG*", stored_table.name.name)
         for change in (Change(into=again), Change(into=again, added=arrow(again, "id \n 9"))):
             with pytest.raises(TryAgain) as caught:
-                commit(kept.store, None, change)
+                commit(stored_table.store, None, change)
             assert caught.value.code == "conflict"
-        assert kept.state() == before
+        assert stored_table.state() == before
 
     @pytest.mark.parametrize(
         ("names", "code"),
         [(["_file"], "reserved-column"), ([""], "reserved-column"), (["id"], "repeated-column")],
     )
-    def test_invalid_column_names_are_refused(self, kept, names, code):
-        columns = (*kept.now.shape.columns, *(Column(each, ColumnType.parse("LONG")) for each in names))
+    def test_invalid_column_names_are_refused(self, stored_table, names, code):
+        columns = (
+            *stored_table.now.shape.columns,
+            *(Column(each, ColumnType.parse("LONG")) for each in names),
+        )
         new = Shape(TableName(SCHEMA, fresh()), columns, ("id",), Layout.FIVETRAN_LIVE)
-        before = kept.state()
-        for table_, into in ((None, new), (kept.now, Shape(kept.name, columns, ("id",), new.layout))):
+        before = stored_table.state()
+        for table_, into in (
+            (None, new),
+            (stored_table.now, Shape(stored_table.name, columns, ("id",), new.layout)),
+        ):
             with pytest.raises(Refused) as caught:
-                commit(kept.store, table_, Change(into=into))
+                commit(stored_table.store, table_, Change(into=into))
             assert caught.value.code == code
-        assert load(kept.store, new.table) is None
-        assert kept.state() == before
+        assert load(stored_table.store, new.table) is None
+        assert stored_table.state() == before
 
     def test_metadata_columns_of_iceberg_are_reserved_names(self, store):
         """Both stores reserve exactly the same names."""
@@ -258,56 +268,60 @@ class TestStore:
         commit(store, None, Change(into=made))
         assert existing(store, made.table).shape == made
 
-    def test_rows_are_added_removed_and_changed_in_one_commit(self, kept):
+    def test_rows_are_added_removed_and_changed_in_one_commit(self, stored_table):
         """A changed row is removed and added."""
-        counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(snapshots_of(kept.now))
-        done = kept.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
-        assert kept.rows() == given("id v \n 2 B \n 3 c \n 4 d")
-        assert kept.now.newest_token == "it"
-        newest = snapshots_of(kept.now)[-1]
-        assert (newest.id, len(snapshots_of(kept.now))) == (done.snapshot_id, before + 1)
+        counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(snapshots_of(stored_table.now))
+        done = stored_table.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
+        assert stored_table.rows() == rows_of_text("id v \n 2 B \n 3 c \n 4 d")
+        assert stored_table.now.newest_token == "it"
+        newest = snapshots_of(stored_table.now)[-1]
+        assert (newest.id, len(snapshots_of(stored_table.now))) == (done.snapshot_id, before + 1)
         assert (newest.properties[DOOR], newest.properties[TOKEN]) == ("test", "it")
         assert json.loads(newest.properties[COUNTS]) == counts == done.counts
 
-    def test_all_rows_can_be_removed(self, kept):
-        kept.change(gone="id \n 1 \n 2 \n 3")
-        assert kept.rows() == []
+    def test_all_rows_can_be_removed(self, stored_table):
+        stored_table.change(gone="id \n 1 \n 2 \n 3")
+        assert stored_table.rows() == []
 
-    def test_all_rows_can_be_replaced(self, kept):
-        done = kept.change(come="id v \n 7 x", whole=True, count_as="rewritten")
-        assert kept.rows() == given("id v \n 7 x")
+    def test_all_rows_can_be_replaced(self, stored_table):
+        done = stored_table.change(come="id v \n 7 x", whole=True, count_as="rewritten")
+        assert stored_table.rows() == rows_of_text("id v \n 7 x")
         assert done.counts == {"rewritten": 1}
 
     def test_a_change_without_rows_makes_a_snapshot_only_on_request(self, store, quiet):
-        kept = Kept(store)
-        assert (kept.change(come="id v", whole=True).snapshot_id is None) is quiet
-        assert (kept.change(properties={"a": "b"}).snapshot_id is None) is quiet
-        assert kept.change(snapshot=True, token="asked").snapshot_id is not None
-        tokens = [each.properties[TOKEN] for each in snapshots_of(kept.now) if TOKEN in each.properties]
+        stored_table = Kept(store)
+        assert (stored_table.change(come="id v", whole=True).snapshot_id is None) is quiet
+        assert (stored_table.change(properties={"a": "b"}).snapshot_id is None) is quiet
+        assert stored_table.change(snapshot=True, token="asked").snapshot_id is not None
+        tokens = [
+            each.properties[TOKEN] for each in snapshots_of(stored_table.now) if TOKEN in each.properties
+        ]
         assert (tokens[-1], len(tokens)) == ("asked", 1 if quiet else 3)
 
-    def test_late_properties_are_computed_from_the_pending_table(self, kept):
-        kept.change(
+    def test_late_properties_are_computed_from_the_pending_table(self, stored_table):
+        stored_table.change(
             come="id v \n 9 z", late_properties=lambda pending: {"names": " ".join(pending.shape.names)}
         )
-        assert snapshots_of(kept.now)[-1].properties["names"] == "id v"
+        assert snapshots_of(stored_table.now)[-1].properties["names"] == "id v"
 
-    def test_new_columns_have_the_position_of_the_shape(self, kept):
+    def test_new_columns_have_the_position_of_the_shape(self, stored_table):
         """Earlier rows have NULL in the new column."""
-        kept.change(into=shape("new:LONG id:LONG* v", kept.name.name))
-        assert kept.now.shape.names == ["new", "id", "v"]
-        kept.change(come="new id v \n 5 4 d")
-        assert kept.rows() == given("new id v \n - 1 a \n - 2 b \n - 3 c \n 5 4 d")
+        stored_table.change(into=shape("new:LONG id:LONG* v", stored_table.name.name))
+        assert stored_table.now.shape.names == ["new", "id", "v"]
+        stored_table.change(come="new id v \n 5 4 d")
+        assert stored_table.rows() == rows_of_text("new id v \n - 1 a \n - 2 b \n - 3 c \n 5 4 d")
 
-    def test_a_dropped_column_added_again_is_empty(self, kept):
-        kept.change(into=shape("id:LONG*", kept.name.name))
-        assert kept.rows() == given("id \n 1 \n 2 \n 3")
-        kept.change(into=shape("id:LONG* v", kept.name.name))
-        assert kept.rows() == given("id v \n 1 - \n 2 - \n 3 -")
+    def test_a_dropped_column_added_again_is_empty(self, stored_table):
+        stored_table.change(into=shape("id:LONG*", stored_table.name.name))
+        assert stored_table.rows() == rows_of_text("id \n 1 \n 2 \n 3")
+        stored_table.change(into=shape("id:LONG* v", stored_table.name.name))
+        assert stored_table.rows() == rows_of_text("id v \n 1 - \n 2 - \n 3 -")
 
-    def test_columns_and_rows_are_added_in_one_commit(self, kept):
-        kept.change(into=shape("id:LONG* v n:LONG", kept.name.name), gone="id \n 1", come="id v n \n 1 A 1")
-        assert kept.rows() == given("id v n \n 1 A 1 \n 2 b - \n 3 c -")
+    def test_columns_and_rows_are_added_in_one_commit(self, stored_table):
+        stored_table.change(
+            into=shape("id:LONG* v n:LONG", stored_table.name.name), gone="id \n 1", come="id v n \n 1 A 1"
+        )
+        assert stored_table.rows() == rows_of_text("id v n \n 1 A 1 \n 2 b - \n 3 c -")
 
     @pytest.mark.parametrize(
         ("old", "new", "value"),
@@ -318,105 +332,111 @@ class TestStore:
         ],
     )
     def test_types_widen_in_place(self, store, quiet, old, new, value):
-        kept = Kept(store, f"id:LONG* v:{old}", [{"id": 1, "v": value}])
-        before = kept.rows()
-        done = kept.change(into=shape(f"id:LONG* v:{new}", kept.name.name))
+        stored_table = Kept(store, f"id:LONG* v:{old}", [{"id": 1, "v": value}])
+        before = stored_table.rows()
+        done = stored_table.change(into=shape(f"id:LONG* v:{new}", stored_table.name.name))
         assert (done.snapshot_id is None) is quiet
-        assert kept.now.shape.column("v").type == ColumnType.parse(new)
-        assert kept.rows() == before
+        assert stored_table.now.shape.column("v").type == ColumnType.parse(new)
+        assert stored_table.rows() == before
 
-    def test_a_column_gets_another_type_together_with_new_rows(self, kept):
-        kept.change(into=shape("id* v", kept.name.name), come=[{"id": "1", "v": "a"}], whole=True)
-        assert kept.rows() == [{"id": "1", "v": "a"}]
-        assert kept.now.shape == shape("id* v", kept.name.name)
+    def test_a_column_gets_another_type_together_with_new_rows(self, stored_table):
+        stored_table.change(
+            into=shape("id* v", stored_table.name.name), come=[{"id": "1", "v": "a"}], whole=True
+        )
+        assert stored_table.rows() == [{"id": "1", "v": "a"}]
+        assert stored_table.now.shape == shape("id* v", stored_table.name.name)
 
-    def test_a_renamed_column_keeps_its_values(self, kept):
-        kept.change(into=shape("key:LONG* w", kept.name.name), renamed={"id": "key", "v": "w"})
-        assert kept.rows() == given("key w \n 1 a \n 2 b \n 3 c")
-        assert kept.now.shape.key == ("key",)
-        kept.change(gone="key \n 1", come="key w \n 1 A")
-        assert kept.rows() == given("key w \n 1 A \n 2 b \n 3 c")
+    def test_a_renamed_column_keeps_its_values(self, stored_table):
+        stored_table.change(
+            into=shape("key:LONG* w", stored_table.name.name), renamed={"id": "key", "v": "w"}
+        )
+        assert stored_table.rows() == rows_of_text("key w \n 1 a \n 2 b \n 3 c")
+        assert stored_table.now.shape.key == ("key",)
+        stored_table.change(gone="key \n 1", come="key w \n 1 A")
+        assert stored_table.rows() == rows_of_text("key w \n 1 A \n 2 b \n 3 c")
 
-    def test_a_table_gets_another_key_and_layout(self, kept):
+    def test_a_table_gets_another_key_and_layout(self, stored_table):
         """The mark of disorder is set in the same way."""
-        kept.change(properties={DISORDER: "true"})
-        assert kept.now.disorderly
-        into = shape("id:LONG v* start end active", kept.name.name)
+        stored_table.change(properties={DISORDER: "true"})
+        assert stored_table.now.disorderly
+        into = shape("id:LONG v* start end active", stored_table.name.name)
         rows = "id v start end active \n 1 a T1 TMAX true \n 1 a T0 T1-1 false"
-        kept.change(into=into, come=rows, whole=True)
-        assert kept.now.shape == into
-        assert not kept.now.disorderly
-        assert kept.rows() == given(rows)
-        kept.change(into=shape("id:LONG* v", kept.name.name), come=STORED, whole=True)
-        assert kept.now.shape.layout is Layout.FIVETRAN_LIVE
-        assert kept.rows() == given(STORED)
+        stored_table.change(into=into, come=rows, whole=True)
+        assert stored_table.now.shape == into
+        assert not stored_table.now.disorderly
+        assert stored_table.rows() == rows_of_text(rows)
+        stored_table.change(into=shape("id:LONG* v", stored_table.name.name), come=STORED, whole=True)
+        assert stored_table.now.shape.layout is Layout.FIVETRAN_LIVE
+        assert stored_table.rows() == rows_of_text(STORED)
 
-    def test_the_schema_id_changes_only_with_the_columns(self, kept):
-        before = kept.now.schema_id
-        kept.change(come="id v \n 4 d", properties={"a": "b"})
-        assert kept.now.schema_id == before
-        kept.change(into=shape("id:LONG* v w", kept.name.name))
-        assert kept.now.schema_id != before
+    def test_the_schema_id_changes_only_with_the_columns(self, stored_table):
+        before = stored_table.now.schema_id
+        stored_table.change(come="id v \n 4 d", properties={"a": "b"})
+        assert stored_table.now.schema_id == before
+        stored_table.change(into=shape("id:LONG* v w", stored_table.name.name))
+        assert stored_table.now.schema_id != before
 
-    def test_properties_are_set_and_removed(self, kept):
-        kept.change(properties={"mine": "1", "other": "2"}, come="id v \n 4 d")
-        kept.change(properties={"mine": None, "other": "3"})
-        assert "mine" not in kept.now.properties
-        assert kept.now.properties["other"] == "3"
+    def test_properties_are_set_and_removed(self, stored_table):
+        stored_table.change(properties={"mine": "1", "other": "2"}, come="id v \n 4 d")
+        stored_table.change(properties={"mine": None, "other": "3"})
+        assert "mine" not in stored_table.now.properties
+        assert stored_table.now.properties["other"] == "3"
 
-    def test_tags_are_set_moved_and_removed(self, kept):
+    def test_tags_are_set_moved_and_removed(self, stored_table):
         """No snapshot is made, and properties may change too. A tag of an unknown snapshot is refused."""
-        first = snapshots_of(kept.now)[-1].id
-        kept.change(tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"})
-        assert kept.now.tags == {"read": first, "other": first}
-        kept.change(come="id v \n 4 d")
-        second = snapshots_of(kept.now)[-1].id
-        kept.change(tags={"read": Tag(second, 1000), "other": None})
-        assert kept.now.tags == {"read": second}
-        assert [each.id for each in snapshots_of(kept.now)][-2:] == [first, second]
+        first = snapshots_of(stored_table.now)[-1].id
+        stored_table.change(
+            tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"}
+        )
+        assert stored_table.now.tags == {"read": first, "other": first}
+        stored_table.change(come="id v \n 4 d")
+        second = snapshots_of(stored_table.now)[-1].id
+        stored_table.change(tags={"read": Tag(second, 1000), "other": None})
+        assert stored_table.now.tags == {"read": second}
+        assert [each.id for each in snapshots_of(stored_table.now)][-2:] == [first, second]
         with pytest.raises(BackstoryError):
-            kept.change(tags={"none": Tag(7, 1000)})
-        assert kept.now.tags == {"read": second}
+            stored_table.change(tags={"none": Tag(7, 1000)})
+        assert stored_table.now.tags == {"read": second}
 
-    def test_a_table_can_be_recreated(self, kept):
-        other = Kept(kept.store, "other:LONG* w", "other w \n 1 x")
+    def test_a_table_can_be_recreated(self, stored_table):
+        other = Kept(stored_table.store, "other:LONG* w", "other w \n 1 x")
         into = shape("id:LONG* v", other.name.name)
         change = Change(into=into, added=arrow(into, STORED), recreate=True, count_as="inserted")
-        assert commit(kept.store, None, change).counts == {"inserted": 3}
-        assert (other.rows(), other.now.shape) == (kept.rows(), into)
+        assert commit(stored_table.store, None, change).counts == {"inserted": 3}
+        assert (other.rows(), other.now.shape) == (stored_table.rows(), into)
 
-    def test_a_table_is_dropped_with_its_rows(self, kept):
-        kept.change(dropped=True)
-        assert load(kept.store, kept.name) is None
-        assert kept.name not in tables(kept.store)
-        commit(kept.store, None, Change(into=shape("id:LONG*", kept.name.name)))
-        assert kept.rows() == []
+    def test_a_table_is_dropped_with_its_rows(self, stored_table):
+        stored_table.change(dropped=True)
+        assert load(stored_table.store, stored_table.name) is None
+        assert stored_table.name not in tables(stored_table.store)
+        commit(stored_table.store, None, Change(into=shape("id:LONG*", stored_table.name.name)))
+        assert stored_table.rows() == []
 
-    def test_a_table_is_renamed_unless_the_name_is_taken(self, kept, renames):
+    def test_a_table_is_renamed_unless_the_name_is_taken(self, stored_table, renames):
         if not renames:
             with pytest.raises(Failed, match="UnsupportedOperationException"):
-                kept.change(into=shape("id:LONG* v", fresh()))
+                stored_table.change(into=shape("id:LONG* v", fresh()))
             return
-        other, before = Kept(kept.store, rows="id v \n 9 z"), kept.rows()
+        other, before = Kept(stored_table.store, rows="id v \n 9 z"), stored_table.rows()
         with pytest.raises(TryAgain):
-            kept.change(into=shape("id:LONG* v", other.name.name))
-        assert (kept.rows(), other.rows()) == (before, given("id v \n 9 z"))
+            stored_table.change(into=shape("id:LONG* v", other.name.name))
+        assert (stored_table.rows(), other.rows()) == (before, rows_of_text("id v \n 9 z"))
         other.change(dropped=True)
-        kept.change(into=shape("id:LONG* v", other.name.name))
+        stored_table.change(into=shape("id:LONG* v", other.name.name))
         assert other.rows() == before
-        assert load(kept.store, kept.name) is None
+        assert load(stored_table.store, stored_table.name) is None
 
-    def test_a_table_is_restored_to_a_snapshot(self, kept, quiet):
+    def test_a_table_is_restored_to_a_snapshot(self, stored_table, quiet):
         """The present columns and the token of that time apply. Later snapshots are kept."""
-        first = snapshots_of(kept.now)[0]
-        kept.change(gone="id \n 1", come="id v \n 4 d")
-        kept.change(into=shape("id:LONG* v n:LONG", kept.name.name))
-        kept.change(back_to=first.id)
-        assert kept.rows() == given("id v n \n 1 a - \n 2 b - \n 3 c -")
-        assert kept.now.newest_token == first.properties[TOKEN]
-        assert len(snapshots_of(kept.now)) == (2 if quiet else 3)
-        kept.change(come="id v n \n 5 e 5")
-        assert kept.rows() == given("id v n \n 1 a - \n 2 b - \n 3 c - \n 5 e 5")
+        first = snapshots_of(stored_table.now)[0]
+        stored_table.change(gone="id \n 1", come="id v \n 4 d")
+        stored_table.change(into=shape("id:LONG* v n:LONG", stored_table.name.name))
+        stored_table.change(back_to=first.id)
+        assert stored_table.rows() == rows_of_text("id v n \n 1 a - \n 2 b - \n 3 c -")
+        assert stored_table.now.newest_token == first.properties[TOKEN]
+        assert len(snapshots_of(stored_table.now)) == (2 if quiet else 3)
+        stored_table.change(come="id v n \n 5 e 5")
+        assert stored_table.rows() == rows_of_text("id v n \n 1 a - \n 2 b - \n 3 c - \n 5 e 5")
 
     @pytest.mark.parametrize(
         "second",
@@ -430,29 +450,31 @@ class TestStore:
         ],
         ids=lambda second: "-".join(second),
     )
-    def test_a_plan_for_an_older_table_is_not_committed(self, kept, second):
+    def test_a_plan_for_an_older_table_is_not_committed(self, stored_table, second):
         """The second writer must try again, whatever either of them changes."""
         if "into" in second:
-            second = {"into": shape("id:LONG* v late", kept.name.name)}
-        seen = kept.now
-        kept.change(come="id v \n 4 d")
-        before = kept.state()
+            second = {"into": shape("id:LONG* v late", stored_table.name.name)}
+        seen = stored_table.now
+        stored_table.change(come="id v \n 4 d")
+        before = stored_table.state()
         with pytest.raises(TryAgain) as caught:
-            kept.change(of=seen, **second)
+            stored_table.change(of=seen, **second)
         assert caught.value.code == "conflict"
-        assert kept.state() == before
+        assert stored_table.state() == before
 
-    def test_a_failed_commit_changes_nothing(self, kept):
+    def test_a_failed_commit_changes_nothing(self, stored_table):
         """After unexpected rows or an error, none of the other changes is visible."""
 
         def fault(_pending):
             raise BackstoryError("fault", "A fault.", "None.")
 
-        before, into = kept.state(), shape("id:LONG* v n:LONG", kept.name.name)
+        before, into = stored_table.state(), shape("id:LONG* v n:LONG", stored_table.name.name)
         for failing, error in (({"expected": 2}, TryAgain), ({"late_properties": fault}, BackstoryError)):
             with pytest.raises(error):
-                kept.change(into=into, come="id v \n 9 z", gone="id \n 1", properties={"p": "1"}, **failing)
-            assert kept.state() == before
+                stored_table.change(
+                    into=into, come="id v \n 9 z", gone="id \n 1", properties={"p": "1"}, **failing
+                )
+            assert stored_table.state() == before
 
     def test_null_and_extreme_values_of_every_type_are_read_back(self, store):
         extremes = {
@@ -476,20 +498,20 @@ class TestStore:
         cells = [(f"c{place}", value) for place, values in enumerate(extremes.values()) for value in values]
         blank = {f"c{place}": None for place in range(len(extremes))}
         rows = [{"id": number} | blank | {name: value} for number, (name, value) in enumerate(cells)]
-        kept = Kept(store, f"id:LONG* {columns}", rows)
-        assert kept.rows() == in_order(rows)
-        text = repr(sorted(map(repr, kept.rows())))
+        stored_table = Kept(store, f"id:LONG* {columns}", rows)
+        assert stored_table.rows() == in_order(rows)
+        text = repr(sorted(map(repr, stored_table.rows())))
         assert "-0.0" in text
 
     def test_a_slice_has_the_rows_of_its_keys(self, store):
         """NULL is an ordinary key, keys may repeat, and a missing key finds nothing."""
-        kept = Kept(store, "id:LONG* part* v", "id part v \n 1 x a \n 1 - b \n 2 x c \n - x d")
+        stored_table = Kept(store, "id:LONG* part* v", "id part v \n 1 x a \n 1 - b \n 2 x c \n - x d")
         keys = arrow(shape("id:LONG part"), "id part \n 1 - \n 1 - \n - x \n 2 y")
-        found = read_slice(store, kept.now, keys)
-        assert sorted(found["v"].to_pylist()) == ["b", "d"]
-        assert found.column_names[:5] == ["id", "part", "v", "_file", "_pos"]
-        kept.change(gone="id part \n 1 - \n - x")
-        assert read_slice(store, kept.now, keys).num_rows == 0
+        rows = read_slice(store, stored_table.now, keys)
+        assert sorted(rows["v"].to_pylist()) == ["b", "d"]
+        assert rows.column_names[:5] == ["id", "part", "v", "_file", "_pos"]
+        stored_table.change(gone="id part \n 1 - \n - x")
+        assert read_slice(store, stored_table.now, keys).num_rows == 0
 
     def test_a_slice_omits_versions_that_ended_earlier(self, store):
         rows = """
@@ -499,7 +521,7 @@ class TestStore:
             1  c T5    TMAX  true
             2  d T1    TMAX  true
         """
-        kept = Kept(store, VERSIONS, rows)
+        stored_table = Kept(store, VERSIONS, rows)
         since = int(instant("T5").timestamp()) * 1_000_000
-        found = read_slice(store, kept.now, arrow(shape("id:LONG"), "id \n 1"), since)
-        assert sorted(found["v"].to_pylist()) == ["b", "c"]
+        versions = read_slice(store, stored_table.now, arrow(shape("id:LONG"), "id \n 1"), since)
+        assert sorted(versions["v"].to_pylist()) == ["b", "c"]

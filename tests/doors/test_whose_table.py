@@ -58,23 +58,23 @@ def ground(spark, tmp_path_factory):
 def requests(table: str):
     """Every Fivetran request that concerns a table."""
     schema, _, name = table.partition(".")
-    told = definition(name, "id:LONG* v")
+    target = definition(name, "id:LONG* v")
     before = sdk.TruncateRequest(schema_name=schema, table_name=name, synced_column="loaded_at")
     before.utc_delete_before.FromDatetime(datetime(2999, 1, 1, tzinfo=UTC))
     yield describe(schema, name)
-    yield create(schema, told)
-    yield alter(schema, told, drop_columns=True)
+    yield create(schema, target)
+    yield alter(schema, target, drop_columns=True)
     yield Request("Truncate", before)
-    yield Request("WriteBatch", sdk.WriteBatchRequest(schema_name=schema, table=told))
-    yield Request("WriteHistoryBatch", sdk.WriteHistoryBatchRequest(schema_name=schema, table=told))
-    for entity, asked in {
+    yield Request("WriteBatch", sdk.WriteBatchRequest(schema_name=schema, table=target))
+    yield Request("WriteHistoryBatch", sdk.WriteHistoryBatchRequest(schema_name=schema, table=target))
+    for entity, arguments in {
         "drop_table": {},
         "rename_table": {"from_table": name, "to_table": "elsewhere"},
         "copy_table": {"from_table": name, "to_table": "elsewhere"},
         "rename_column": {"from_column": "id", "to_column": "x"},
         "add_column_with_default_value": {"column": "x", "column_type": 13, "default_value": "1"},
     }.items():
-        yield Request("Migrate", migration(schema, name, entity, **asked))
+        yield Request("Migrate", migration(schema, name, entity, **arguments))
 
 
 @pytest.mark.parametrize("table", LAYOUTS)
@@ -146,8 +146,8 @@ def test_a_table_copy_does_not_replace_an_event_log(ground):
     """`copy_table` replaces its target, unless it is an event log."""
     store, place, *_ = ground
     stood = metadata(store, "datasets.whose")
-    asked = {"from_table": place.table.name, "to_table": "whose"}
-    words = refusal(place.migrate("copy_table", **asked))
+    arguments = {"from_table": place.table.name, "to_table": "whose"}
+    words = refusal(place.migrate("copy_table", **arguments))
     assert "datasets.whose" in words
     assert metadata(store, "datasets.whose") == stood
 
@@ -181,8 +181,8 @@ def test_a_dataset_whose_table_or_log_name_is_taken_is_refused(ground):
         with pytest.raises(UsageError, match="A dataset cannot be called") as stop:
             wanted.add()
         assert stop.value.code == "name-taken"
-        found = load(store, TableName("datasets", name))
-        assert found is None or found.shape.layout is not Layout.ODF
+        stored = load(store, TableName("datasets", name))
+        assert stored is None or stored.shape.layout is not Layout.ODF
 
 
 def test_current_of_a_base_has_the_columns_of_its_source(ground):
@@ -193,8 +193,8 @@ def test_current_of_a_base_has_the_columns_of_its_source(ground):
 def test_an_unrecorded_layout_is_derived_from_the_columns():
     """Bases and logs of earlier versions are named `fivetran-live`. Fivetran's own tables keep their layout."""
 
-    def shown(told, *names):
-        return layout_of(told, "t", frozenset(names))
+    def shown(recorded, *names):
+        return layout_of(recorded, "t", frozenset(names))
 
     base, version = ("t_key", "row_hash"), ("version_started_at", "version_ended_at", "version_state")
     assert shown(None, "id", *base) is Layout.BASE

@@ -32,12 +32,12 @@ def failing(times, error):
 
 def test_a_conflict_is_retried_after_a_pause_and_logged(pauses):
     """Each retry waits, is logged and is counted, without a process-wide hook."""
-    told, before = [], RETRIES._value.get()
+    retries, before = [], RETRIES._value.get()
     with structlog.testing.capture_logs() as lines:
-        assert retry(failing(2, TryAgain("conflict", "Busy.")), told.append) == "done"
+        assert retry(failing(2, TryAgain("conflict", "Busy.")), retries.append) == "done"
     assert [line["code"] for line in lines] == ["conflict"] * 2
     assert all(line["event"].startswith("trying again in ") for line in lines)
-    assert len(told) == len(pauses) == RETRIES._value.get() - before == 2
+    assert len(retries) == len(pauses) == RETRIES._value.get() - before == 2
     assert min(pauses) >= deliver.FIRST
 
 

@@ -96,9 +96,9 @@ def test_versions_at_the_least_instant_are_read(sender, store, schema):
 def test_a_damaged_record_is_refused_by_tasks(sender, store, schema):
     """V119: Nothing of a batch with the damaged record is written. A later batch of other records is."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
-    found = existing(store, place.name)
+    table = existing(store, place.name)
     twice = "id v n start end active synced \n 7 a 1 T1 T9 false T1 \n 7 b 1 T2 TMAX true T1"
-    commit(store, found, Change(added=rows_as(found.shape.columns, as_rows(twice))))
+    commit(store, table, Change(added=rows_as(table.shape.columns, as_rows(twice))))
     rows = place.rows()
     text = refusal(
         place.reply(

@@ -21,15 +21,15 @@ class Ways:
         self.ended = []
 
     def here(self, holds, answer="here"):
-        def plan(kept):
-            kept.callback(self.ended.append, "here")
-            kept.enter_context(self.store.memory.lease()).hold("rows", holds)
+        def plan(stack):
+            stack.callback(self.ended.append, "here")
+            stack.enter_context(self.store.memory.lease()).hold("rows", holds)
             return answer
 
         return plan
 
-    def tasks(self, kept):
-        kept.callback(self.ended.append, "tasks")
+    def tasks(self, stack):
+        stack.callback(self.ended.append, "tasks")
         return "tasks"
 
 

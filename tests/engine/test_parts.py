@@ -31,14 +31,14 @@ def parts(sides, most, **how):
 def test_parts_contain_all_rows_and_each_key_is_in_one_part(left, right, spread):
     """This holds for both sides, and rows keep their order within a part."""
     sides = {"left": rows(left), "right": rows(right)}
-    found = parts(sides, 1 << 20, spread=spread)
-    assert len(found) == (16 if spread else 1)
+    all_parts = parts(sides, 1 << 20, spread=spread)
+    assert len(all_parts) == (16 if spread else 1)
     for name, pairs in (("left", left), ("right", right)):
-        each = [[tuple(row.values()) for row in part[name].to_pylist()] for part in found]
+        each = [[tuple(row.values()) for row in part[name].to_pylist()] for part in all_parts]
         assert sorted(map(repr, (row for part in each for row in part))) == sorted(map(repr, pairs))
         for part in each:
             assert part == [pair for pair in pairs if pair in part]
-    keys = [{row["k"] for side in part.values() for row in side.to_pylist()} for part in found]
+    keys = [{row["k"] for side in part.values() for row in side.to_pylist()} for part in all_parts]
     assert sum(map(len, keys)) == len({k for k, _ in [*left, *right]})
 
 
@@ -58,8 +58,8 @@ def test_spilled_rows_are_unreadable_on_disk_and_deleted_afterwards(tmp_path, mo
     """Only this process has their key."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     table = pa.table({"k": ["a secret word"] * 3})
-    with ExitStack() as kept:
-        spill = Spill(kept)
+    with ExitStack() as stack:
+        spill = Spill(stack)
         spill.put("x", table)
         spill.put("x", table)
         assert pa.concat_tables(spill.rows("x")) == pa.concat_tables([table, table])
@@ -73,8 +73,8 @@ def test_spilled_rows_are_unreadable_on_disk_and_deleted_afterwards(tmp_path, mo
 def test_dropping_spilled_rows_keeps_the_others():
     """A file that is opened after a drop has its own name."""
     one, two = pa.table({"k": [1]}), pa.table({"k": [2]})
-    with ExitStack() as kept:
-        spill = Spill(kept)
+    with ExitStack() as stack:
+        spill = Spill(stack)
         spill.put("a", one)
         spill.put("b", one)
         assert list(spill.rows("b")) == [one]
@@ -86,8 +86,8 @@ def test_dropping_spilled_rows_keeps_the_others():
 def test_rows_to_write_are_one_table_or_pieces_of_spilled_rows():
     """Rows are the same in both ways, and empty if there are none."""
     table = pa.table({"v": list(range(1_000))})
-    with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
-        small, large = RowBuffer("small", lease, kept), RowBuffer("large", lease, kept)
+    with ExitStack() as stack, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
+        small, large = RowBuffer("small", lease, stack), RowBuffer("large", lease, stack)
         assert rows_of_buffers(small.tables, small) is None
         small.add(table.slice(0, 10))
         for _ in range(3):
@@ -101,8 +101,8 @@ def test_rows_to_write_are_one_table_or_pieces_of_spilled_rows():
 def test_buffered_rows_are_spilled_to_leave_memory_for_reading():
     """Rows that could be spilled take no memory from others."""
     table = pa.table({"k": [f"key {number}" for number in range(1_000)]})
-    with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10 * table.nbytes).lease() as lease:
-        gathering = RowBuffer("gathering", lease, kept)
+    with ExitStack() as stack, Memory(CLEAR_TEXT_SHARE * 10 * table.nbytes).lease() as lease:
+        gathering = RowBuffer("gathering", lease, stack)
         for _ in range(20):
             gathering.add(table)
             lease.hold("read", 3 * table.nbytes)

@@ -92,8 +92,8 @@ def test_inner_notes_and_authors_override_outer_ones_separately():
     assert remark_properties() == {}
 
 
-@pytest.mark.parametrize("given", [{"note": "x" * (LONGEST + 1)}, {"author": 7}])
-def test_invalid_notes_and_authors_are_refused(python, given):
+@pytest.mark.parametrize("remark", [{"note": "x" * (LONGEST + 1)}, {"author": 7}])
+def test_invalid_notes_and_authors_are_refused(python, remark):
     with pytest.raises(UsageError) as refused:
-        python.snapshot(rows(a=1), into="remarks.refused", key="k", **given)
+        python.snapshot(rows(a=1), into="remarks.refused", key="k", **remark)
     assert refused.value.code == "bad-option"

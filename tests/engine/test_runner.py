@@ -68,7 +68,7 @@ def with_memory(store, size):
 
 
 @contextmanager
-def told():
+def captured_events():
     with capture_logs() as logs:
         yield lambda: [line["event"] for line in logs]
 
@@ -103,7 +103,7 @@ def test_every_way_of_planning_gives_the_same_plan(store, monkeypatch, way):
     came, stored = side(range(100)), side(random.integers(50, 200, 100).tolist())
     memory, line = WAYS[way]
     expected = plan({CAME: came, STORED: stored}, None)
-    with told() as lines, run_plan(terms_of(with_memory(store, memory), came, stored)) as planned:
+    with captured_events() as lines, run_plan(terms_of(with_memory(store, memory), came, stored)) as planned:
         for kind in KINDS:
             assert rows_of(planned, kind) == sorted(map(str, expected.rows[kind].to_pylist()))
             assert planned.sums.added[kind] == len(expected.rows[kind])
@@ -166,7 +166,7 @@ def test_rows_read_only_by_spark_are_collected_if_memory_permits(store, meets):
 
     theirs = Side(SCHEMA, lambda: frame_of(store, stored), unreadable, stored.nbytes, len(stored), meets)
     terms = terms_of(with_memory(store, 1 << 20), came, stored, theirs)
-    with told() as lines, run_plan(terms) as planned:
+    with captured_events() as lines, run_plan(terms) as planned:
         assert len(rows_of(planned, PAIRS)) == 10
         assert planned.sums.counts["alone"] == 20
     assert lines() == []
@@ -176,7 +176,7 @@ def test_a_too_large_frame_is_planned_by_tasks(store):
     came, stored = side(range(30)), side(range(20, 60))
     theirs = Side(SCHEMA, lambda: frame_of(store, stored), size=1 << 40, count=len(stored))
     terms = terms_of(with_memory(store, 1 << 20), came, stored, theirs)
-    with told() as lines, run_plan(terms) as planned:
+    with captured_events() as lines, run_plan(terms) as planned:
         assert len(rows_of(planned, PAIRS)) == 10
     assert IN_TASKS in lines()
     assert NOT_HERE not in lines()
@@ -191,7 +191,7 @@ def test_kinds_of_rows_share_columns_of_the_same_type():
 
 
 @pytest.mark.parametrize(
-    ("type_", "keys", "kept"),
+    ("type_", "keys", "count"),
     [
         ("INT", "6, 8", 3),
         ("STRING", "'6', '8'", 3),
@@ -202,7 +202,7 @@ def test_kinds_of_rows_share_columns_of_the_same_type():
     ],
     ids=["numbers", "texts", "days", "instants", "with NULL", "floats"],
 )
-def test_only_rows_within_the_bounds_of_the_keys_are_read(store, type_, keys, kept):
+def test_only_rows_within_the_bounds_of_the_keys_are_read(store, type_, keys, count):
     """This includes years before 1582, where Java's old calendar differs. NaN is outside all bounds."""
     values = {
         "DATE": "date_add(DATE'1086-01-01', int(id))",
@@ -210,4 +210,4 @@ def test_only_rows_within_the_bounds_of_the_keys_are_read(store, type_, keys, ke
     }
     rows = store.spark.range(9).selectExpr(f"CAST({values.get(type_, 'id')} AS {type_}) AS c0")
     wanted = store.spark.sql(f"SELECT CAST(c1 AS {type_}) AS c1 FROM (SELECT explode(array({keys})) AS c1)")
-    assert tasks.within_bounds(rows, wanted, ["c0"], ["c1"]).count() == kept
+    assert tasks.within_bounds(rows, wanted, ["c0"], ["c1"]).count() == count

@@ -185,8 +185,8 @@ def test_a_sift_by_spark_keeps_every_record_that_differs(store, monkeypatch, sha
         name: frame_of(store, rows).toDF(*(f"c{place}" for place in range(4)))
         for name, rows in tables.items()
     }
-    with ExitStack() as kept:
-        sifted = sift_frames(terms, ["k"], frames, schemas, store, kept)
+    with ExitStack() as stack:
+        sifted = sift_frames(terms, ["k"], frames, schemas, store, stack)
         left = {name: {row[0] for row in frame.collect()} for name, frame in sifted.frames.items()}
     for name, keys in left.items():
         rows = tables[name]["k"].to_pylist()

@@ -24,33 +24,33 @@ def test_any_number_of_rows_is_sorted(most, tables):
     keys = [key for table in tables for key in table]
     pairs = sorted(enumerate(keys), key=lambda pair: pair[1])
     with (
-        ExitStack() as kept,
+        ExitStack() as stack,
         Memory(CLEAR_TEXT_SHARE * most).lease() as lease,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(module, "ROWS_IN_RANGE", 7)
-        held, first = RowBuffer("rows", lease, kept), 0
+        held, first = RowBuffer("rows", lease, stack), 0
         for table in tables:
             held.add(pa.table({"k": table, "n": range(first, first + len(table))}))
             first += len(table)
-        found = sort_rows(rows_of_buffers(held.tables, held), order, kept)
-        assert isinstance(found, RowBatches) == held.is_spilled == (most == 1 and len(tables) > 1)
+        sorted_rows = sort_rows(rows_of_buffers(held.tables, held), order, stack)
+        assert isinstance(sorted_rows, RowBatches) == held.is_spilled == (most == 1 and len(tables) > 1)
         for _ in range(2):  # a commit may be tried again
-            pieces = list(found.tables()) if isinstance(found, RowBatches) else [found]
+            pieces = list(sorted_rows.tables()) if isinstance(sorted_rows, RowBatches) else [sorted_rows]
             assert pa.concat_tables(pieces).to_pylist() == [{"k": key, "n": number} for number, key in pairs]
 
 
 def test_sorted_ranges_have_similar_sizes():
     """Spilled rows are never sorted as a whole."""
     with (
-        ExitStack() as kept,
+        ExitStack() as stack,
         Memory(CLEAR_TEXT_SHARE).lease() as lease,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(module, "ROWS_IN_RANGE", 100)
-        held = RowBuffer("rows", lease, kept)
+        held = RowBuffer("rows", lease, stack)
         for first in range(10):
             held.add(pa.table({"k": range(first, 1_000, 10)}))
-        sizes = [len(each) for each in sort_rows(rows_of_buffers(held.tables, held), order, kept).tables()]
+        sizes = [len(each) for each in sort_rows(rows_of_buffers(held.tables, held), order, stack).tables()]
     assert sum(sizes) == 1_000
     assert max(sizes) <= 200

@@ -3,7 +3,7 @@
 import pytest
 import tenacity
 from committing import snapshots_of
-from stored_versions import kept, put, rows_in, t, version
+from stored_versions import make_table, put, rows_in, t, version
 
 from backstory.engine.upkeep import compact, erase, expire
 from backstory.errors import TryAgain
@@ -26,11 +26,11 @@ class Other:
     def __init__(self, store, name, *statements):
         self.store, self.name, self.left = store, name, list(statements)
 
-    def writes(self, given=None):
+    def writes(self, result=None):
         if self.left:
             for statement in self.left.pop(0).split(";"):
                 self.store.spark.sql(statement.format(f"backstory.{self.name}"))
-        return given
+        return result
 
 
 ALONE = Surroundings(False, ())
@@ -46,7 +46,7 @@ UPDATE = "UPDATE {0} SET v = 'other' WHERE id = 3"
 def scattered(store, monkeypatch, request):
     """Three records in separate files, without pauses between attempts."""
     monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
-    name = kept(store, request.node.name)
+    name = make_table(store, request.node.name)
     for number in (1, 2, 3):
         put(store, name, [version(number, "abc"[number - 1], 10) | {"recorded_at": t(number)}])
     return name

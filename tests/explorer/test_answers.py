@@ -27,12 +27,12 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def asked(spark, warehouse, tmp_path_factory):
+def explorer(spark, warehouse, tmp_path_factory):
     from backstory.stores.iceberg.store import IcebergStore
 
     fill(IcebergStore(spark), tmp_path_factory.mktemp("explored"))
-    with exploring(warehouse) as found:
-        yield found
+    with exploring(warehouse) as client:
+        yield client
 
 
 @pytest.fixture
@@ -49,39 +49,39 @@ def command(warehouse, capsys, monkeypatch):
     return ask
 
 
-def _every_page(asked, path):
+def _every_page(explorer, path):
     """The rows of a JSON answer and of its linked pages."""
     rows = []
     while path:
-        part = asked.get(path)
+        part = explorer.get(path)
         rows += part.document
         path = (re.findall(r"<(.*)>", part.headers.get("link", "")) or [None])[0]
     return rows
 
 
-def test_the_explorer_lists_the_tables_of_the_tables_command(asked, command, monkeypatch):
+def test_the_explorer_lists_the_tables_of_the_tables_command(explorer, command, monkeypatch):
     monkeypatch.setattr("backstory.explorer.views.TABLES_OF_A_PAGE", 3)
-    assert _every_page(asked, "/tables.json") == command("tables")
+    assert _every_page(explorer, "/tables.json") == command("tables")
     for name in LAYOUTS:
-        page = asked.get("/", after=name[:-1])
+        page = explorer.get("/", after=name[:-1])
         assert page.status == 200
         assert f">{name}</bdi>" in page.text
 
 
 @pytest.mark.parametrize("table", LAYOUTS)
-def test_every_json_page_equals_the_commands_json(asked, command, table):
+def test_every_json_page_equals_the_commands_json(explorer, command, table):
     key, first, second = LAYOUTS[table]
-    assert asked.get("/table.json", table=table).document == command("current", table)
-    assert asked.get("/table.json", table=table, at=second).document == command("as-of", table, second)
-    assert asked.get("/record.json", table=table, key=key).document == command("timeline", table, key)
-    told = {"table": table, "from": first, "to": second}
-    assert asked.get("/diff.json", **told).document == command("diff", table, first, second)
-    assert asked.get("/check.json", table=table).document == command("check", table)
-    assert asked.get("/log.json", table=table, limit=500).document == command("log", table)
+    assert explorer.get("/table.json", table=table).document == command("current", table)
+    assert explorer.get("/table.json", table=table, at=second).document == command("as-of", table, second)
+    assert explorer.get("/record.json", table=table, key=key).document == command("timeline", table, key)
+    query = {"table": table, "from": first, "to": second}
+    assert explorer.get("/diff.json", **query).document == command("diff", table, first, second)
+    assert explorer.get("/check.json", table=table).document == command("check", table)
+    assert explorer.get("/log.json", table=table, limit=500).document == command("log", table)
 
 
 @pytest.mark.parametrize("table", LAYOUTS)
-def test_every_page_links_to_its_json(asked, table):
+def test_every_page_links_to_its_json(explorer, table):
     key, first, second = LAYOUTS[table]
     views = {
         "/table": {"at": second},
@@ -91,31 +91,33 @@ def test_every_page_links_to_its_json(asked, table):
         "/log": {},
     }
     for view, words in views.items():
-        page = asked.get(view, table=table, **words)
+        page = explorer.get(view, table=table, **words)
         assert page.status == 200, page.text
         (twin,) = re.findall(rf'href="({view}\.json[^"]*)"', page.text)
-        assert asked.get(unescape(twin)).status == 200
+        assert explorer.get(unescape(twin)).status == 200
 
 
-def test_an_accept_header_selects_json(asked):
-    told = asked.get("/record", headers={"accept": "application/json"}, table="explored.customer", key="2")
-    assert told.document == asked.get("/record.json", table="explored.customer", key="2").document
+def test_an_accept_header_selects_json(explorer):
+    answer = explorer.get(
+        "/record", headers={"accept": "application/json"}, table="explored.customer", key="2"
+    )
+    assert answer.document == explorer.get("/record.json", table="explored.customer", key="2").document
 
 
-def test_known_times_and_both_axes_match_the_commands(asked, command):
+def test_known_times_and_both_axes_match_the_commands(explorer, command):
     """The late copy of February shows Bob as C at that time. Before it was known, he was A until March."""
     before = command("log", "explored.customer")[1]["recorded_at"]
-    told = asked.get("/table.json", table="explored.customer", at="2026-02-15", known_at=before).document
-    assert told == command("as-of", "explored.customer", "2026-02-15", "--known-at", before)
-    assert [row["tier"] for row in told] == ["A", "A", "B", None]
-    now = asked.get("/table.json", table="explored.customer", at="2026-02-15").document
+    rows = explorer.get("/table.json", table="explored.customer", at="2026-02-15", known_at=before).document
+    assert rows == command("as-of", "explored.customer", "2026-02-15", "--known-at", before)
+    assert [row["tier"] for row in rows] == ["A", "A", "B", None]
+    now = explorer.get("/table.json", table="explored.customer", at="2026-02-15").document
     assert [row["tier"] for row in now] == ["A", "C", "B", "A"]
-    both = asked.get("/record.json", table="explored.customer", key="2", axis="both").document
+    both = explorer.get("/record.json", table="explored.customer", key="2", axis="both").document
     assert both == command("timeline", "explored.customer", "2", "--axis", "both")
-    assert "known 20" in asked.get("/record", table="explored.customer", key="2", axis="both").text
+    assert "known 20" in explorer.get("/record", table="explored.customer", key="2", axis="both").text
 
 
-def test_copied_commands_print_the_json_of_the_page(asked, command):
+def test_copied_commands_print_the_json_of_the_page(explorer, command):
     """A page's command line has the same answer as the page."""
     for view, words in (
         ("/table", {"at": "2026-03-15"}),
@@ -124,23 +126,23 @@ def test_copied_commands_print_the_json_of_the_page(asked, command):
         ("/check", {}),
         ("/log", {}),
     ):
-        page = asked.get(view, table="explored.customer", **words).text
+        page = explorer.get(view, table="explored.customer", **words).text
         text = unescape(re.search(r"<dt>Command line</dt>\s*<dd><code[^>]*>(.*?)</code>", page)[1])
         program, *rest = shlex.split(text)
         assert program == "backstory"
-        assert command(*rest) == asked.get(f"{view}.json", table="explored.customer", **words).document
+        assert command(*rest) == explorer.get(f"{view}.json", table="explored.customer", **words).document
 
 
-def test_copied_sql_returns_the_data_of_the_page(asked, spark):
+def test_copied_sql_returns_the_data_of_the_page(explorer, spark):
     """Both have the same rows, by their columns from the source."""
     for table, names in (
         ("explored.customer", ["id", "name", "tier"]),
         ("rawcore.rc_c_hist", ["id", "city"]),
     ):
         for view, words in (("/table", {"at": "2026-02-15"}), ("/table", {}), ("/record", {"key": "1"})):
-            page = asked.get(view, table=table, **words).text
+            page = explorer.get(view, table=table, **words).text
             text = unescape(re.search(r"<dt>Spark SQL</dt>\s*<dd><code[^>]*>(.*?)</code>", page)[1])
-            rows = asked.get(f"{view}.json", table=table, **words).document
+            rows = explorer.get(f"{view}.json", table=table, **words).document
             shown, queried = (
                 sorted(str([row[name] for name in names]) for row in answer)
                 for answer in (rows, spark.sql(text).collect())
@@ -171,22 +173,24 @@ def test_copied_queries_use_typed_literals(kind, key, literal):
         assert f"`id` = {literal} " in f"{snippets[-1].text} "
 
 
-def test_consecutive_pages_contain_every_row_once(asked):
-    rows = _every_page(asked, "/table.json?table=explored.customer&at=2026-02-15&limit=1")
-    assert rows == asked.get("/table.json", table="explored.customer", at="2026-02-15").document
+def test_consecutive_pages_contain_every_row_once(explorer):
+    rows = _every_page(explorer, "/table.json?table=explored.customer&at=2026-02-15&limit=1")
+    assert rows == explorer.get("/table.json", table="explored.customer", at="2026-02-15").document
     assert len(rows) == 4
 
 
-def test_a_filter_shows_only_matching_rows(asked):
-    told = asked.get("/table.json", table="explored.customer", at="2026-03-15", where=f"name={HOSTILE[0]}")
-    assert [row["id"] for row in told.document] == [5]
-    wrong = asked.get("/table.json", table="explored.customer", where="nome=Ada")
+def test_a_filter_shows_only_matching_rows(explorer):
+    answer = explorer.get(
+        "/table.json", table="explored.customer", at="2026-03-15", where=f"name={HOSTILE[0]}"
+    )
+    assert [row["id"] for row in answer.document] == [5]
+    wrong = explorer.get("/table.json", table="explored.customer", where="nome=Ada")
     assert (wrong.status, wrong.document["error"]["code"]) == (400, "unknown-column")
 
 
-def test_steps_lead_to_the_previous_and_next_change(asked):
+def test_steps_lead_to_the_previous_and_next_change(explorer):
     def stepped(step, **words):
-        answer = asked.get("/table.json", table="explored.customer", step=step, **words)
+        answer = explorer.get("/table.json", table="explored.customer", step=step, **words)
         assert answer.status == 303
         return dict(re.findall(r"(\w+)=([^&]*)", answer.headers["location"])).get("at", "")
 
@@ -196,65 +200,69 @@ def test_steps_lead_to_the_previous_and_next_change(asked):
     assert stepped("next", at="2026-04-01") == ""
 
 
-def test_the_last_changes_are_marked(asked):
-    page = asked.get("/table", table="explored.customer", at="2026-03-15").text
+def test_the_last_changes_are_marked(explorer):
+    page = explorer.get("/table", table="explored.customer", at="2026-03-15").text
     assert len(re.findall(r'<td class="changed">', page)) == 2  # tiers of 1 and 2
     assert len(re.findall(r'<tr class="new">', page)) == 1
     assert "(changed)" in page  # for screen readers
 
 
-def test_a_value_page_shows_start_commit_and_previous_value(asked, command):
-    told = asked.get(
+def test_a_value_page_shows_start_commit_and_previous_value(explorer, command):
+    document = explorer.get(
         "/value.json", table="explored.customer", key="1", column="tier", at="2026-03-15"
     ).document
     commits = {each["snapshot_id"]: each for each in command("log", "explored.customer")}
-    commit = commits[told["commit"]["snapshot_id"]]
-    assert (told["value"], told["before"], told["gone_before"]) == ("B", "A", False)
-    assert (told["valid_from"], told["valid_to"]) == ("2026-03-01T00:00:00Z", None)
-    assert commit["committed_at"] == told["commit"]["committed_at"]
-    assert told["commit"]["counts"] == commit["counts"]
-    first = asked.get("/value.json", table="explored.customer", key="1", column="tier", at="2026-01-15")
+    commit = commits[document["commit"]["snapshot_id"]]
+    assert (document["value"], document["before"], document["gone_before"]) == ("B", "A", False)
+    assert (document["valid_from"], document["valid_to"]) == ("2026-03-01T00:00:00Z", None)
+    assert commit["committed_at"] == document["commit"]["committed_at"]
+    assert document["commit"]["counts"] == commit["counts"]
+    first = explorer.get("/value.json", table="explored.customer", key="1", column="tier", at="2026-01-15")
     assert first.document["gone_before"] is True
 
 
-def test_a_value_without_recorded_times_is_traced_to_its_commit(asked, command):
+def test_a_value_without_recorded_times_is_traced_to_its_commit(explorer, command):
     """The last of three commits wrote the row, and the first one wrote the closed version before it."""
     last, _, first = command("log", "explored.orders")
     for at, commit in (("2026-02-15", last), ("2026-01-15", first)):
-        told = asked.get("/value.json", table="explored.orders", key="1", column="state", at=at).document
-        assert told["commit"]["snapshot_id"] == commit["snapshot_id"]
-    assert (told["value"], told["valid_to"]) == ("new", "2026-02-01T00:00:00Z")
+        document = explorer.get(
+            "/value.json", table="explored.orders", key="1", column="state", at=at
+        ).document
+        assert document["commit"]["snapshot_id"] == commit["snapshot_id"]
+    assert (document["value"], document["valid_to"]) == ("new", "2026-02-01T00:00:00Z")
 
 
-def test_a_table_without_a_history_is_shown_at_its_commits(asked, command):
+def test_a_table_without_a_history_is_shown_at_its_commits(explorer, command):
     last, first = command("log", "explored.live")
     then = first["committed_at"]
-    told = asked.get("/table.json", table="explored.live", known_at=then).document
-    assert told == command("current", "explored.live", "--known-at", then)
-    assert [row["state"] for row in told] == ["new", "new"]
-    page = asked.get("/table", table="explored.live").text
+    rows = explorer.get("/table.json", table="explored.live", known_at=then).document
+    assert rows == command("current", "explored.live", "--known-at", then)
+    assert [row["state"] for row in rows] == ["new", "new"]
+    page = explorer.get("/table", table="explored.live").text
     assert len(re.findall(r'<td class="changed">', page)) == 1
     between = {"from": then, "to": last["committed_at"]}
-    differences = asked.get("/diff.json", table="explored.live", **between).document
+    differences = explorer.get("/diff.json", table="explored.live", **between).document
     assert differences == command("diff", "explored.live", *between.values(), "--axis", "recorded")
-    assert asked.get("/diff.json", table="explored.live").document == differences
-    story = asked.get("/value.json", table="explored.live", key="1", column="state").document
+    assert explorer.get("/diff.json", table="explored.live").document == differences
+    story = explorer.get("/value.json", table="explored.live", key="1", column="state").document
     assert (story["value"], story["before"]) == ("paid", "new")
     assert story["commit"]["snapshot_id"] == last["snapshot_id"]
 
 
-def test_equal_changes_are_grouped(asked):
-    page = asked.get("/diff", **{"table": "explored.customer", "from": "2026-01-15", "to": "2026-03-15"}).text
-    told = " ".join(re.sub(r"<[^>]*>", " ", page).split())
-    assert "2 rows: tier A → B" in told
+def test_equal_changes_are_grouped(explorer):
+    page = explorer.get(
+        "/diff", **{"table": "explored.customer", "from": "2026-01-15", "to": "2026-03-15"}
+    ).text
+    text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "2 rows: tier A → B" in text
 
 
-def test_a_saved_history_is_a_single_file_without_scripts(asked):
-    kept = asked.get("/record.html", table="explored.customer", key="5")
-    assert kept.headers["content-disposition"] == 'attachment; filename="record.html"'
-    assert "<svg" in kept.text
-    assert "&lt;script&gt;alert(1)" in kept.text
-    assert not re.search(r"<script|src=|href=", kept.text)
+def test_a_saved_history_is_a_single_file_without_scripts(explorer):
+    answer = explorer.get("/record.html", table="explored.customer", key="5")
+    assert answer.headers["content-disposition"] == 'attachment; filename="record.html"'
+    assert "<svg" in answer.text
+    assert "&lt;script&gt;alert(1)" in answer.text
+    assert not re.search(r"<script|src=|href=", answer.text)
 
 
 @pytest.mark.parametrize(
@@ -273,15 +281,15 @@ def test_a_saved_history_is_a_single_file_without_scripts(asked):
         ("/nowhere.json", {}, 404, "no-page"),
     ],
 )
-def test_errors_are_shown_with_code_and_remedy(asked, path, words, status, code):
-    answer = asked.get(path, **words)
+def test_errors_are_shown_with_code_and_remedy(explorer, path, words, status, code):
+    answer = explorer.get(path, **words)
     error = answer.document["error"]
     assert (answer.status, error["code"]) == (status, code)
     assert error["message"]
     assert error["remedy"]
 
 
-def test_a_notebook_shows_a_table_summary(spark, asked):
+def test_a_notebook_shows_a_table_summary(spark, explorer):
     import backstory
 
     drawn = backstory.open(spark=spark, catalog="backstory").table("explored.customer")._repr_html_()
@@ -295,7 +303,7 @@ def test_a_notebook_shows_a_table_summary(spark, asked):
         assert text in drawn
 
 
-def test_the_explorer_from_python_shows_the_same_rows(spark, asked):
+def test_the_explorer_from_python_shows_the_same_rows(spark, explorer):
     import backstory
 
     running = backstory.open(spark=spark, catalog="backstory").explore(port=0)
@@ -303,18 +311,18 @@ def test_the_explorer_from_python_shows_the_same_rows(spark, asked):
         from exploring import Asked
 
         twin = Asked(running.link).get("/table.json", table="explored.customer").document
-        assert twin == asked.get("/table.json", table="explored.customer").document
+        assert twin == explorer.get("/table.json", table="explored.customer").document
         assert running.link in running._repr_html_()
     finally:
         running.stop()
 
 
 @pytest.mark.parametrize("at", ["0001-01-01", "9999-12-31T23:59:59.999999Z"])
-def test_a_history_at_the_borders_of_the_calendar_is_shown(asked, python, at):
+def test_a_history_at_the_borders_of_the_calendar_is_shown(explorer, python, at):
     """Its slider, its bars and its default differences need no time beyond the borders."""
     python.snapshot(pa.table({"id": [1]}), into=f"explored.at_{at[:4]}", key="id", at=at)
     for view in ("/table", "/diff"):
-        assert asked.get(f"{view}.json", table=f"explored.at_{at[:4]}").status == 200
+        assert explorer.get(f"{view}.json", table=f"explored.at_{at[:4]}").status == 200
 
 
 ODD = {
@@ -331,7 +339,7 @@ ODD = {
 
 @pytest.mark.parametrize("table", LAYOUTS)
 @pytest.mark.parametrize("word", ODD)
-def test_unusual_requests_are_no_server_errors(asked, table, word):
+def test_unusual_requests_are_no_server_errors(explorer, table, word):
     """Extreme times, unknown commits and pages after the last one are errors of the request."""
     key, first, second = LAYOUTS[table]
     views = {
@@ -343,5 +351,5 @@ def test_unusual_requests_are_no_server_errors(asked, table, word):
     }
     for view, words in views.items():
         for value in ODD[word]:
-            told = asked.get(f"{view}.json", **{"table": table, **words, word: value})
-            assert told.status < 500, (view, value[:40], told.text)
+            answer = explorer.get(f"{view}.json", **{"table": table, **words, word: value})
+            assert answer.status < 500, (view, value[:40], answer.text)

@@ -12,12 +12,12 @@ KEYS = {"odf.cities": "Bern"}
 
 
 @pytest.fixture(scope="module")
-def asked(spark, warehouse, tmp_path_factory):
+def explorer(spark, warehouse, tmp_path_factory):
     from backstory.stores.iceberg.store import IcebergStore
 
     fill(IcebergStore(spark), tmp_path_factory.mktemp("explored"))
-    with exploring(warehouse) as found:
-        yield found
+    with exploring(warehouse) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def chromium():
 
 
 @pytest.fixture
-def opened(chromium, asked):
+def opened(chromium, explorer):
     """Open a page of the explorer. At the end, no page may have had an error."""
     faults, contexts = [], []
 
@@ -44,11 +44,12 @@ def opened(chromium, asked):
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.on(
-            "console", lambda said: faults.append(said.text) if said.type in {"error", "warning"} else None
+            "console",
+            lambda message: faults.append(message.text) if message.type in {"error", "warning"} else None,
         )
         page.on("pageerror", lambda stop: faults.append(str(stop)))
         page.on("dialog", lambda dialog: faults.append(dialog.message))
-        page.goto(asked.base + path)
+        page.goto(explorer.base + path)
         return page
 
     yield open_
@@ -146,11 +147,11 @@ PAGES = (
 )
 
 
-def test_no_page_is_wider_than_its_window(chromium, asked):
+def test_no_page_is_wider_than_its_window(chromium, explorer):
     context = chromium.new_context()
     page = context.new_page()
     for path in PAGES:
-        page.goto(asked.base + path)
+        page.goto(explorer.base + path)
         for width in (360, 3840):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
@@ -195,15 +196,15 @@ CONTRASTS = """() => {
 }"""
 
 
-def test_a_saved_history_opens_offline_without_scripts(opened, asked, chromium, tmp_path):
+def test_a_saved_history_opens_offline_without_scripts(opened, explorer, chromium, tmp_path):
     page = opened("/record?table=explored.customer&key=5")
     with page.expect_download() as download:
         page.get_by_role("link", name="Save this record as one file").click()
-    kept = tmp_path / "life.html"
-    download.value.save_as(kept)
+    file = tmp_path / "life.html"
+    download.value.save_as(file)
     context = chromium.new_context(java_script_enabled=False, offline=True)
     alone = context.new_page()
-    alone.goto(kept.as_uri())
+    alone.goto(file.as_uri())
     assert alone.locator("svg").is_visible()
     assert HOSTILE[0] in alone.locator("table.rows").inner_text()
     context.close()

@@ -32,18 +32,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def asked(folder):
-    with exploring(folder) as found:
-        yield found
+def explorer(folder):
+    with exploring(folder) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def behind_token(folder):
-    with exploring(folder, token="0123456789abcdef-only") as found:
-        yield found
+    with exploring(folder, token="0123456789abcdef-only") as client:
+        yield client
 
 
-def test_values_from_any_source_are_shown_as_text(asked):
+def test_values_from_any_source_are_shown_as_text(explorer):
     """Table names, columns, keys and cells are never markup."""
     for path, words in (
         ("/", {}),
@@ -55,7 +55,7 @@ def test_values_from_any_source_are_shown_as_text(asked):
         ("/table", {"table": NAME, "where": HOSTILE[1]}),
         ("/record", {"table": NAME, "key": HOSTILE[1]}),
     ):
-        page = asked.get(path, **words).text
+        page = explorer.get(path, **words).text
         assert not re.search(r"<(img|b|script)\b", unquoted(page)), path
         assert "\x07" not in page
 
@@ -65,9 +65,9 @@ def unquoted(page):
     return re.sub(r'="[^"]*"', "", page.replace('<script src="/static/explore.js" defer></script>', ""))
 
 
-def test_the_policy_blocks_foreign_scripts_and_resources(asked):
+def test_the_policy_blocks_foreign_scripts_and_resources(explorer):
     for path in ("/", "/table.json", "/static/explore.js", "/nowhere"):
-        headers = asked.get(path).headers
+        headers = explorer.get(path).headers
         assert headers["content-security-policy"] == POLICY
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
@@ -79,16 +79,16 @@ def test_the_policy_blocks_foreign_scripts_and_resources(asked):
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
 )
-def test_requests_with_a_foreign_host_header_are_refused(asked, host):
-    answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+def test_requests_with_a_foreign_host_header_are_refused(explorer, host):
+    answer = raw(explorer, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
     assert answer.split(" ")[1] == "421"
     assert "crm" not in answer
 
 
-def test_requests_with_local_host_names_are_answered(asked):
-    port = asked.base.rpartition(":")[2]
+def test_requests_with_local_host_names_are_answered(explorer):
+    port = explorer.base.rpartition(":")[2]
     for host in ("localhost", "127.0.0.1", f"LOCALHOST:{port}", f"[::1]:{port}"):
-        answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+        answer = raw(explorer, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
         assert answer.split(" ")[1] == "200", host
 
 
@@ -106,29 +106,29 @@ def test_the_link_of_every_host_opens(folder, host):
 
 def test_unfinished_requests_do_not_block_other_clients(folder):
     """If there are too many connections, the oldest idle one is closed."""
-    with exploring(folder) as asked:
-        port = int(asked.base.rpartition(":")[2])
+    with exploring(folder) as explorer:
+        port = int(explorer.base.rpartition(":")[2])
         unfinished = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST)]
         for each in unfinished:
             with suppress(OSError):
                 each.sendall(b"GET / HTTP/1.1\r\nHost: loc")
-        assert asked.get("/tables.json").status == 200
+        assert explorer.get("/tables.json").status == 200
         for each in unfinished:
             each.close()
 
 
 def test_a_connection_with_an_unfinished_head_is_closed(folder, monkeypatch):
     monkeypatch.setattr(BoundedConnection, "head_seconds", 0.1)
-    with exploring(folder) as asked:
-        port = int(asked.base.rpartition(":")[2])
+    with exploring(folder) as explorer:
+        port = int(explorer.base.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), 60) as unfinished:
             unfinished.sendall(b"GET / HTTP/1.1\r\nHost: loc")
             assert unfinished.recv(1) == b""
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_only_read_methods_are_answered(asked, method):
-    assert asked.get("/tables.json", method=method).status == 405
+def test_only_read_methods_are_answered(explorer, method):
+    assert explorer.get("/tables.json", method=method).status == 405
 
 
 def test_requests_without_the_token_are_refused(behind_token):
@@ -146,24 +146,24 @@ def test_a_token_does_not_permit_a_foreign_host_header(behind_token):
 def test_the_token_of_the_link_is_kept_in_a_cookie(behind_token):
     opened = behind_token.get("/table?token=0123456789abcdef-only&table=a.b")
     assert (opened.status, opened.headers["location"]) == (303, "/table?table=a.b")
-    kept = opened.headers["set-cookie"]
-    assert "HttpOnly" in kept
-    assert "0123456789abcdef" not in kept
-    assert "SameSite=Strict" in kept
-    told = behind_token.get("/tables.json", headers={"cookie": kept.partition(";")[0]})
-    assert told.status == 200
+    cookie = opened.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "0123456789abcdef" not in cookie
+    assert "SameSite=Strict" in cookie
+    answer = behind_token.get("/tables.json", headers={"cookie": cookie.partition(";")[0]})
+    assert answer.status == 200
     bearer = {"authorization": "Bearer 0123456789abcdef-only"}
     assert behind_token.get("/tables.json", headers=bearer).status == 200
     assert "0123456789abcdef" not in behind_token.get("/", headers=bearer).text
 
 
 def test_a_token_may_be_any_text(folder):
-    with exploring(folder, token="ä b&c=d;") as asked:
-        assert asked.get("/tables.json").status == 401
-        opened = asked.get("/" + asked.link.rpartition("/")[2])
-        kept = opened.headers["set-cookie"].partition(";")[0]
-        assert asked.get("/tables.json", headers={"cookie": kept}).status == 200
-        assert asked.get("/tables.json", headers={"cookie": "backstory=x"}).status == 401
+    with exploring(folder, token="ä b&c=d;") as explorer:
+        assert explorer.get("/tables.json").status == 401
+        opened = explorer.get("/" + explorer.link.rpartition("/")[2])
+        cookie = opened.headers["set-cookie"].partition(";")[0]
+        assert explorer.get("/tables.json", headers={"cookie": cookie}).status == 200
+        assert explorer.get("/tables.json", headers={"cookie": "backstory=x"}).status == 401
 
 
 def test_a_redirect_never_leaves_the_explorer(behind_token):
@@ -174,8 +174,8 @@ def test_a_redirect_never_leaves_the_explorer(behind_token):
 @pytest.mark.parametrize(
     "path", ["/static/../guard.py", "/static/%2e%2e%2fguard.py", "/static/", "/static/x.js"]
 )
-def test_unknown_and_outside_files_are_not_served(asked, path):
-    answer = raw(asked, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+def test_unknown_and_outside_files_are_not_served(explorer, path):
+    answer = raw(explorer, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert answer.split(" ")[1] == "404"
 
 
@@ -192,13 +192,13 @@ def test_a_public_explorer_requires_a_token(folder):
     ]  # fmt: skip
 
 
-def test_pages_and_errors_show_no_local_folders(asked, folder, tmp_path):
+def test_pages_and_errors_show_no_local_folders(explorer, folder, tmp_path):
     missing = foreign_warehouse(tmp_path / "lost", ROWS, "crm.t", **KEPT)
     for each in (missing / "crm").rglob("*.parquet") or missing.rglob("*.parquet"):
         each.unlink()
     with exploring(missing) as lost:
         pages = [lost.get(path, table="crm.t") for path in ("/table", "/table.json", "/check", "/log")]
-        pages += [lost.get("/"), asked.get("/table", table="a.b"), asked.get("/table", table=NAME)]
+        pages += [lost.get("/"), explorer.get("/table", table="a.b"), explorer.get("/table", table=NAME)]
     for page in pages:
         assert str(tmp_path) not in page.text
         assert str(folder.parent) not in page.text
@@ -215,9 +215,9 @@ def test_a_table_that_needs_spark_is_refused_without_starting_spark(folder, tmp_
     monkeypatch.setattr("backstory.upkeep.laws.checks.MOST_IN_ARROW", 2)
     monkeypatch.setattr("backstory.reading.pages.FEW", 0)
     with exploring(folder) as here:
-        told = here.get("/check.json", table=NAME)
-    assert (told.status, told.document["error"]["code"]) == (501, "needs-spark")
-    assert "backstory check" in told.document["error"]["remedy"]
+        answer = here.get("/check.json", table=NAME)
+    assert (answer.status, answer.document["error"]["code"]) == (501, "needs-spark")
+    assert "backstory check" in answer.document["error"]["remedy"]
 
 
 def test_empty_tables_and_warehouses_are_reported_as_empty(tmp_path):
@@ -230,7 +230,7 @@ def test_empty_tables_and_warehouses_are_reported_as_empty(tmp_path):
         assert "has no tables yet" in here.get("/").text
 
 
-def test_too_many_concurrent_requests_are_refused_as_busy(asked, monkeypatch):
+def test_too_many_concurrent_requests_are_refused_as_busy(explorer, monkeypatch):
     """Running requests occupy the places. If the queue is full, the client is asked to try again."""
     begun, go = threading.Semaphore(0), threading.Event()
 
@@ -241,7 +241,7 @@ def test_too_many_concurrent_requests_are_refused_as_busy(asked, monkeypatch):
 
     monkeypatch.setitem(server.OF_WAREHOUSE, "tables", slow)
     monkeypatch.setattr(server, "SECONDS", SECONDS)
-    asking = [threading.Thread(target=asked.get, args=("/tables.json",)) for _ in range(server.WAITING)]
+    asking = [threading.Thread(target=explorer.get, args=("/tables.json",)) for _ in range(server.WAITING)]
     for each in asking:
         each.start()
     for _ in range(server.AT_ONCE):
@@ -249,7 +249,7 @@ def test_too_many_concurrent_requests_are_refused_as_busy(asked, monkeypatch):
     answers = []
     while not answers or answers[-1].status != 503:  # until the queue is full
         assert len(answers) < 100
-        late = threading.Thread(target=lambda: answers.append(asked.get("/tables.json")), daemon=True)
+        late = threading.Thread(target=lambda: answers.append(explorer.get("/tables.json")), daemon=True)
         late.start()
         late.join(1)  # a request that waits in the queue has no answer yet
     go.set()
@@ -258,23 +258,23 @@ def test_too_many_concurrent_requests_are_refused_as_busy(asked, monkeypatch):
         each.join(SECONDS)
 
 
-def test_a_slow_request_is_given_up(asked, monkeypatch):
+def test_a_slow_request_is_given_up(explorer, monkeypatch):
     go = threading.Event()
     monkeypatch.setitem(server.OF_WAREHOUSE, "tables", lambda *_: go.wait(SECONDS))
     monkeypatch.setattr(server, "SECONDS", 0.2)
-    told = asked.get("/tables.json")
+    answer = explorer.get("/tables.json")
     go.set()
-    assert (told.status, told.document["error"]["code"]) == (503, "too-long")
+    assert (answer.status, answer.document["error"]["code"]) == (503, "too-long")
 
 
-def test_a_bug_is_reported_without_its_message(asked, monkeypatch):
+def test_a_bug_is_reported_without_its_message(explorer, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("secret")
 
     monkeypatch.setitem(server.OF_WAREHOUSE, "tables", broken)
-    told = asked.get("/tables.json")
-    assert (told.status, told.document["error"]["code"]) == (500, "bug")
-    assert "secret" not in told.text
+    answer = explorer.get("/tables.json")
+    assert (answer.status, answer.document["error"]["code"]) == (500, "bug")
+    assert "secret" not in answer.text
 
 
 @pytest.mark.process

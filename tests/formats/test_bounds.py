@@ -53,18 +53,18 @@ def compressed(parts, compression):
 
 def _gzip(parts):
     """After a full flush, a block compresses as before, so each part is compressed once."""
-    stream, found = zlib.compressobj(wbits=31), {}
+    stream, blocks = zlib.compressobj(wbits=31), {}
     for part in dict.fromkeys(parts):
-        found[part] = stream.compress(part) + stream.flush(zlib.Z_FULL_FLUSH)
-    return b"".join(found[part] for part in parts)
+        blocks[part] = stream.compress(part) + stream.flush(zlib.Z_FULL_FLUSH)
+    return b"".join(blocks[part] for part in parts)
 
 
 def read_elsewhere(path, format_="csv", compression="zstd"):
     """The result of reading the file in a separate process, and the MiB that this took."""
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", READ, path, format_, compression], capture_output=True, text=True, check=True
     )
-    *words, size = told.stdout.splitlines()
+    *words, size = process.stdout.splitlines()
     return " ".join(words), int(size)
 
 
@@ -115,9 +115,9 @@ def line_of_2_gib():
 def test_a_bomb_is_refused_within_bounded_memory(tmp_path, parts, compression, words, most):
     path = tmp_path / NAME
     path.write_bytes(compressed(parts(), compression))
-    told, size = read_elsewhere(path, compression=compression)
-    assert words in told
-    assert NAME in told
+    result, size = read_elsewhere(path, compression=compression)
+    assert words in result
+    assert NAME in result
     assert size < most
 
 
@@ -132,8 +132,8 @@ def test_a_parquet_bomb_is_refused_within_bounded_memory(tmp_path):
     with pq.ParquetWriter(path, part.schema, compression="zstd") as writer:
         for _ in range(2):
             writer.write_table(part)
-    told, size = read_elsewhere(path, "parquet", "off")
-    assert "contains more than" in told
+    result, size = read_elsewhere(path, "parquet", "off")
+    assert "contains more than" in result
     assert size < 1200
 
 
@@ -156,10 +156,10 @@ def test_parquet_is_not_decoded_beyond_the_lease(tmp_path, type_, writing):
     pq.write_table(rows, path, compression="zstd", store_schema=False, **writing)
     assert path.stat().st_size < 1 << 20
     del rows
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", IN_A_LEASE, path], capture_output=True, text=True, check=True
     )
-    word, size = told.stdout.splitlines()
+    word, size = process.stdout.splitlines()
     assert word == "too large"
     assert int(size) < 100
 

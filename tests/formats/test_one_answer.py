@@ -77,15 +77,15 @@ def staged(path, type_, _format):
 
 def answers(path, type_, format_=Format.CSV):
     """The answers of the three doors: values, or the refusal's code, with its line if there is one."""
-    found = []
+    results = []
     for door in (delivered, fetched, staged):
         try:
-            found.append(door(path, type_, format_))
+            results.append(door(path, type_, format_))
         except BackstoryError as error:
             code = SAME.get(error.code, error.code)
             line = re.search(r"line \d+", error.message)
-            found.append(f"{code} {line[0]}" if line and code != REFUSED else code)
-    return found
+            results.append(f"{code} {line[0]}" if line and code != REFUSED else code)
+    return results
 
 
 def shown(values):
@@ -235,15 +235,15 @@ def cell_of(tmp_path, type_, text):
     written = f'"{text}"' if "," in text else text
     path = tmp_path / "s.csv"
     path.write_text(f"k,a\n1,{written}\n")
-    return [found[0] if isinstance(found, list) else found for found in answers(path, type_)]
+    return [answer[0] if isinstance(answer, list) else answer for answer in answers(path, type_)]
 
 
 @pytest.mark.parametrize("type_", CELLS)
 def test_every_door_reads_or_refuses_the_same_cells(tmp_path, type_):
     """P3: A value of a type is the same value at every door."""
     good, bad = CELLS[type_]
-    told = {text: Decimal(value) if type_ == "decimal" else value for text, value in good.items()}
-    for text, value in (told | dict.fromkeys(bad, REFUSED)).items():
+    expected = {text: Decimal(value) if type_ == "decimal" else value for text, value in good.items()}
+    for text, value in (expected | dict.fromkeys(bad, REFUSED)).items():
         assert shown(cell_of(tmp_path, type_, text)) == shown([value] * 3), text
 
 
@@ -330,7 +330,9 @@ def stored_as(tmp_path, value, stored, type_):
     """The answers of the doors for one value of a Parquet file."""
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table({"k": pa.array(["1"]), "a": pa.array([value], stored)}), path)
-    return [found[0] if isinstance(found, list) else found for found in answers(path, type_, Format.PARQUET)]
+    return [
+        answer[0] if isinstance(answer, list) else answer for answer in answers(path, type_, Format.PARQUET)
+    ]
 
 
 @pytest.mark.parametrize(("value", "stored", "type_", "answer"), STORED, ids=str)

@@ -37,17 +37,17 @@ def snapshot(number, properties, parent=None):
 
 def table(*commits):
     """A table whose last commit is the newest. Each has a number, a parent and properties."""
-    known = {number: snapshot(number, told, parent) for number, parent, told in commits}
+    known = {number: snapshot(number, properties, parent) for number, parent, properties in commits}
     iceberg = SimpleNamespace(currentSnapshot=lambda: [*known.values()][-1], snapshot=known.get)
     return SimpleNamespace(iceberg=iceberg)
 
 
 def chained(count):
-    found, before = [], None
+    chain, before = [], None
     for number in range(count):
-        found.append(Block(number, before, NOON, "AddData", {"start": None, "end": None}))
-        before = found[-1].hash
-    return found
+        chain.append(Block(number, before, NOON, "AddData", {"start": None, "end": None}))
+        before = chain[-1].hash
+    return chain
 
 
 def test_a_block_hash_is_the_hash_of_its_canonical_text():
@@ -77,10 +77,10 @@ def test_any_change_to_a_block_changes_its_hash(change):
 
 def test_properties_can_be_read():
     """R83: Offsets, watermark, state, run and hash have separate properties."""
-    told = {name.removeprefix("backstory.odf."): value for name, value in BLOCK.properties().items()}
+    properties = {name.removeprefix("backstory.odf."): value for name, value in BLOCK.properties().items()}
 
-    assert told.pop("event") == canonical(EVENT)
-    assert told == {
+    assert properties.pop("event") == canonical(EVENT)
+    assert properties == {
         "sequence": "2",
         "previous-block": "ab",
         "block": BLOCK.hash,
@@ -94,10 +94,10 @@ def test_properties_can_be_read():
 
 
 def test_missing_values_are_empty_properties():
-    told = Block(0, None, NOON, "AddData", {"start": None, "end": None}).properties()
+    properties = Block(0, None, NOON, "AddData", {"start": None, "end": None}).properties()
 
-    assert [] == [name for name, value in told.items() if not isinstance(value, str)]
-    assert 5 == list(told.values()).count("")
+    assert [] == [name for name, value in properties.items() if not isinstance(value, str)]
+    assert 5 == list(properties.values()).count("")
 
 
 @given(
@@ -149,9 +149,9 @@ def test_unreadable_properties_are_reported(broken):
 def test_blocks_are_walked_from_the_newest():
     """Compactions in between are skipped."""
     first, second = chained(2)
-    found = table((1, None, first.properties()), (2, 1, {}), (3, 2, second.properties()))
+    dataset = table((1, None, first.properties()), (2, 1, {}), (3, 2, second.properties()))
 
-    assert blocks(found) == [second, first]
+    assert blocks(dataset) == [second, first]
 
 
 def test_the_walk_ends_where_snapshots_expired():

@@ -121,15 +121,15 @@ def test_slices_have_the_hashes_of_their_rows(spark):
     rows = spark.range(2, 30_002, numPartitions=3).selectExpr("id AS offset", "CAST(id * 7 AS STRING) AS v")
     slices = [(0, 2, 4), (1, 5, 25_000), (2, 25_001, 29_998), (3, 40_000, 40_001)]
 
-    found = slice_hashes(rows, "offset", slices)
+    hashes = slice_hashes(rows, "offset", slices)
 
     for number, first, last in slices[:3]:
         size = last - first + 1
         expected = logical_hash(rows.where(f"offset BETWEEN {first} AND {last}"), "offset")
-        assert found[number] == Slice(size, expected, first, last)
-    assert found[3] == Slice()
-    assert found[None][0] == 3
-    assert found[None][2:] == (29_999, 30_001)
+        assert hashes[number] == Slice(size, expected, first, last)
+    assert hashes[3] == Slice()
+    assert hashes[None][0] == 3
+    assert hashes[None][2:] == (29_999, 30_001)
 
 
 def test_row_hashes_differ_by_value_type_and_name(spark):
@@ -170,7 +170,7 @@ def test_row_hashes_differ_by_value_type_and_name(spark):
         for frame in [spark.sql(f"SELECT 0L AS offset, {row}")]
     ]
     texts = reduce(DataFrame.unionAll, rows).orderBy("place").collect()
-    found = [row["digest"] for row in texts]
+    digests = [row["digest"] for row in texts]
 
-    assert len(set(found)) == len(different)
-    assert found[-1] == found[-2] == found[-3]
+    assert len(set(digests)) == len(different)
+    assert digests[-1] == digests[-2] == digests[-3]

@@ -52,18 +52,18 @@ class Place:
 
     def __init__(self, store, name="d", kind=FLAT):
         self.store = store
-        told, type_, self.made = kind
+        sql_type, type_, self.made = kind
         columns = [("offset", pa.int64()), ("system_time", pa.timestamp("us", "UTC")), ("v", pa.string())]
         self.schema = pa.schema([*columns, ("a.b", type_)])
         self.name = TableName("verify", f"{name} {next(numbers)}")
         self.sql_name = store.sql_name(self.name)
         self.log = store.sql_name(log_of(self.name))
         ensure_schema(store, "verify")
-        self.make(told)
+        self.make(sql_type)
 
-    def make(self, told="INT"):
+    def make(self, sql_type="INT"):
         self.sql(
-            f"CREATE TABLE {self.sql_name} (offset BIGINT, system_time TIMESTAMP, v STRING, `a.b` {told})"
+            f"CREATE TABLE {self.sql_name} (offset BIGINT, system_time TIMESTAMP, v STRING, `a.b` {sql_type})"
             " USING iceberg TBLPROPERTIES ('format-version'='3', 'write.delete.mode'='merge-on-read',"
             " 'write.update.mode'='merge-on-read')"
         )
@@ -78,7 +78,7 @@ class Place:
     def table(self):
         return existing(self.store, self.name)
 
-    def pull(self, *values, **told):
+    def pull(self, *values, **options):
         """Make one commit with a row for each value. Its block may be wrong."""
         table = self.table
         head = newest_block(self.store, table)
@@ -101,7 +101,7 @@ class Place:
             "source_state": {"kind": "odf/etag", "value": str(number)},
             "logical_hash": in_python(rows, from_arrow_schema(self.schema).jsonValue()) if rows else None,
             "schema_hash": self.schema_hash(),
-            **told,
+            **options,
         }
         for name in self.store.spark.table(self.sql_name).columns[4:]:
             table_rows = table_rows.append_column(name, pa.nulls(len(rows), pa.string()))
@@ -126,9 +126,9 @@ class Place:
 
 def verified_twice(store, name):
     """The result of Spark, which equals the result from the dataset's files."""
-    found = verify(store, name, renamings)
-    assert found == of_files(store, name, partial(verify_small, renamings=renamings))
-    return found
+    verdict = verify(store, name, renamings)
+    assert verdict == of_files(store, name, partial(verify_small, renamings=renamings))
+    return verdict
 
 
 @pytest.fixture
@@ -138,33 +138,33 @@ def place(store):
 
 
 @pytest.fixture(scope="module")
-def kept(spark):
+def shared_place(spark):
     """A place that is restored after each change."""
     return filled(IcebergStore(spark))
 
 
 def filled(store, kind=FLAT):
-    found = Place(store, kind=kind)
-    found.pull("a", "b", "c")
-    found.pull()
-    found.pull("d", None)
-    found.log_it()
-    return found
+    new_place = Place(store, kind=kind)
+    new_place.pull("a", "b", "c")
+    new_place.pull()
+    new_place.pull("d", None)
+    new_place.log_it()
+    return new_place
 
 
 def chained(*events):
     """Blocks of one row each, unless the events differ."""
-    found = []
-    for number, told in enumerate(events):
+    history = []
+    for number, changes in enumerate(events):
         event = {
             "start": number,
             "end": number,
             "prev_offset": number - 1 if number else None,
             "watermark": None,
         }
-        previous = found[-1].hash if found else None
-        found.append(Block(number, previous, NOON, "AddData", event | told))
-    return found
+        previous = history[-1].hash if history else None
+        history.append(Block(number, previous, NOON, "AddData", event | changes))
+    return history
 
 
 CHAIN = chained({}, {}, {"watermark": "2026-01-31"}, {"watermark": "2026-01-31"})
@@ -172,10 +172,10 @@ ROWS = [row_of(block) for block in CHAIN]
 TOLD = [block.properties() for block in CHAIN[::-1]]
 
 
-def first(rows, told):
+def first(rows, properties):
     """The first bad block, and its difference."""
-    (found, *_) = read_history(rows, told)[1]
-    return found.sequence, found.what
+    (problem, *_) = read_history(rows, properties)[1]
+    return problem.sequence, problem.what
 
 
 def test_a_chain_is_complete_from_log_and_snapshots():
@@ -201,7 +201,7 @@ def test_r86_a_change_in_any_log_cell_is_found(column, expired, number):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "changes",
     [
         {NUMBER: None},
         {PREV_HASH: "x"},
@@ -212,10 +212,10 @@ def test_r86_a_change_in_any_log_cell_is_found(column, expired, number):
         {HASH: None},
     ],
 )
-def test_invalid_log_rows_are_found(told):
+def test_invalid_log_rows_are_found(changes):
     for expired in (0, 4):
         assert "log" in {
-            each.what for each in read_history([*ROWS[:3], ROWS[3] | told], TOLD[: 4 - expired])[1]
+            each.what for each in read_history([*ROWS[:3], ROWS[3] | changes], TOLD[: 4 - expired])[1]
         }
 
 
@@ -240,13 +240,15 @@ def ends(problem):
 
 @pytest.mark.parametrize("name", [name for name in TOLD[0] if name != "backstory.odf.sequence"])
 def test_changed_properties_are_found(name):
-    told = [each | {name: f"{each[name]} "} if number == 1 else each for number, each in enumerate(TOLD)]
+    properties = [
+        each | {name: f"{each[name]} "} if number == 1 else each for number, each in enumerate(TOLD)
+    ]
 
-    assert (2, "chain") == first([], told)
+    assert (2, "chain") == first([], properties)
 
 
 @pytest.mark.parametrize(
-    ("told", "what"),
+    ("changes", "what"),
     [
         ({"start": 3}, "offsets"),
         ({"start": 1, "end": 1}, "offsets"),
@@ -259,11 +261,11 @@ def test_changed_properties_are_found(name):
         ({"watermark": "noon"}, "chain"),
     ],
 )
-def test_contradictory_blocks_are_found(told, what):
+def test_contradictory_blocks_are_found(changes, what):
     """Correct hashes do not make a wrong block valid."""
-    found = chained({}, {"watermark": "2026-01-30"}, {"watermark": "2026-01-31"} | told)
+    history = chained({}, {"watermark": "2026-01-30"}, {"watermark": "2026-01-31"} | changes)
 
-    assert (2, what) == first([row_of(block) for block in found], [])
+    assert (2, what) == first([row_of(block) for block in history], [])
 
 
 def test_a_decreasing_system_time_is_found():
@@ -294,21 +296,21 @@ def test_r85_maintenance_and_new_columns_keep_a_dataset_valid(place):
     assert Verdict(place.name, 4, 6) == place.verdict()
 
 
-def test_r83_the_log_can_be_rebuilt_from_the_commits(kept):
+def test_r83_the_log_can_be_rebuilt_from_the_commits(shared_place):
     """R83: The rebuilt log equals the former."""
-    before = log_rows(kept.store, kept.name)
+    before = log_rows(shared_place.store, shared_place.name)
 
-    drop(kept.store, log_of(kept.name))
-    assert kept.verdict().valid
-    kept.log_it()
+    drop(shared_place.store, log_of(shared_place.name))
+    assert shared_place.verdict().valid
+    shared_place.log_it()
 
     assert 3 == len(before)
-    assert log_rows(kept.store, kept.name) == before
+    assert log_rows(shared_place.store, shared_place.name) == before
 
 
-def test_r86_changed_rows_are_found(kept):
+def test_r86_changed_rows_are_found(shared_place):
     """R86: This covers a changed value, a removed row, swapped offsets, an added row and a repeated one."""
-    start = kept.table.iceberg.currentSnapshot().snapshotId()
+    start = shared_place.table.iceberg.currentSnapshot().snapshotId()
     changes = {
         "UPDATE {} SET v = '' WHERE v IS NULL": (2, (3, 4), "rows"),
         "DELETE FROM {} WHERE offset = 1": (0, (0, 2), "rows"),
@@ -320,26 +322,26 @@ def test_r86_changed_rows_are_found(kept):
         "DELETE FROM {}": (0, (0, 2), "rows"),
     }
 
-    found = {}
+    problems = {}
     for change in changes:
-        kept.sql(change.replace("{}", kept.sql_name))
-        found[change] = ends(kept.verdict().problems[0])
-        kept.procedure("rollback_to_snapshot", f", snapshot_id => {start}")
+        shared_place.sql(change.replace("{}", shared_place.sql_name))
+        problems[change] = ends(shared_place.verdict().problems[0])
+        shared_place.procedure("rollback_to_snapshot", f", snapshot_id => {start}")
 
-    assert found == changes
+    assert problems == changes
 
 
-def test_r86_edited_log_rows_are_found(kept):
+def test_r86_edited_log_rows_are_found(shared_place):
     """R86: The problem names the edited row's block. A log that is written again is valid."""
-    kept.sql(
-        f"UPDATE {kept.log} SET event_json = replace(event_json, 'etag', 'gate') WHERE sequence_number = 2"
+    shared_place.sql(
+        f"UPDATE {shared_place.log} SET event_json = replace(event_json, 'etag', 'gate') WHERE sequence_number = 2"
     )
-    edited = kept.verdict()
-    drop(kept.store, log_of(kept.name))
-    kept.log_it()
+    edited = shared_place.verdict()
+    drop(shared_place.store, log_of(shared_place.name))
+    shared_place.log_it()
 
     assert [(2, (3, 4), "log")] == [ends(each) for each in edited.problems]
-    assert kept.verdict().valid
+    assert shared_place.verdict().valid
 
 
 def test_a_block_is_logged_once(place):
@@ -368,10 +370,10 @@ def test_two_processes_log_a_block_once(place, monkeypatch):
     place.pull("e")
     commit = deliver.commit
 
-    def late(*given):
+    def late(*arguments):
         monkeypatch.setattr(deliver, "commit", commit)
         deliver.deliver_once(place.store, lambda store: nullcontext(chain.plan_log(store, place.table)))
-        return commit(*given)
+        return commit(*arguments)
 
     monkeypatch.setattr(deliver, "commit", late)
     place.log_it()

@@ -51,12 +51,12 @@ class Table:
         self.folder, self.store, self.keeps_history = folder, MemoryStore(), keeps_history
         self.columns = COLUMNS if keeps_history else LIVE_COLUMNS
         layout = Layout.FIVETRAN_HISTORY if keeps_history else Layout.FIVETRAN_LIVE
-        told = types([*self.columns, LEFT_OVER])
-        columns = tuple(Column(name, type_) for name, type_ in told.items())
+        column_types = types([*self.columns, LEFT_OVER])
+        columns = tuple(Column(name, type_) for name, type_ in column_types.items())
         shape = Shape(TableName("laws", fresh()), columns, KEY, layout)
         self.name = shape.table
         rows = pa.Table.from_pylist(
-            [{name: row.get(name) for name in told} for row in stored], arrow_schema(told)
+            [{name: row.get(name) for name in column_types} for row in stored], arrow_schema(column_types)
         )
         commit(self.store, None, Change(into=shape, added=rows))
 
@@ -135,8 +135,8 @@ def test_the_division_into_files_does_not_matter(drawn, tmp_path, data):
     history = data.draw(histories)
     (batch,) = history.batches
     one, many = (Table(tmp_path, history.stored, keeps_history=keeps_history) for _ in range(2))
-    told = one.deliver(one.delivery(batch)).counts
-    assert many.deliver(many.delivery(batch, by_row=True)).counts == told
+    counts = one.deliver(one.delivery(batch)).counts
+    assert many.deliver(many.delivery(batch, by_row=True)).counts == counts
     assert many.rows == one.rows
 
 

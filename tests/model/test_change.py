@@ -24,9 +24,9 @@ def test_a_new_shape_is_listed_column_by_column():
         SHAPE, columns=(Column("key", LONG), Column("b", ColumnType(Kind.JSON)), Column("c", LONG))
     )
 
-    told = Change(into=into, renamed={"id": "key"}).lines(SHAPE)
+    lines = Change(into=into, renamed={"id": "key"}).lines(SHAPE)
 
-    assert ["new column c (BIGINT)", "column b: type is now JSON", "column id renamed to key"] == told
+    assert ["new column c (BIGINT)", "column b: type is now JSON", "column id renamed to key"] == lines
 
 
 def test_dropped_columns_and_new_layouts_are_listed():
@@ -47,9 +47,9 @@ def test_changes_of_names_tags_and_rows_are_listed():
 
 
 def test_a_note_has_door_token_counts_and_the_doors_properties():
-    told = Note("odf", "t", {"backstory.odf.block": "x"}).properties({"appended": 1})
+    properties = Note("odf", "t", {"backstory.odf.block": "x"}).properties({"appended": 1})
 
-    assert "odf" == told["backstory.door"]
-    assert "t" == told["backstory.token"]
-    assert '{"appended": 1}' == told["backstory.counts"]
-    assert "x" == told["backstory.odf.block"]
+    assert "odf" == properties["backstory.door"]
+    assert "t" == properties["backstory.token"]
+    assert '{"appended": 1}' == properties["backstory.counts"]
+    assert "x" == properties["backstory.odf.block"]

@@ -23,9 +23,9 @@ OURS = (7, "overwrite", "native")
 )
 def test_foreign_commits_since_the_last_delivery_are_reported(commits, words):
     """Moves of rows between files do not count. Writes before the last delivery were reported then."""
-    told = foreign_writes(Layout.VERSIONS, commits, COLUMNS, COLUMNS)
-    assert len(told) == len(words)
-    assert all(word in each for word, each in zip(words, told, strict=True))
+    reports = foreign_writes(Layout.VERSIONS, commits, COLUMNS, COLUMNS)
+    assert len(reports) == len(words)
+    assert all(word in each for word, each in zip(words, reports, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_foreign_commits_since_the_last_delivery_are_reported(commits, words):
     ],
 )
 def test_altered_columns_are_recognised_by_their_ids(now, words):
-    told = foreign_writes(Layout.HIST, [OURS], COLUMNS, now)
-    assert [each.partition(": ")[2] for each in told] == ([words] if words else [])
+    reports = foreign_writes(Layout.HIST, [OURS], COLUMNS, now)
+    assert [each.partition(": ")[2] for each in reports] == ([words] if words else [])
 
 
 def test_changes_of_unrecorded_columns_are_not_reported():

@@ -30,25 +30,25 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kept", LAYOUTS.values(), ids=LAYOUTS)
-def test_user_columns_are_the_columns_of_the_source(kept):
+@pytest.mark.parametrize("table_history", LAYOUTS.values(), ids=LAYOUTS)
+def test_user_columns_are_the_columns_of_the_source(table_history):
     """Key and attributes are the same, whatever other columns a layout has."""
-    assert ["k", "a"] == [each.name for each in kept.user_columns]
-    assert ["a"] == [each.name for each in kept.attributes]
+    assert ["k", "a"] == [each.name for each in table_history.user_columns]
+    assert ["a"] == [each.name for each in table_history.attributes]
 
 
 def test_a_dataset_column_may_have_a_fivetran_prefix():
     """Only the table's own record of its columns counts."""
-    kept = history(Layout.ODF, "c", "offset k _fivetran_x", "k", own=frozenset({"offset"}))
+    dataset_history = history(Layout.ODF, "c", "offset k _fivetran_x", "k", own=frozenset({"offset"}))
 
-    assert ["k", "_fivetran_x"] == [each.name for each in kept.user_columns]
+    assert ["k", "_fivetran_x"] == [each.name for each in dataset_history.user_columns]
 
 
 def test_keys_are_named_after_their_tables():
     """A model's history has a key of versions and a key of records, named after history and base."""
-    kept = LAYOUTS["a model's"]
+    model_history = LAYOUTS["a model's"]
 
-    assert ("c_hist_key", "c_key") == (kept.version_key, kept.record_key)
+    assert ("c_hist_key", "c_key") == (model_history.version_key, model_history.record_key)
 
 
 def test_an_archive_has_a_name_before_it_exists():
@@ -59,9 +59,9 @@ def test_an_archive_has_a_name_before_it_exists():
 
 def test_pruned_times_are_refused():
     """A time before the watermark is refused. The watermark and later times are accepted."""
-    kept = history(Layout.HIST, "c_hist", "k", "k", whole_since=NOON)
+    pruned_history = history(Layout.HIST, "c_hist", "k", "k", whole_since=NOON)
 
-    assert NOON == kept.require_unpruned(NOON)
+    assert NOON == pruned_history.require_unpruned(NOON)
     with pytest.raises(Refused) as refused:
-        kept.require_unpruned(NOON - timedelta(microseconds=1))
+        pruned_history.require_unpruned(NOON - timedelta(microseconds=1))
     assert ("PRUNED", True) == (refused.value.code, "2026-01-31T12:00:00.000000Z" in refused.value.message)

@@ -19,11 +19,11 @@ REFUSED = refusal("rc_c", "r1", AT, Refused("NULL_KEY", "No key.", "Mend it.", [
 
 def test_every_receipt_has_the_same_error_fields():
     """It has the fields of its JSON. The exit code is the error's, or 0."""
-    told = {"code": "NULL_KEY", "message": "No key.", "keys": ["a"], "remedy": "Mend it."}
+    fields = {"code": "NULL_KEY", "message": "No key.", "keys": ["a"], "remedy": "Mend it."}
     others = (Added(None, None, "failed", error=REFUSED.error), Maintained("a.b", "", error=REFUSED.error))
     for each in (REFUSED, DatasetReceipt("d", "failed", error=REFUSED.error), *others):
         assert (each.error.code, each.error["keys"], each.exit_code) == ("NULL_KEY", ["a"], 3)
-        assert each.to_dict()["error"] == told
+        assert each.to_dict()["error"] == fields
     assert (WELL.exit_code, SnapshotReceipt("a.b", {}).exit_code) == (0, 0)
     ended = [refusal("rc_c", "r1", None, error("x", "y")).status for error in (Failed, TryAgain, UsageError)]
     assert ended == ["failed", "rejected", "rejected"]

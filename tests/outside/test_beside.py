@@ -27,8 +27,8 @@ def waits(_):
         time.sleep(0.02)
     return True
 
-def tell(told):
-    print(json.dumps(told), flush=True)
+def tell(record):
+    print(json.dumps(record), flush=True)
 
 def code(call):
     try:
@@ -72,9 +72,11 @@ def test_an_overtaken_copy_and_a_forked_process_are_refused(spark, tmp_path):
     warehouse.snapshot(rows("new", 3), into=NAME)
     (tmp_path / "go").touch()
 
-    said, warned = running.communicate(timeout=SECONDS)
+    output, warned = running.communicate(timeout=SECONDS)
 
-    assert running.returncode == 0, (said, warned)
-    told = [json.loads(line) for line in said.splitlines() if line[0] in '"[']  # the others are the log's
-    assert "trying again" in said
-    assert told == ["time-backwards", ["forked", "forked"], ["new", "new", "new"]], warned
+    assert running.returncode == 0, (output, warned)
+    answers = [
+        json.loads(line) for line in output.splitlines() if line[0] in '"['
+    ]  # the others are the log's
+    assert "trying again" in output
+    assert answers == ["time-backwards", ["forked", "forked"], ["new", "new", "new"]], warned

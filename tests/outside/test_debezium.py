@@ -75,13 +75,13 @@ WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT gra
 @pytest.mark.parametrize("way", ["as it is", "without schemas"])
 def test_overlapping_transactions_keep_the_order_of_a_trigger(postgresql_url, tmp_path, way):
     """This includes transactions that are open during the snapshot, with the trigger's order and values."""
-    with empty_database(postgresql_url) as url, ExitStack() as kept:
-        first, second, late, own = (kept.enter_context(psycopg.connect(url)) for _ in range(4))
+    with empty_database(postgresql_url) as url, ExitStack() as stack:
+        first, second, late, own = (stack.enter_context(psycopg.connect(url)) for _ in range(4))
         own.autocommit = True
         own.execute(HISTORY_OF_POSTGRESQL)
         number = first.execute("SELECT pg_current_xact_id()").fetchone()[0]
         tables = {"table.include.list": "public.item,public.done"}
-        recorder = kept.enter_context(following(url, tmp_path, **tables, **WAYS[way][0]))
+        recorder = stack.enter_context(following(url, tmp_path, **tables, **WAYS[way][0]))
         recorder.wait_for(own, WAITS_FOR.format(number))
         number = second.execute("SELECT pg_current_xact_id()").fetchone()[0]
         first.commit()
@@ -105,17 +105,17 @@ def test_overlapping_transactions_keep_the_order_of_a_trigger(postgresql_url, tm
         true = own.execute("SELECT id, v FROM history ORDER BY id, number").fetchall()
     events = unwrap_debezium(debezium_messages(*messages), ["id"])
     columns = events.sequence.to_pylist(), events.kinds.to_pylist(), events.rows.to_pylist()
-    told = sorted(
+    changes = sorted(
         (row["id"], *place.values(), kind, row["v"]) for place, kind, row in zip(*columns, strict=True)
     )
-    assert [(id_, None if kind == "delete" else v) for id_, *_, kind, v in told] == true
+    assert [(id_, None if kind == "delete" else v) for id_, *_, kind, v in changes] == true
 
 
 def stored(url, table, key):
     with psycopg.connect(url, row_factory=dict_row) as connection:
         names = [each.name for each in connection.execute(f"SELECT * FROM {table} LIMIT 0").description]
-        asked = ", ".join(f"{ASKED.get(name, name)} AS {name}" for name in names)
-        rows = connection.execute(f"SELECT {asked} FROM {table}").fetchall()
+        columns = ", ".join(f"{ASKED.get(name, name)} AS {name}" for name in names)
+        rows = connection.execute(f"SELECT {columns} FROM {table}").fetchall()
     return {tuple(row[each] for each in key): row for row in rows}
 
 

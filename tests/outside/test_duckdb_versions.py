@@ -19,8 +19,8 @@ def test_fingerprint_tests_pass_with_every_duckdb_version(folder):
     there = Path(sys.prefix) / folder
     assert there.is_dir(), "scripts/setup.sh --tests puts it there."
     environ = {**os.environ, "PYTHONPATH": str(there)}
-    asked = [sys.executable, "-c", "import duckdb; print(duckdb.__version__)"]
-    version = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
+    version_command = [sys.executable, "-c", "import duckdb; print(duckdb.__version__)"]
+    version = subprocess.run(version_command, env=environ, capture_output=True, text=True, check=True).stdout
     assert version.strip() == FOLDERS[folder]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS, "-k", WITHOUT_SPARK]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)

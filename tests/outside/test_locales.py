@@ -56,14 +56,14 @@ def test_non_ascii_names_are_the_same_in_every_locale(tmp_path):
     warehouse = ("--warehouse", "données", "--output", "json")
     copy = (BACKSTORY, "snapshot", "öffnung.csv", "--into", "crm.straße", "--key", "größe", *warehouse)
 
-    code, said, warned = run(tmp_path, *copy, **BARE)
-    assert code == 0, (said, warned)
-    assert json.loads(said)["counts"]["new"] == 1
-    code, said, warned = run(tmp_path, *copy, LC_ALL="C.UTF-8")
-    assert (code, json.loads(said)["counts"]["unchanged"]) == (0, 1), warned
+    code, output, warned = run(tmp_path, *copy, **BARE)
+    assert code == 0, (output, warned)
+    assert json.loads(output)["counts"]["new"] == 1
+    code, output, warned = run(tmp_path, *copy, LC_ALL="C.UTF-8")
+    assert (code, json.loads(output)["counts"]["unchanged"]) == (0, 1), warned
     for locale in (BARE, {"LC_ALL": "C.UTF-8"}):
-        code, said, warned = run(tmp_path, BACKSTORY, "current", "crm.straße", *warehouse, **locale)
-        assert (code, [row["größe"] for row in json.loads(said)]) == (0, ["ä"]), warned
+        code, output, warned = run(tmp_path, BACKSTORY, "current", "crm.straße", *warehouse, **locale)
+        assert (code, [row["größe"] for row in json.loads(output)]) == (0, ["ä"]), warned
     assert {each.name for each in tmp_path.iterdir()} == {"backstory.toml", "données", "öffnung.csv"}
 
 
@@ -83,10 +83,10 @@ def test_a_folder_name_unsupported_by_java_is_refused(tmp_path):
         "--output",
         "json",
     )
-    code, said, warned = run(tmp_path, BACKSTORY, *words, **NO_UTF8)
-    assert (code, json.loads(said)["error"]["code"]) == (2, "no-warehouse"), warned
+    code, output, warned = run(tmp_path, BACKSTORY, *words, **NO_UTF8)
+    assert (code, json.loads(output)["error"]["code"]) == (2, "no-warehouse"), warned
 
-    code, said, warned = run(tmp_path, sys.executable, "-c", OWN_SESSION, str(tmp_path / "données"), **BARE)
-    assert (code, said.split()) == (0, ["no-warehouse"]), warned
+    code, output, warned = run(tmp_path, sys.executable, "-c", OWN_SESSION, str(tmp_path / "données"), **BARE)
+    assert (code, output.split()) == (0, ["no-warehouse"]), warned
     assert {each.name for each in tmp_path.iterdir()} - {"données"} == {"backstory.toml", "a.csv"}
     assert not list(tmp_path.glob("*/*.parquet"))

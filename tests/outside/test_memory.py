@@ -23,11 +23,11 @@ print(fill() / first)
 """
 
 
-@pytest.mark.parametrize(("told", "keeps"), [({}, True), ({"MIMALLOC_PURGE_DELAY": "0"}, False)])
-def test_memory_stays_with_the_process_unless_configured_otherwise(told, keeps):
+@pytest.mark.parametrize(("settings", "keeps"), [({}, True), ({"MIMALLOC_PURGE_DELAY": "0"}, False)])
+def test_memory_stays_with_the_process_unless_configured_otherwise(settings, keeps):
     env = {
         name: value for name, value in os.environ.items() if not name.startswith(("MIMALLOC", "ARROW"))
-    } | told
+    } | settings
     done = subprocess.run(
         [sys.executable, "-c", FAULTS_OF_THE_SECOND], env=env, capture_output=True, text=True, check=True
     )

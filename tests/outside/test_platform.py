@@ -73,8 +73,8 @@ def shown(heading: str) -> list[str]:
 
 def files(folder: Path) -> dict[str, str]:
     """Digests of all files except the catalog's."""
-    found = (each for each in folder.rglob("*") if each.is_file() and not each.name.startswith("catalog.db"))
-    return {str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest() for each in found}
+    paths = (each for each in folder.rglob("*") if each.is_file() and not each.name.startswith("catalog.db"))
+    return {str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest() for each in paths}
 
 
 @pytest.fixture

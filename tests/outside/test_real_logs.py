@@ -52,8 +52,8 @@ FOLLOWS = "SELECT 1 FROM information_schema.processlist WHERE command = 'Binlog 
 def test_mariadb_events_with_clocks_set_back_keep_the_order_of_a_trigger(tmp_path, way):
     """Statements claim to be from long ago or tomorrow, in overlapping transactions."""
     options = ("--log-bin=binlog", "--server-id=1", "--binlog-format=ROW", "--binlog-row-image=FULL")
-    with mariadb_server(*options) as server, ExitStack() as kept:
-        own, first, second, late = (kept.enter_context(Session(server)) for _ in range(4))
+    with mariadb_server(*options) as server, ExitStack() as stack:
+        own, first, second, late = (stack.enter_context(Session(server)) for _ in range(4))
         own.do(OF_MARIADB.strip().removesuffix(";"))
         own.do("SELECT GET_LOCK('gate', 0)")
         (clock,) = own.do("SELECT UNIX_TIMESTAMP()")[0]
@@ -62,7 +62,7 @@ def test_mariadb_events_with_clocks_set_back_keep_the_order_of_a_trigger(tmp_pat
         first.do(back[-86_400])
         first.do("UPDATE item SET v = 'uno' WHERE id = 1")
         properties = READS_OF_MARIADB | WAYS[way]
-        recorder = kept.enter_context(following_mariadb(server.port, tmp_path, **properties))
+        recorder = stack.enter_context(following_mariadb(server.port, tmp_path, **properties))
         recorder.wait(lambda: own.do(WAITS))
         second.do(back[-3_600])  # during the read of the snapshot
         second.do("UPDATE item SET v = 'due' WHERE id = 2")
@@ -113,11 +113,11 @@ WAITS_FOR_GATE = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT gra
 @pytest.mark.parametrize("way", WAYS)
 def test_postgresql_writes_during_a_snapshot_keep_the_order_of_a_trigger(postgresql_url, tmp_path, way):
     """Reads have later times than changes that they do not show."""
-    with empty_database(postgresql_url) as url, ExitStack() as kept:
-        own, first, second = (kept.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3))
+    with empty_database(postgresql_url) as url, ExitStack() as stack:
+        own, first, second = (stack.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3))
         own.execute(HISTORY_OF_POSTGRESQL)
         own.execute("SELECT pg_advisory_lock(7)")
-        recorder = kept.enter_context(following(url, tmp_path, **READS_OF_POSTGRESQL, **WAYS[way]))
+        recorder = stack.enter_context(following(url, tmp_path, **READS_OF_POSTGRESQL, **WAYS[way]))
         recorder.wait_for(own, WAITS_FOR_GATE)
         first.execute("BEGIN")
         first.execute("UPDATE item SET v = 'uno' WHERE id = 1")
@@ -146,7 +146,7 @@ def hold_to_history(messages, true, left):
     read, followed, or both. If instants are equal, only the later change leaves a version.
     """
     events = unwrap_debezium(debezium_messages(*messages), ["id"])
-    told = [
+    changes = [
         Event(
             row["id"],
             int(at),
@@ -164,11 +164,11 @@ def hold_to_history(messages, true, left):
             strict=True,
         )
     ]
-    in_order = sorted(told, key=lambda each: (each.key, each.sequence))
+    in_order = sorted(changes, key=lambda each: (each.key, each.sequence))
     assert [(each.key, each.values.get("v")) for each in in_order] == true
     assert [each.at for each in in_order] != sorted(each.at for each in in_order)
     tables = []
-    for deliveries in ([told], [[each] for each in reversed(told)], [told[::2], told[1::2]]):
+    for deliveries in ([changes], [[each] for each in reversed(changes)], [changes[::2], changes[1::2]]):
         table = StoredVersions(("v",), settled=())
         for number, each in enumerate(deliveries):
             table = apply(table, Feed(tuple(each)), number + 1).table

@@ -63,19 +63,19 @@ def tried(folder, text, **more):
         capture_output=True,
         text=True,
     )
-    _, found, block = done.stdout.partition("FLAKY")
-    flaky = {line.partition("::")[2] for line in block.splitlines() if "::" in line} if found else set()
+    _, heading, block = done.stdout.partition("FLAKY")
+    flaky = {line.partition("::")[2] for line in block.splitlines() if "::" in line} if heading else set()
     return done.returncode, flaky, done.stdout + done.stderr
 
 
 @pytest.mark.process
 def test_flaky_tests_are_named_and_do_not_fail_the_run(tmp_path):
     """This includes a failed clean-up and a crashed process. Files that passed do not run again."""
-    code, flaky, said = tried(tmp_path, TESTS + CRASHES)
-    assert (code, flaky) == (0, {"test_fails_once", "test_leaves_once", "test_crashes_once"}), said
-    again = said.partition("once more, alone")[2]
-    assert "4 passed, 1 deselected" in again, said
-    assert said.rstrip().endswith("!" * 100), said
+    code, flaky, output = tried(tmp_path, TESTS + CRASHES)
+    assert (code, flaky) == (0, {"test_fails_once", "test_leaves_once", "test_crashes_once"}), output
+    again = output.partition("once more, alone")[2]
+    assert "4 passed, 1 deselected" in again, output
+    assert output.rstrip().endswith("!" * 100), output
 
 
 @pytest.mark.process
@@ -89,11 +89,11 @@ def test_flaky_tests_are_named_and_do_not_fail_the_run(tmp_path):
 )
 def test_a_test_that_fails_on_the_second_try_fails_the_run(tmp_path, text, expected):
     """The same holds for a file that cannot be collected, after which no other file is repeated."""
-    code, flaky, said = tried(tmp_path, text)
-    assert (code != 0, flaky) == (True, expected), said
+    code, flaky, output = tried(tmp_path, text)
+    assert (code != 0, flaky) == (True, expected), output
 
 
 @pytest.mark.process
 def test_a_run_without_failures_has_one_try(tmp_path):
-    code, flaky, said = tried(tmp_path, "def test_steady():\n    pass\n")
-    assert (code, flaky, "once more" in said) == (0, set(), False), said
+    code, flaky, output = tried(tmp_path, "def test_steady():\n    pass\n")
+    assert (code, flaky, "once more" in output) == (0, set(), False), output

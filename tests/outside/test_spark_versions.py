@@ -98,8 +98,8 @@ upkeep/test_rewinding.py::TestOtherLayouts::test_a_history_is_rewound_with_its_b
 def environ():
     assert OLDER.is_dir(), "scripts/setup.sh --tests puts it there."
     environ = {**os.environ, "PYTHONPATH": str(OLDER)}
-    asked = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
-    version = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
+    version_command = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
+    version = subprocess.run(version_command, env=environ, capture_output=True, text=True, check=True).stdout
     assert version.strip() == VERSION
     return environ
 

@@ -122,9 +122,9 @@ def test_a_broken_link_is_refused(tmp_path, source):
     touch(tmp_path, "f/2023.csv")
     (tmp_path / "f/2024.csv").symlink_to("nowhere")
     times = times_of_copies(source, "", "snapshot" if "{" in source else "apply")
-    with pytest.raises(Refused, match=r"2024\.csv is a link") as told:
+    with pytest.raises(Refused, match=r"2024\.csv is a link") as refusal:
         copies(source, times, tmp_path)
-    assert told.value.code == "not-found"
+    assert refusal.value.code == "not-found"
 
 
 ODD = ("[eu]", "a*b", "q?", "%41", "sp ace", "#x", "back\\slash", "{at:%Y}")
@@ -138,8 +138,8 @@ def test_pattern_characters_in_a_project_folder_name_are_literal(tmp_path, name)
     touch(folder, "f/c-2024.csv", "f/d-2024.csv")
     both, own = [("f/c-2024.csv", None), ("f/d-2024.csv", None)], [("f/c-2024.csv", "2024-01-01T00:00")]
     times = times_of_copies("f/*.csv", "", "apply")
-    found = [(str(each.path.relative_to(folder)), each.at) for each in copies("f/*.csv", times, folder)]
-    assert found == both
+    files = [(str(each.path.relative_to(folder)), each.at) for each in copies("f/*.csv", times, folder)]
+    assert files == both
     assert taken(folder, "f/c-{at:%Y}.csv") == own
     assert taken(folder, "f/*.csv", "c-{at:%Y}.csv") == own
     if "{" not in name:
@@ -174,8 +174,8 @@ def test_links_in_a_circle_deliver_a_file_once(tmp_path):
     (tmp_path / "a/b/up").symlink_to(tmp_path / "a")
     (tmp_path / "a/again").symlink_to(tmp_path / "a/b")
     for source in ("**/*.csv", "a/**/c-2024.csv", "a/**/**/*.csv", "**"):
-        found = copies(source, times_of_copies(source, "", "apply"), tmp_path)
-        assert [str(each.path.relative_to(tmp_path)) for each in found] == ["a/b/c-2024.csv"]
+        files = copies(source, times_of_copies(source, "", "apply"), tmp_path)
+        assert [str(each.path.relative_to(tmp_path)) for each in files] == ["a/b/c-2024.csv"]
     assert taken(tmp_path, "**/c-{at:%Y}.csv") == [("a/b/c-2024.csv", "2024-01-01T00:00")]
 
 

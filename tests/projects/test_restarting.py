@@ -42,10 +42,10 @@ def names(team):
 def declare_each(team, keys, more=()):
     """Declare a table for each key: a, b and so on, each with its file and its further options."""
     entries = itertools.zip_longest("abcde"[: len(keys)], keys, more, fillvalue="")
-    told = (
+    declarations = (
         f"s.{name}: {{source: {name}.csv, key: {key}, restart: true{more}}}" for name, key, more in entries
     )
-    team.declare(f"tables: {{{', '.join(told)}}}")
+    team.declare(f"tables: {{{', '.join(declarations)}}}")
 
 
 def test_a_changed_shape_archives_the_history_and_begins_a_new_history(team):

@@ -298,10 +298,10 @@ def test_former_runs_and_late_tables_are_listed(team):
     )
     run_id = team.run()["a"].run_id
     store, project = team.warehouse.store, read_project(team.file)
-    told = next(
+    report = next(
         each for each in former_runs(SessionCatalog(store), rows_of_log(store)) if each["run_id"] == run_id
     )
-    assert {name: told[name] for name in ("changed", "failed", "not_begun", "ended")} == {
+    assert {name: report[name] for name in ("changed", "failed", "not_begun", "ended")} == {
         "changed": 1,
         "failed": 1,
         "not_begun": 0,
@@ -312,10 +312,10 @@ def test_former_runs_and_late_tables_are_listed(team):
 
     def late(hours, logged=None):
         now = datetime.now(UTC) + timedelta(hours=hours)
-        told = freshness(
+        report = freshness(
             project, SessionCatalog(store), rows_of_log(store) if logged is None else logged, now
         )
-        return [each["late"] for each in told]
+        return [each["late"] for each in report]
 
     assert (late(1), late(3)) == ([False, True], [True, True])
     assert late(1, []) == [False, True]  # the commit records it
@@ -375,9 +375,9 @@ def test_a_run_in_progress_has_not_failed(team):
     seen = []
 
     def begun(_name):
-        with pytest.raises(TryAgain) as told:
+        with pytest.raises(TryAgain) as error:
             team.run(failed=True)
-        seen.append(told.value.code)
+        seen.append(error.value.code)
 
     run_watched(team, on_begin=begun)
     assert seen == ["run-under-way"]
@@ -482,9 +482,9 @@ def test_a_run_reports_every_change_of_columns(team, delivery, file, options, me
     team.declare(f"tables: {{s.a: {{source: '{source}', key: id{options}}}}}")
     for number, (text, lines) in enumerate(CHANGES, 1):
         team.write(file.format(number=number), text.format(ts=f"2024-01-0{number}T00:00:00Z"))
-        told = team.run()["a"]
-        assert (told.error, told.way) == (None, "driver" if memory else "tasks")
-        changes = [each for each in told.schema_changes if not each.startswith("new table: ")]
+        receipt = team.run()["a"]
+        assert (receipt.error, receipt.way) == (None, "driver" if memory else "tasks")
+        changes = [each for each in receipt.schema_changes if not each.startswith("new table: ")]
         becomes = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}[delivery]
         assert changes == [each.format(delivery=delivery, becomes=becomes) for each in lines]
 

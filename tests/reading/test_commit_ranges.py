@@ -45,11 +45,11 @@ EMPTY = Lineage(TableName("a", "t"), [], whole=True)
 )
 def test_a_range_is_named_by_version_id_or_time(since, until, versions):
     """`since` is exclusive, `until` inclusive. A time means the newest commit not after it."""
-    found = range_of(WHOLE, since, until)
-    assert [commit.version for commit in found.commits] == versions
+    commit_range = range_of(WHOLE, since, until)
+    assert [commit.version for commit in commit_range.commits] == versions
     if versions:
-        assert found.until == versions[-1]
-    assert (found.before is None) == (found.since == 0)
+        assert commit_range.until == versions[-1]
+    assert (commit_range.before is None) == (commit_range.since == 0)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,18 @@ def test_v111_a_time_means_the_recorded_time_if_commits_contain_it():
         whole=True,
     )
     for since, versions in (("10.000001", [2]), ("10", [1, 2]), ("19.999999", [2]), ("20", [])):
-        found = range_of(native, f"2026-01-01T00:00:{since}Z", None)
-        assert [commit.version for commit in found.commits] == versions
+        commit_range = range_of(native, f"2026-01-01T00:00:{since}Z", None)
+        assert [commit.version for commit in commit_range.commits] == versions
 
 
 def test_a_table_without_commits_has_no_changes():
-    found = range_of(EMPTY, None, None)
-    assert (found.since, found.until, found.before, list(found.commits)) == (0, 0, None, [])
+    commit_range = range_of(EMPTY, None, None)
+    assert (commit_range.since, commit_range.until, commit_range.before, list(commit_range.commits)) == (
+        0,
+        0,
+        None,
+        [],
+    )
 
 
 DAY = 24 * 60 * 60 * 1000
@@ -120,14 +125,14 @@ def test_a_cursor_moves_only_if_the_block_ends_without_an_error(fed):
     with pytest.raises(ZeroDivisionError), fed.table.changes(cursor="crm") as feed:
         raise ZeroDivisionError
     assert (feed.since, feed.until, fed.now.tags) == (0, 2, {})
-    assert fed.told(cursor="crm") == ["1 insert 1 a", "2 insert 2 b"]
+    assert fed.lines(cursor="crm") == ["1 insert 1 a", "2 insert 2 b"]
     newest = lineage_of(metadata_of(fed.store, fed.now)).commits[-1]
     assert fed.now.tags == {f"{CURSOR_TAG}crm": newest.id}
     assert age(fed, "crm") == 30 * DAY
     fed.change([{"id": 3, "v": "c"}])
-    assert fed.told(cursor="crm") == ["3 insert 3 c"]
+    assert fed.lines(cursor="crm") == ["3 insert 3 c"]
     before = fed.now.metadata
-    assert fed.told(cursor="crm") == []
+    assert fed.lines(cursor="crm") == []
     assert fed.now.metadata == before  # without news there is no commit
     assert [each.version for each in lineage_of(metadata_of(fed.store, fed.now)).commits] == [
         1,
@@ -148,15 +153,15 @@ def test_a_consumer_of_an_already_moved_cursor_gets_a_conflict(fed):
     with pytest.raises(TryAgain) as moved:
         consume()
     assert (moved.value.code, moved.value.exit_code) == ("cursor-moved", 75)
-    assert fed.told(cursor="crm") == ["2 insert 2 b", "3 insert 3 c"]
+    assert fed.lines(cursor="crm") == ["2 insert 2 b", "3 insert 3 c"]
 
 
 def test_a_cursor_is_moved_and_dropped_by_hand(fed):
     """A cursor moves in both directions. The table sets its age, and unknown commits or cursors are wrong
     usage."""
     commit(fed.store, fed.now, Change(properties={CURSOR_MAX_AGE: "2 days"}))
-    told = fed.table.changes(cursor="crm", advance=2).to_dict()
-    assert told == {"table": "feeds.read", "cursor": "crm", "version": 2}
+    position = fed.table.changes(cursor="crm", advance=2).to_dict()
+    assert position == {"table": "feeds.read", "cursor": "crm", "version": 2}
     assert age(fed, "crm") == 2 * DAY
     fed.table.changes(cursor="crm", advance=1)
     with fed.table.changes(cursor="crm") as feed:
@@ -167,9 +172,9 @@ def test_a_cursor_is_moved_and_dropped_by_hand(fed):
         "unknown-cursor": {"cursor": "crm", "drop": True},
         "bad-option": {"cursor": "crm", "advance": 7},
     }
-    for expected, asked in wrong.items():
-        assert code(lambda: fed.table.changes(**asked)) == expected
-    for asked in (
+    for expected, options in wrong.items():
+        assert code(lambda: fed.table.changes(**options)) == expected
+    for options in (
         {"cursor": "crm", "advance": 0},
         {"cursor": "crm", "since": 1},
         {"cursor": "a/b"},
@@ -177,14 +182,14 @@ def test_a_cursor_is_moved_and_dropped_by_hand(fed):
         {"advance": 1},
         {"cursor": "crm", "advance": 1, "net": True},
     ):
-        assert code(lambda: fed.table.changes(**asked)) == "bad-option"
+        assert code(lambda: fed.table.changes(**options)) == "bad-option"
 
 
 def test_a_new_cursor_may_start_at_the_newest_commit(fed):
     with fed.table.changes(cursor="late", start="now") as feed:
         assert (feed.since, feed.until) == (2, 2)
     fed.change([{"id": 3, "v": "c"}])
-    assert fed.told(cursor="late", start="now") == ["3 insert 3 c"]  # `start` applies only to a new cursor
+    assert fed.lines(cursor="late", start="now") == ["3 insert 3 c"]  # `start` applies only to a new cursor
 
 
 def test_a_cursor_whose_tag_expired_is_refused(fed):
@@ -194,7 +199,7 @@ def test_a_cursor_whose_tag_expired_is_refused(fed):
     with pytest.raises(Refused, match="Begin again with `start='now'` or `start='first'`") as refused:
         fed.table.changes(cursor="crm")
     assert refused.value.code == "cursor-expired"
-    assert fed.told(cursor="crm", start="first") == ["1 insert 1 a", "2 insert 2 b"]
+    assert fed.lines(cursor="crm", start="first") == ["1 insert 1 a", "2 insert 2 b"]
 
 
 def test_a_cursor_of_another_lineage_is_lost(fed):
@@ -207,7 +212,7 @@ def test_a_cursor_of_another_lineage_is_lost(fed):
     fed.table.changes(cursor="crm", advance=3)
     commit(fed.store, fed.now, Change(back_to=first.id))
     assert code(lambda: fed.table.changes(cursor="crm")) == "cursor-lost"
-    assert fed.told(cursor="crm", start="first") == ["1 insert 1 a"]
+    assert fed.lines(cursor="crm", start="first") == ["1 insert 1 a"]
     rows = pa.table({"id": pa.array([1]), "v": ["a"]})
     commit(fed.store, None, Change(into=fed.now.shape, added=rows, recreate=True))
     assert code(lambda: fed.table.changes(cursor="crm")) == "cursor-lost"
@@ -215,7 +220,7 @@ def test_a_cursor_of_another_lineage_is_lost(fed):
 
 def test_a_table_without_commits_moves_no_cursor(store):
     empty = Fed(store, "empty", {"id": "LONG"}, ("id",), Layout.FIVETRAN_LIVE)
-    assert empty.told(cursor="crm") == []
+    assert empty.lines(cursor="crm") == []
     assert empty.now.tags == {}
     assert (
         commit_ranges.cursor_version(
@@ -234,7 +239,7 @@ def test_a_cursor_keeps_its_snapshot_from_expiring(fed):
     fed.change([{"id": 4, "v": "d"}, {"id": 2, "v": "e"}], gone="id = 2")
     fed.do(EXPIRE)
     with pytest.raises(Refused, match="`net=True` shows the net change") as refused:
-        fed.told(cursor="crm")
+        fed.lines(cursor="crm")
     assert refused.value.code == "snapshots-expired"
     with fed.table.changes(cursor="crm", net=True) as feed:
         assert (feed.since, feed.until) == (2, 5)
@@ -245,4 +250,4 @@ def test_a_cursor_keeps_its_snapshot_from_expiring(fed):
         "None update_postimage 2 e",
         "None insert 4 d",
     ]
-    assert fed.told(cursor="crm") == []
+    assert fed.lines(cursor="crm") == []

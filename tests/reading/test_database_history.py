@@ -23,17 +23,17 @@ def url(request, tmp_path):
     return address
 
 
-def asked(capsys, *words):
+def answer(capsys, *words):
     code = run([*words, "--output", "json"])
     return code, json.loads(capsys.readouterr().out)
 
 
 def test_current_and_as_of_read_a_database_history(url, capsys):
-    assert asked(capsys, "current", "rawcore.rc_c_hist", "--url", url) == (
+    assert answer(capsys, "current", "rawcore.rc_c_hist", "--url", url) == (
         0,
         [{"k": "x", "a": "q", "valid_from": SECOND, "valid_to": None}],
     )
-    code, rows = asked(capsys, "as-of", "rawcore.rc_c_hist", FIRST, "--url", url)
+    code, rows = answer(capsys, "as-of", "rawcore.rc_c_hist", FIRST, "--url", url)
     assert code == 0
     assert sorted(rows, key=lambda row: row["k"]) == [
         {"k": key, "a": "p", "valid_from": FIRST, "valid_to": SECOND} for key in "xy"
@@ -43,40 +43,40 @@ def test_current_and_as_of_read_a_database_history(url, capsys):
 def test_diff_and_timeline_read_a_database_history(url, capsys):
     """The database does not record the business key, so the caller specifies it."""
     hist = ("rawcore.rc_c_hist", "--url", url)
-    assert asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
+    assert answer(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
         0,
         [
             {"key": {"k": "x"}, "change": "changed", "columns": {"a": ["p", "q"]}},
             {"key": {"k": "y"}, "change": "removed"},
         ],
     )
-    assert asked(capsys, "diff", hist[0], FIRST, FIRST, *hist[1:], "--key", "k") == (0, [])
-    code, rows = asked(capsys, "timeline", hist[0], "k=x", *hist[1:])
+    assert answer(capsys, "diff", hist[0], FIRST, FIRST, *hist[1:], "--key", "k") == (0, [])
+    code, rows = answer(capsys, "timeline", hist[0], "k=x", *hist[1:])
     assert code == 0
     assert [(row["a"], row["valid_from"], row["valid_to"]) for row in rows] == [
         ("p", FIRST, SECOND),
         ("q", SECOND, None),
     ]
-    assert len(asked(capsys, "timeline", hist[0], "k=x", *hist[1:], "--limit", "1")[1]) == 1
-    assert asked(capsys, "timeline", *hist, "--key", "k=x") == (code, rows)
+    assert len(answer(capsys, "timeline", hist[0], "k=x", *hist[1:], "--limit", "1")[1]) == 1
+    assert answer(capsys, "timeline", *hist, "--key", "k=x") == (code, rows)
 
 
 def test_keys_columns_and_kinds_of_change_select_rows(url, capsys):
     """Results equal a warehouse's. A key identifies exactly one value."""
     hist = ("rawcore.rc_c_hist", "--url", url)
-    code, rows = asked(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", "k=x", "--columns", "a")
+    code, rows = answer(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", "k=x", "--columns", "a")
     assert (code, rows) == (0, [{"k": "x", "a": "p", "valid_from": FIRST, "valid_to": SECOND}])
-    assert asked(capsys, "current", hist[0], *hist[1:], "--key", "k=y")[1] == []
+    assert answer(capsys, "current", hist[0], *hist[1:], "--key", "k=y")[1] == []
     span = (hist[0], "2025-01-01", "2025-01-03", *hist[1:], "--key", "k", "--through")
-    told = asked(capsys, "diff", *span)[1]
-    assert [(each["key"]["k"], each["change"], each["away"]) for each in told] == [
+    changes = answer(capsys, "diff", *span)[1]
+    assert [(each["key"]["k"], each["change"], each["away"]) for each in changes] == [
         ("x", "added", False),
         ("y", "passed", False),
     ]
-    removed = asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k", "--change", "removed")
+    removed = answer(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k", "--change", "removed")
     assert removed == (0, [{"key": {"k": "y"}, "change": "removed", "before": {"a": "p"}}])
     for words in (["--columns", "none"], ["--key", "x"]):
-        assert asked(capsys, "current", hist[0], *hist[1:], *words)[0] == 2
+        assert answer(capsys, "current", hist[0], *hist[1:], *words)[0] == 2
 
 
 def test_a_users_valid_from_column_is_renamed_in_results(request, tmp_path, capsys):
@@ -90,15 +90,15 @@ def test_a_users_valid_from_column_is_renamed_in_results(request, tmp_path, caps
     place.close()
     hist = ("rawcore.rc_c_hist", "--url", address)
     old, new = ({"valid_from_src": "a", "valid_to_src": end} for end in "pq")
-    assert asked(capsys, "as-of", hist[0], FIRST, *hist[1:]) == (
+    assert answer(capsys, "as-of", hist[0], FIRST, *hist[1:]) == (
         0,
         [{"k": "x", **old, "valid_from": FIRST, "valid_to": SECOND}],
     )
-    assert asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
+    assert answer(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
         0,
         [{"key": {"k": "x"}, "change": "changed", "columns": {"valid_to_src": ["p", "q"]}}],
     )
-    code, rows = asked(capsys, "timeline", hist[0], "k=x", *hist[1:])
+    code, rows = answer(capsys, "timeline", hist[0], "k=x", *hist[1:])
     unknown = {"known_from": None, "known_to": None, "snapshot_id": None}
     assert (code, rows) == (
         0,
@@ -118,7 +118,7 @@ def test_json_keeps_its_exact_text_in_a_database(request, tmp_path, capsys):
         (tmp_path / "s.csv").write_text('k,j\nx,"{""a"":  1}"\ny,null\n')
         assert place.load("r1", 1, skip_base=False).error is None
         place.close()
-        code, rows = asked(capsys, "current", "rawcore.rc_c_hist", "--url", address)
+        code, rows = answer(capsys, "current", "rawcore.rc_c_hist", "--url", address)
         assert code == 0
         assert {row["k"]: row["j"] for row in rows} == {"x": '{"a":  1}', "y": "null"}
 
@@ -134,8 +134,8 @@ def test_invalid_keys_and_axes_for_a_database_are_wrong_usage(url, capsys):
         (["timeline", times[0], "nobody=x", "--url", url], "other-key"),
         (["timeline", times[0], "k=x", "--url", url, "--axis", "both"], "bad-option"),
     ):
-        exit_code, told = asked(capsys, *words)
-        assert (exit_code, told["error"]["code"]) == (2, code)
+        exit_code, output = answer(capsys, *words)
+        assert (exit_code, output["error"]["code"]) == (2, code)
 
 
 def test_a_history_in_a_database_has_no_branches(url, capsys):
@@ -147,9 +147,9 @@ def test_a_history_in_a_database_has_no_branches(url, capsys):
         ["timeline", table, "k=x"],
         ["diff", table, FIRST, SECOND, "--key", "k"],
     ):
-        exit_code, told = asked(capsys, *words, *of_database)
-        assert (exit_code, told["error"]["code"]) == (2, "bad-option")
-        assert "--branch" in told["error"]["remedy"]
+        exit_code, output = answer(capsys, *words, *of_database)
+        assert (exit_code, output["error"]["code"]) == (2, "bad-option")
+        assert "--branch" in output["error"]["remedy"]
 
 
 def test_unreadable_tables_and_addresses_are_wrong_usage(url, capsys):
@@ -160,8 +160,8 @@ def test_unreadable_tables_and_addresses_are_wrong_usage(url, capsys):
         (["rawcore.rc_c_hist", "--url", "mysql://x"], "wrong-url"),
         (["rawcore.rc_c_hist", "--url", url, "--known-at", "2025-01-01"], "bad-option"),
     ):
-        exit_code, told = asked(capsys, "current", *words)
-        assert (exit_code, told["error"]["code"]) == (2, code)
+        exit_code, output = answer(capsys, "current", *words)
+        assert (exit_code, output["error"]["code"]) == (2, code)
 
 
 def test_times_that_python_lacks_are_shown_as_postgresql_writes_them(postgres_url, tmp_path, capsys):
@@ -176,12 +176,12 @@ def test_times_that_python_lacks_are_shown_as_postgresql_writes_them(postgres_ur
             (receipt,) = place.loads(f"r{number}", number, **asks)
             assert receipt.status == "success"
     hist = ("rawcore.rc_c_hist", "--url", postgres_url)
-    code, rows = asked(capsys, "timeline", hist[0], "k=x", *hist[1:])
+    code, rows = answer(capsys, "timeline", hist[0], "k=x", *hist[1:])
     assert (code, [(row["at"], row["clock"]) for row in rows]) == (
         0,
         [("infinity", "24:00:00"), ("0044-03-15 00:00:00+00 BC", "24:00:00")],
     )
-    code, rows = asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k")
+    code, rows = answer(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k")
     assert (code, rows[0]["columns"]) == (0, {"at": ["infinity", "0044-03-15 00:00:00+00 BC"]})
 
     place.sql("INSERT INTO stage.s SELECT * FROM stage.s")

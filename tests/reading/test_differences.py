@@ -24,7 +24,7 @@ ACTIVE = (
 )
 
 
-def told(frame):
+def changes(frame):
     """A line per record: the change, its key, and the changed columns."""
     lines = []
     for row in frame.orderBy("key").toArrow().to_pylist():
@@ -36,14 +36,14 @@ def told(frame):
 
 def test_diff_compares_two_instants_at_one_known_time(store):
     """V96 by E13: The differences are right in both directions, now and as known at a time."""
-    found = remembered(store, "differing", E13)
-    assert told(found.diff(day(5), day(12))) == ["added k"]
-    assert told(found.diff(day(12), day(17))) == ["changed k v:a>c"]
-    assert told(found.diff(day(25), day(12))) == ["changed k v:b>a"]
-    assert told(found.diff(day(12), day(17), known_at=day(2))) == []
-    assert told(found.diff(day(12), day(25), known_at=day(2))) == ["changed k v:a>b"]
-    assert told(found.diff(day(12), day(25), known_at=day(0))) == []
-    (row,) = found.diff(day(12), day(17)).collect()
+    history = remembered(store, "differing", E13)
+    assert changes(history.diff(day(5), day(12))) == ["added k"]
+    assert changes(history.diff(day(12), day(17))) == ["changed k v:a>c"]
+    assert changes(history.diff(day(25), day(12))) == ["changed k v:b>a"]
+    assert changes(history.diff(day(12), day(17), known_at=day(2))) == []
+    assert changes(history.diff(day(12), day(25), known_at=day(2))) == ["changed k v:a>b"]
+    assert changes(history.diff(day(12), day(25), known_at=day(0))) == []
+    (row,) = history.diff(day(12), day(17)).collect()
     assert (row.key.asDict(), row.before.asDict(), row.after.asDict(), row.changed) == (
         {"k": "k"},
         {"k": "k", "v": "a"},
@@ -54,22 +54,22 @@ def test_diff_compares_two_instants_at_one_known_time(store):
 
 def test_diff_compares_two_known_times_for_one_instant(store):
     """V96 by E14: Versions that a rewind withdrew are removed. Facts are on neither side."""
-    found = remembered(store, "relearnt", E14)
+    history = remembered(store, "relearnt", E14)
 
     def learnt(first, second, at):
-        return told(found.diff(day(first), day(second), axis="recorded", at=day(at)))
+        return changes(history.diff(day(first), day(second), axis="recorded", at=day(at)))
 
     assert learnt(0, 1, 15) == ["added k"]
     assert learnt(1, 3, 25) == ["changed k v:a>x", "added m"]
     assert learnt(3, 4, 25) == ["changed k v:x>a", "removed m"]
     assert learnt(1, 5, 25) == ["changed k v:a>b"]
     assert learnt(1, 5, 15) == learnt(2, 3, 15) == []
-    assert told(found.diff(day(3), day(5), axis="recorded")) == ["changed k v:x>b", "removed m"]  # now
+    assert changes(history.diff(day(3), day(5), axis="recorded")) == ["changed k v:x>b", "removed m"]  # now
     for wrong in ({"at": day(1)}, {"axis": "recorded", "known_at": day(1)}):
         with pytest.raises(UsageError, match="Use the one that belongs to the axis"):
-            found.diff(day(1), day(2), **wrong)
+            history.diff(day(1), day(2), **wrong)
     with pytest.raises(UsageError, match="`axis=` must be valid or recorded, not 'other'"):
-        found.diff(day(1), day(2), axis="other")
+        history.diff(day(1), day(2), axis="other")
 
 
 def test_indistinguishable_values_are_no_difference(spark, store):
@@ -93,8 +93,8 @@ def test_indistinguishable_values_are_no_difference(spark, store):
         f"ended IS NULL, d, cast(m AS MAP<STRING, STRUCT<x: MAP<INT, INT>>>), t "
         f"FROM VALUES {versions} AS v(id, begun, ended, d, m, t)"
     )
-    found = Table(store, name).diff(instant("T1"), instant("T2"))
-    rows = {row.key.id: (row.change, row.changed) for row in found.collect()}
+    differences = Table(store, name).diff(instant("T1"), instant("T2"))
+    rows = {row.key.id: (row.change, row.changed) for row in differences.collect()}
     assert rows == {2: ("changed", ["m", "t"]), 3: ("removed", [])}
 
 
@@ -117,8 +117,8 @@ def test_the_recorded_axis_of_fivetran_tables_compares_commits(spark, store):
             append_past(store, name, rows)
         spark.sql(f"DELETE FROM {into} WHERE id = 1")
         times = [each.committed_at for each in metadata_of(store, existing(store, name)).commits[-3:]]
-        found = Table(store, name).diff(times[0], times[2], axis="recorded")
-        assert told(found) == ["removed 1", "added 3"]
+        differences = Table(store, name).diff(times[0], times[2], axis="recorded")
+        assert changes(differences) == ["removed 1", "added 3"]
     with pytest.raises(UsageError, match="keeps no history"):
         Table(store, name).diff(times[0], times[2])
 
@@ -127,9 +127,9 @@ def test_datasets_are_compared_by_key_and_keyless_logs_by_row(store, tmp_path):
     snapshot = Dataset(store, tmp_path, "{kind: Snapshot, primaryKey: [city]}", columns="city STRING, n INT")
     for rows in ("A,1 B,1", "A,2 C,1"):
         snapshot.push(rows)
-    found = Table(store, snapshot.table.shape.table)
-    assert told(found.diff(e(1), e(2))) == ["changed A n:1>2", "removed B", "added C"]
-    assert told(found.diff(s(1), s(2), axis="recorded", at=e(2))) == [
+    history = Table(store, snapshot.table.shape.table)
+    assert changes(history.diff(e(1), e(2))) == ["changed A n:1>2", "removed B", "added C"]
+    assert changes(history.diff(s(1), s(2), axis="recorded", at=e(2))) == [
         "changed A n:1>2", "removed B", "added C",
     ]  # fmt: skip
     columns = "event_time TIMESTAMP, city STRING, n INT"
@@ -146,9 +146,9 @@ def test_datasets_are_compared_by_key_and_keyless_logs_by_row(store, tmp_path):
         dataset.push(f"{times[2]},A,2 {times[3]},A,2")
     ledger.push(f"{times[1]},A,9")
     rows, events = (Table(store, each.table.shape.table) for each in (append, ledger))
-    assert told(rows.diff(e(1), e(3))) == ["added A 2", "added A 2"]
-    assert told(events.diff(e(1), e(3))) == ["added A", "added A"]
-    assert told(events.diff(s(2), s(3), axis="recorded", at=e(3))) == ["changed A n:1>9"]
+    assert changes(rows.diff(e(1), e(3))) == ["added A 2", "added A 2"]
+    assert changes(events.diff(e(1), e(3))) == ["added A", "added A"]
+    assert changes(events.diff(s(2), s(3), axis="recorded", at=e(3))) == ["changed A n:1>9"]
 
 
 def test_a_notebook_shows_differences_as_html(store):

@@ -15,7 +15,7 @@ from backstory.table import Table
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"
 
 
-def told(frame):
+def versions_in(frame):
     rows = (
         frame.select("city", "population", "valid_from", "valid_to").orderBy("city", "valid_from").toArrow()
     )
@@ -47,9 +47,11 @@ def table(spark, tmp_path_factory):
 
 def test_a_log_is_readable_in_either_encoding(store, table):  # O2
     """A ledger has no observed events, and is refused."""
-    found = table("{kind: Snapshot, primaryKey: [city]}")
-    said = door.events(store, found.name.name, "op", namespace="datasets").orderBy("offset", "op").collect()
-    assert [(row["op"], row["city"], row["population"]) for row in said] == [
+    log = table("{kind: Snapshot, primaryKey: [city]}")
+    operations = (
+        door.events(store, log.name.name, "op", namespace="datasets").orderBy("offset", "op").collect()
+    )
+    assert [(row["op"], row["city"], row["population"]) for row in operations] == [
         (0, "A", 1),
         (0, "B", 1),
         (2, "A", 1),
@@ -74,11 +76,15 @@ def test_a_log_is_readable_in_either_encoding(store, table):  # O2
 
 
 def test_a_snapshot_log_is_a_history(table):
-    found = table("{kind: Snapshot, primaryKey: [city]}")
-    assert told(found.current()) == [("A", 2, "e2", None), ("B", 5, "e3", None), ("C", 1, "e2", None)]
-    assert told(found.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e2")]
-    assert told(found.as_of(e(2))) == [("A", 2, "e2", None), ("C", 1, "e2", None)]
-    assert [(row["population"], day(row["valid_to"])) for row in found.timeline("B").versions] == [
+    history = table("{kind: Snapshot, primaryKey: [city]}")
+    assert versions_in(history.current()) == [
+        ("A", 2, "e2", None),
+        ("B", 5, "e3", None),
+        ("C", 1, "e2", None),
+    ]
+    assert versions_in(history.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e2")]
+    assert versions_in(history.as_of(e(2))) == [("A", 2, "e2", None), ("C", 1, "e2", None)]
+    assert [(row["population"], day(row["valid_to"])) for row in history.timeline("B").versions] == [
         (1, "e2"),
         (5, None),
     ]
@@ -91,10 +97,10 @@ def test_a_returning_record_never_has_two_versions_at_once(store, tmp_path, enco
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
     for rows in ("2024-01-01,A", "", "2024-01-01,A", ""):
         dataset.push(rows)
-    found = Table(store, dataset.table.shape.table)
-    counts = [found.as_of(instant).count() for instant in (e(0), e(1), s(1), s(2), s(3), s(4))]
+    history = Table(store, dataset.table.shape.table)
+    counts = [history.as_of(instant).count() for instant in (e(0), e(1), s(1), s(2), s(3), s(4))]
     assert counts == [0, 1, 1, 1, 1, 0]
-    rows = [row for instant in (e(1), s(2)) for row in found.as_of(instant).toArrow().to_pylist()]
+    rows = [row for instant in (e(1), s(2)) for row in history.as_of(instant).toArrow().to_pylist()]
     assert [(row["valid_from"], row["valid_to"]) for row in rows] == [(e(1), s(2)), (s(2), s(4))]
 
 
@@ -104,8 +110,8 @@ def test_a_return_before_the_recorded_removal_ends_the_old_version(store, tmp_pa
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
     for rows in ("2024-01-01,A", "", "2024-03-01,A"):
         dataset.push(rows)
-    found = Table(store, dataset.table.shape.table)
-    assert [found.as_of(instant).count() for instant in (e(0), e(1), e(70), s(9))] == [0, 1, 1, 1]
+    history = Table(store, dataset.table.shape.table)
+    assert [history.as_of(instant).count() for instant in (e(0), e(1), e(70), s(9))] == [0, 1, 1, 1]
 
 
 LATE = ("2024-01-01,A,1", "2024-03-01,A,2", "2024-02-01,A,3", "", "2024-05-01,A,9", "2024-05-01,A,8")
@@ -126,20 +132,28 @@ def test_a_record_has_at_most_one_row_at_any_instant(store, tmp_path, encoding):
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, n INT")
     for rows in LATE:
         assert dataset.push(rows).error is None
-    found = Table(store, dataset.table.shape.table)
-    versions = found.timeline("A").versions
+    history = Table(store, dataset.table.shape.table)
+    versions = history.timeline("A").versions
     assert [(v["n"], day(v["valid_from"]), day(v["valid_to"])) for v in versions] == LIVES[encoding]
 
 
 def test_operations_without_retractions_give_the_same_history(table):
-    found = table(UPSERT)
-    assert told(found.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e3")]
-    assert told(found.current()) == [("A", 2, "e2", None), ("B", 5, "e3", None), ("C", 1, "e2", None)]
+    history = table(UPSERT)
+    assert versions_in(history.as_of(e(1))) == [("A", 1, "e1", "e2"), ("B", 1, "e1", "e3")]
+    assert versions_in(history.current()) == [
+        ("A", 2, "e2", None),
+        ("B", 5, "e3", None),
+        ("C", 1, "e2", None),
+    ]
 
 
 def test_ledger_events_never_end(table):
-    found = table("{kind: Ledger, primaryKey: [city]}")
-    assert told(found.as_of(e(2))) == [("A", 1, "e1", None), ("B", 1, "e1", None), ("C", 1, "e2", None)]
+    ledger = table("{kind: Ledger, primaryKey: [city]}")
+    assert versions_in(ledger.as_of(e(2))) == [
+        ("A", 1, "e1", None),
+        ("B", 1, "e1", None),
+        ("C", 1, "e2", None),
+    ]
 
 
 def test_a_date_beyond_2038_means_its_first_instant(spark):

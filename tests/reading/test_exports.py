@@ -37,18 +37,20 @@ def files_of(warehouse, name):
 
 def test_an_export_on_either_axis_equals_the_readers_rows(store, warehouse, tmp_path):
     """Spark and files produce the same file, with the rows of `timeline`, in order of key and times."""
-    found = remembered(store, "exported", E13, value="known_from")
+    history = remembered(store, "exported", E13, value="known_from")
     for axis, rows in (("valid", 3), ("both", 5)):
         large, small = tmp_path / f"{axis}.parquet", tmp_path / f"{axis}-small.parquet"
-        assert found.export(large, axis=axis).rows == rows
-        assert export_small(table_in_files(files_of(warehouse, found.name)), place(small, axis)).rows == rows
+        assert history.export(large, axis=axis).rows == rows
+        assert (
+            export_small(table_in_files(files_of(warehouse, history.name)), place(small, axis)).rows == rows
+        )
         assert pq.read_table(large).equals(pq.read_table(small))
-        told = found.timeline("k", axis=axis).versions
+        versions = history.timeline("k", axis=axis).versions
         names = ["valid_from", "valid_to", *(["known_from", "known_to"] if axis == "both" else [])]
         value = "known_from_src" if axis == "both" else "known_from"
         assert [
             (each[value], *(each[name] for name in names)) for each in pq.read_table(large).to_pylist()
-        ] == [(each["known_from_src"], *(each[name] for name in names)) for each in told]
+        ] == [(each["known_from_src"], *(each[name] for name in names)) for each in versions]
     assert pq.read_schema(large).field("valid_from").type == pa.timestamp("us", "UTC")
 
 

@@ -75,10 +75,10 @@ def test_E16_the_change_feed_skips_a_compaction(store):
 
     stored = []
 
-    def told(**asked):
-        with fed.table.changes(**asked) as feed:
+    def feed_lines(**options):
+        with fed.table.changes(**options) as feed:
             rows = feed.frame.toArrow()
-            fed.tell_the_same(feed, rows.to_pylist(), asked)
+            fed.tell_the_same(feed, rows.to_pylist(), options)
         stored.append([{**row, COMMIT_VERSION: None, COMMIT_TIMESTAMP: None} for row in rows.to_pylist()])
         assert rows.column_names[-3:] == [CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
         assert "_memory" not in rows.column_names
@@ -89,18 +89,18 @@ def test_E16_the_change_feed_skips_a_compaction(store):
             for row in rows.to_pylist()
         ]
 
-    assert told() == E16_CHANGES
-    assert told(since=1, net=True) == E16_NET
-    assert told(current=True) == E16_OF_CURRENT_ROWS
+    assert feed_lines() == E16_CHANGES
+    assert feed_lines(since=1, net=True) == E16_NET
+    assert feed_lines(current=True) == E16_OF_CURRENT_ROWS
     before, stored[:] = [*stored], []
     assert fed.small == 3
     fed.do(EXPIRE)
     with pytest.raises(Refused, match="have expired"):
         fed.table.changes(since=1)
     # V111: By time, the table returns the same rows forever, but their commits are unknown.
-    assert {line.split()[0] for line in told()} == {"None"}
-    told(since=at(1), net=True)
-    told(current=True)
+    assert {line.split()[0] for line in feed_lines()} == {"None"}
+    feed_lines(since=at(1), net=True)
+    feed_lines(current=True)
     assert stored == before
 
 
@@ -143,26 +143,26 @@ def test_current_feeds_contain_only_live_rows_and_open_versions(store):
     live.change([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     synced, deleted = {"_fivetran_synced": at(1)}, {"_fivetran_deleted": True}
     live.change([{"id": 1, "v": "a", **synced}, {"id": 2, "v": "b", **deleted}], "true")
-    assert live.told(since=1) == [
+    assert live.lines(since=1) == [
         "2 update_preimage 1 a None None",
         f"2 update_postimage 1 a {at(1)} None",
         "2 update_preimage 2 b None None",
         "2 update_postimage 2 b None True",
     ]
-    assert live.told(since=1, current=True) == ["2 delete 2 b"]
+    assert live.lines(since=1, current=True) == ["2 delete 2 b"]
     history = Fed(store, "c_history", columns_of(Layout.FIVETRAN_HISTORY), ("id",), Layout.FIVETRAN_HISTORY)
     history.change([of_history("a", 1, TMAX, True), of_history("gone", 0, at(1), False)])
     history.change([of_history("a", 1, at(3), False), of_history("b", 3, TMAX, True)], "v = 'a'")
-    assert [line.split()[:4] for line in history.told(since=1)] == [
+    assert [line.split()[:4] for line in history.lines(since=1)] == [
         ["2", "update_preimage", "1", "a"],
         ["2", "update_postimage", "1", "a"],
         ["2", "insert", "1", "b"],
     ]
     assert (live.small, history.small) == (2, 1)
-    assert history.told(current=True) == ["1 insert 1 a", "2 update_preimage 1 a", "2 update_postimage 1 b"]
+    assert history.lines(current=True) == ["1 insert 1 a", "2 update_preimage 1 a", "2 update_postimage 1 b"]
     log = Fed(store, "c_log", columns_of(Layout.ODF), ("id",), Layout.ODF, **OFFSET)
     log.change([{"offset": 0, "op": 0, "id": 1, "v": "a"}])
-    assert log.told() == ["1 insert 0 0 1 a"]
+    assert log.lines() == ["1 insert 0 0 1 a"]
     with pytest.raises(UsageError) as refused:
         log.table.changes(current=True)
     assert refused.value.code == "no-current"
@@ -220,8 +220,10 @@ def test_the_feed_plan_matches_the_rule(spark, netted):
         changes = changes_of_commits(states, key)
         changes = net(changes, key) if netted else changes
         expected += [line(one.row, one.version, one.type) for one in changes]
-    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), lambda *_: "TRUE")
-    frame = feed_frame(spark.createDataFrame(moved, SCHEMA), told, len(moved), net=netted, only_added=False)
+    feed_rows = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), lambda *_: "TRUE")
+    frame = feed_frame(
+        spark.createDataFrame(moved, SCHEMA), feed_rows, len(moved), net=netted, only_added=False
+    )
     assert frame.columns == ["life", "k", "v", "m", CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
     rows = frame.toArrow().to_pylist()
     assert sorted(line(row, row[COMMIT_VERSION], row[CHANGE_TYPE]) for row in rows) == sorted(expected)

@@ -77,7 +77,7 @@ def table(rows, schema=SCHEMA):
     )
 
 
-def asked(versions, key, comparison, *, timed=False):
+def query_differences(versions, key, comparison, *, timed=False):
     rows = table([row for row, _, _ in versions])
     spans = {
         "valid_from": pa.array([day(start) for _, start, _ in versions], INSTANT),
@@ -102,15 +102,15 @@ def specified(versions, rows, key, comparison):
             Lived(row, day(start), day(end), holds(start, end, 2), holds(start, end, 6))
             for row, (_, start, end) in zip(whole, versions, strict=True)
         ]
-        found = passages(lived, key)
+        changes = passages(lived, key)
     else:
         sides = [
             Side(row, holds(*span, 6))
             for row, (_, *span) in zip(whole, versions, strict=True)
             if holds(*span, 2) != holds(*span, 6)
         ]
-        found = differences(sides, key)
-    return [each for each in in_order(found, ["key"]) if comparison.change in (None, each["change"])]
+        changes = differences(sides, key)
+    return [each for each in in_order(changes, ["key"]) if comparison.change in (None, each["change"])]
 
 
 @given(lives(), st.sampled_from(KINDS), st.booleans())
@@ -118,12 +118,12 @@ def test_differences_equal_the_specification(versions, kind, through):
     """This covers ends and passages, with keys of NULL, NaN and both zeros, whole and in pages."""
     comparison = Comparison(change=kind, through=through or kind in BETWEEN)
     for key in (["k", "l"], ["l", "k"]):
-        rows, found = asked(versions, key, comparison)
+        rows, answer = query_differences(versions, key, comparison)
         wanted = specified(versions, rows, key, comparison)
-        assert repr(found.page()) == repr(wanted)
-        assert repr(found.page(1, 3)) == repr(wanted[1:3])
-        assert len(found) == len(wanted)
-        assert found.kinds() == {
+        assert repr(answer.page()) == repr(wanted)
+        assert repr(answer.page(1, 3)) == repr(wanted[1:3])
+        assert len(answer) == len(wanted)
+        assert answer.kinds() == {
             each: n for each in KINDS if (n := [w["change"] for w in wanted].count(each))
         }
 
@@ -131,20 +131,20 @@ def test_differences_equal_the_specification(versions, kind, through):
 @given(st.lists(st.tuples(PLAIN, st.sampled_from([(0, 4), (4, None), (0, None)])), max_size=8))
 def test_keyless_rows_are_added_and_removed_by_their_count(rows):
     versions = [(row, *span) for row, span in rows]
-    shown, found = asked(versions, [], Comparison())
-    assert repr(found.page()) == repr(specified(versions, shown, [], Comparison()))
+    shown, answer = query_differences(versions, [], Comparison())
+    assert repr(answer.page()) == repr(specified(versions, shown, [], Comparison()))
 
 
 @given(lives())
 def test_equal_changes_of_several_records_are_one_group(versions):
-    _, found = asked(versions, ["k", "l"], Comparison())
+    _, answer = query_differences(versions, ["k", "l"], Comparison())
     pairs = [
         (name, *(repr(found_in(each[side][name])) for side in ("before", "after")))
-        for each in found.page()
+        for each in answer.page()
         for name in each["changed"]
     ]
     wanted = sorted(n for pair in set(pairs) if (n := pairs.count(pair)) > 1)
-    assert sorted(each.count for each in found.common_changes(99)) == wanted
+    assert sorted(each.count for each in answer.common_changes(99)) == wanted
 
 
 def found_in(value):
@@ -156,8 +156,8 @@ def found_in(value):
 def test_events_of_a_key_are_distinguished_by_their_times():
     """In a ledger, an event that disappears and another one that appears are not one change."""
     versions = [({"t": "a", "f": 1.0}, 0, 4), ({"t": "a", "f": 2.0}, 4, None)]
-    _, found = asked(versions, ["t"], Comparison(), timed=True)
-    assert [each["change"] for each in found.page()] == ["added", "removed"]
+    _, answer = query_differences(versions, ["t"], Comparison(), timed=True)
+    assert [each["change"] for each in answer.page()] == ["added", "removed"]
 
 
 @given(st.lists(ROW, max_size=8), st.lists(st.sampled_from(SCHEMA.names[:-1]), max_size=3, unique=True))

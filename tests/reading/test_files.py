@@ -184,22 +184,24 @@ class Chance(random.Random):
 
 
 def table(store, name, layout, columns, key="", properties=()):
-    found = TableName("small", name)
-    drop(store, found)
+    table_name = TableName("small", name)
+    drop(store, table_name)
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.small")
-    told = {
+    all_properties = {
         LAYOUT: layout,
         KEY: json.dumps(key.split(",") if key else []),
         "format-version": "3",
         **dict(properties),
     }
-    told |= dict.fromkeys(("write.delete.mode", "write.update.mode"), "merge-on-read")
-    told |= {f"write.parquet.row-group-{name}": "9" for name in ("size-bytes", "check-min-record-count")}
-    listed = ", ".join(f"'{each}' = '{value}'" for each, value in told.items())
+    all_properties |= dict.fromkeys(("write.delete.mode", "write.update.mode"), "merge-on-read")
+    all_properties |= {
+        f"write.parquet.row-group-{name}": "9" for name in ("size-bytes", "check-min-record-count")
+    }
+    listed = ", ".join(f"'{each}' = '{value}'" for each, value in all_properties.items())
     store.spark.sql(
-        f"CREATE TABLE {store.sql_name(found)} ({columns}) USING iceberg TBLPROPERTIES ({listed})"
+        f"CREATE TABLE {store.sql_name(table_name)} ({columns}) USING iceberg TBLPROPERTIES ({listed})"
     )
-    return found
+    return table_name
 
 
 def write(store, name, rows):
@@ -263,16 +265,16 @@ CONTAINED = () if DEPTH == "laws" else ("sent_lives", "timed")
 def test_reading_from_files_equals_reading_with_spark(store, warehouse, name, monkeypatch):
     layout, columns, of_key, properties, made = TABLES[name]
     chance = Chance()
-    found = table(store, name, layout, columns, of_key, properties)
+    table_name = table(store, name, layout, columns, of_key, properties)
     if name in DELETED:
-        write(store, found, [made(chance) for _ in range(60)])
-        store.spark.sql(f"DELETE FROM {store.sql_name(found)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
-    write(store, found, [made(chance) for _ in range(60)])
-    files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
-    first = metadata_of(store, existing(store, found)).commits[0].committed_at
-    spark = Table(store, found)
+        write(store, table_name, [made(chance) for _ in range(60)])
+        store.spark.sql(f"DELETE FROM {store.sql_name(table_name)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
+    write(store, table_name, [made(chance) for _ in range(60)])
+    files, at, then = files_of(warehouse, table_name), day(4.5), day(5.5)
+    first = metadata_of(store, existing(store, table_name)).commits[0].committed_at
+    spark = Table(store, table_name)
     held = table_in_files(files).versions()
-    large = table_in_session(store, found).versions().toArrow()
+    large = table_in_session(store, table_name).versions().toArrow()
     assert same(held, large) > 3
     moved = {
         micros for name in ("valid_from", "valid_to") for micros in large[name].cast("int64").to_pylist()
@@ -285,8 +287,8 @@ def test_reading_from_files_equals_reading_with_spark(store, warehouse, name, mo
         page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(rows_at(files, at, then), spark.as_of(at, known_at=then).toArrow())
-        told = table_in_files(files).statements()
-        assert same(told, table_in_session(store, found).statements().toArrow()) > 3
+        statements = table_in_files(files).statements()
+        assert same(statements, table_in_session(store, table_name).statements().toArrow()) > 3
     if name in APART:
         assert same_differences(diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
         learnt = diff(files, first, then, Comparison(axis="recorded", at=at))
@@ -298,13 +300,13 @@ def test_reading_from_files_equals_reading_with_spark(store, warehouse, name, mo
             few = diff(files, day(2.5), at, chosen)
             same_differences(few, spark.diff(day(2.5), at, columns="v", change=chosen.change))
     if name in BROKEN:
-        assert checked_twice(store, found)
+        assert checked_twice(store, table_name)
     if name in DELETED:
         for known_at in (first, ZERO):
             assert ask(lambda: rows_at(files, at, known_at)) == ask(
                 lambda: spark.as_of(at, known_at=known_at).toArrow()
             )
-        small, large = life(files, {"k": "b"}), life_of_frames(store, found, {"k": "b"})
+        small, large = life(files, {"k": "b"}), life_of_frames(store, table_name, {"k": "b"})
         assert lines(small.versions) == lines(large.versions)
         assert (small.columns, small.title) == (large.columns, large.title)
 
@@ -401,23 +403,23 @@ CHANGES = (
 
 def test_values_of_every_type_equal_sparks_even_in_older_files(store, warehouse, capsys, monkeypatch):
     """Renamed, dropped, wider and newer columns and deleted rows are read, and Spark is not started."""
-    found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
-    into = store.sql_name(found)
+    table_name = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
+    into = store.sql_name(table_name)
     store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
-    first = metadata_of(store, existing(store, found)).commits[0].committed_at
+    first = metadata_of(store, existing(store, table_name)).commits[0].committed_at
     for change in CHANGES:
         store.spark.sql(f"ALTER TABLE {into} {change}")
     store.spark.sql(
         f"INSERT INTO {into} (k, i, f, n, text, later) VALUES (5, 1099511627776L, 0.1D, 9999999999.25, 'ä', 'new')"
     )
     store.spark.sql(f"DELETE FROM {into} WHERE k = 4")
-    spark, files = Table(store, found), files_of(warehouse, found)
+    spark, files = Table(store, table_name), files_of(warehouse, table_name)
     assert same(rows_at(files), spark.current().toArrow()) == 3
     assert same(rows_at(files, None, first), spark.current(known_at=first).toArrow()) == 3
     monkeypatch.setenv("JAVA_HOME", str(warehouse / "none"))
-    assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(row["k"], row["n"], row["raw"], row["at"]) for row in told] == [
+    assert run(["current", str(table_name), "--warehouse", str(warehouse), "--output", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["k"], row["n"], row["raw"], row["at"]) for row in rows] == [
         (1, "12.34", "00ff", "1500-01-01T00:00:00.000001Z"),
         (2, None, "", None),
         (5, "9999999999.25", None, None),
@@ -427,19 +429,22 @@ def test_values_of_every_type_equal_sparks_even_in_older_files(store, warehouse,
     for name in ("FEWEST", "ROWS_FOR_ONE"):
         monkeypatch.setattr(pages, name, 1)
     assert rows_at(files, None, None, EVERYTHING, 1)["k"].to_pylist() == [1]
-    for asked, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
-        assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json", *asked]) == 0
+    for options, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
+        assert (
+            run(["current", str(table_name), "--warehouse", str(warehouse), "--output", "json", *options])
+            == 0
+        )
         assert [row["k"] for row in json.loads(capsys.readouterr().out)] == keys
 
 
 def test_a_table_larger_than_memory_is_not_read_from_files(store, warehouse):
     """The reader of files raises an error, so that Spark answers."""
-    found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
-    assert rows_at(files_of(warehouse, found)).num_rows == 0
-    write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])
-    assert rows_at(files_of(warehouse, found)).num_rows == 1
+    table_name = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
+    assert rows_at(files_of(warehouse, table_name)).num_rows == 0
+    write(store, table_name, [("a", 1.0, 1.0, day(1), None, "new")])
+    assert rows_at(files_of(warehouse, table_name)).num_rows == 1
     with pytest.raises(Unreadable, match="memory"):
-        rows_at(files_of(warehouse, found, memory=60))
+        rows_at(files_of(warehouse, table_name, memory=60))
 
 
 KEYED = """t_key STRING, i BIGINT, n DECIMAL(10, 2), day DATE, at TIMESTAMP, naive TIMESTAMP_NTZ, f DOUBLE, b BOOLEAN,
@@ -474,17 +479,20 @@ NO_KEYS = {
 
 def test_every_reader_finds_the_record_of_a_key_or_refuses_the_key(store, warehouse):
     """From files and on Spark, `timeline`, `as_of` and `current` find one record, or raise `other-key`."""
-    found = table(store, "keyed", Layout.HIST, KEYED, "i")
+    table_name = table(store, "keyed", Layout.HIST, KEYED, "i")
     ends = "TIMESTAMP '2024-01-02 00:00:00Z' AS s, CAST(NULL AS TIMESTAMP) AS e, 'new' AS w"
-    store.spark.sql(f"INSERT INTO {store.sql_name(found)} SELECT *, {ends} FROM VALUES {KEYED_ROWS}")
-    into = store.sql_name(found)
+    store.spark.sql(f"INSERT INTO {store.sql_name(table_name)} SELECT *, {ends} FROM VALUES {KEYED_ROWS}")
+    into = store.sql_name(table_name)
     for column, (spellings, row) in SPELLINGS.items():
         store.spark.sql(f"ALTER TABLE {into} SET TBLPROPERTIES ('{KEY}' = '[\"{column}\"]')")
-        spark, files = Table(store, found), files_of(warehouse, found)
+        spark, files = Table(store, table_name), files_of(warehouse, table_name)
         value = {"a": "3", "b": "x=1"}[row]
-        for given in spellings:
-            lives = life(files, given), life_of_frames(store, found, given)
-            assert [[each["t"] for each in told.versions] for told in lives] == [[value]] * 2, (column, given)
+        for spelling in spellings:
+            lives = life(files, spelling), life_of_frames(store, table_name, spelling)
+            assert [[each["t"] for each in timeline.versions] for timeline in lives] == [[value]] * 2, (
+                column,
+                spelling,
+            )
             assert lives[0].title == lives[1].title
         chosen = Selection(spellings[0], ["t"])
         small = (
@@ -496,16 +504,16 @@ def test_every_reader_finds_the_record_of_a_key_or_refuses_the_key(store, wareho
             spark.current(key=spellings[0], columns="t"),
         )
         assert [same(one, frame.toArrow()) for one, frame in zip(small, large, strict=True)] == [1, 1]
-        for given in NO_KEYS[column]:
+        for spelling in NO_KEYS[column]:
             for question in (
                 lambda key: life(files, key),
-                lambda key: life_of_frames(store, found, key),
+                lambda key: life_of_frames(store, table_name, key),
                 lambda key: rows_at(files, day(3), None, Selection({column: key})),
                 lambda key: spark.current(key={column: key}),
             ):
                 with pytest.raises(UsageError) as caught:
-                    question(given)
-                assert caught.value.code == "other-key", (column, given)
+                    question(spelling)
+                assert caught.value.code == "other-key", (column, spelling)
     with pytest.raises(UsageError) as caught:
         spark.current(columns=["t", "none"])
     assert caught.value.code == "unknown-column"
@@ -532,8 +540,8 @@ class Noted(TableFiles):
 
 def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monkeypatch):
     """Deletion vectors are not read either. Files from before the partitioning are selected by bounds."""
-    found = TableName("small", "parted")
-    into = store.sql_name(found)
+    table_name = TableName("small", "parted")
+    into = store.sql_name(table_name)
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.small")
     store.spark.sql(PARTED.format(t=into, layout=LAYOUT, key=KEY))
     rows = "SELECT concat(k, v), concat('key ', k), v, TIMESTAMP '2024-01-01' + make_interval(0, 0, 0, v), NULL, 'new'"
@@ -542,13 +550,13 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
     store.spark.sql(f"DELETE FROM {into} WHERE k IN ('key 3', 'key 30') OR k LIKE 'key 1%'")
     store.spark.sql(f"ALTER TABLE {into} DROP PARTITION FIELD bucket(4, k)")
     store.spark.sql(f"INSERT INTO {into} {rows} FROM (SELECT id + 5 k, 2 v FROM range(3))")
-    large = lines(Table(store, found).current().toArrow().to_pylist())
+    large = lines(Table(store, table_name).current().toArrow().to_pylist())
     for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
         monkeypatch.setattr(rows_module, bound, 3)
     together = []
     with Memory(1 << 30).lease() as lease:
         catalog, opened = EmbeddedCatalog(warehouse), []
-        described = replace(catalog.describe(found), files=Noted(opened))
+        described = replace(catalog.describe(table_name), files=Noted(opened))
         files = TableReader(described, catalog, lease)
         for number in range(40):
             opened.clear()

@@ -100,10 +100,10 @@ def test_timeline(place, tables):
     def law(history, key):
         fill(place, tables["rc_p"], history)
         query = times.timeline(tables["rc_p"], key)
-        found = place.rows(query.sql)
+        rows = place.rows(query.sql)
         gap, hist_key = query.columns.index("gap_before"), query.columns.index("rc_p_hist_key")
         expected = [(v.hist_key, away) for v, away in gaps(history, f"key {key}")]
-        assert [(row[hist_key], row[gap]) for row in found] == expected
+        assert [(row[hist_key], row[gap]) for row in rows] == expected
 
     holds(place, law, lives(), st.sampled_from(KEYS))
 
@@ -143,8 +143,8 @@ def test_diff(place, tables):
     def law(history, first, then, names):
         fill(place, ask, history)
         expected = ordered(row(*each) for each in differences(history, first, then, names))
-        asked = None if names == NAMES else names
-        assert answer(place, compared.diff(ask, first, then, asked)) == expected
+        chosen_names = None if names == NAMES else names
+        assert answer(place, compared.diff(ask, first, then, chosen_names)) == expected
 
     columns = st.just(NAMES) | st.lists(st.sampled_from(NAMES), max_size=2, unique=True)
     holds(place, law, lives(), MOMENTS, MOMENTS, columns)
@@ -160,9 +160,9 @@ def test_join_as_of(place, tables):
         parents = {version.key: version for version in valid(old, at)}
         pairs = [(version, parents.get(version.values["rc_p_key"])) for version in valid(young, at)]
         expected = [{"child": v.hist_key, "parent": p and p.hist_key} for v, p in pairs if p or how == "left"]
-        found = answer(place, history_queries.join_as_of(child, parent, "rc_p_key", at, how))
-        told = [{"child": row["rc_c_hist_key"], "parent": row["parent_rc_p_hist_key"]} for row in found]
-        assert ordered(told) == ordered(expected)
+        rows = answer(place, history_queries.join_as_of(child, parent, "rc_p_key", at, how))
+        joined = [{"child": row["rc_c_hist_key"], "parent": row["parent_rc_p_hist_key"]} for row in rows]
+        assert ordered(joined) == ordered(expected)
 
     holds(place, law, children(), lives(), MOMENTS, st.sampled_from(["left", "inner"]))
 
@@ -179,17 +179,17 @@ def test_join_valid(place, tables):
             for v, p, start, end in together(young, old)
             if since is None or end is None or end > since
         ]
-        found = answer(place, history_queries.join_valid(child, parent, "rc_p_key", since))
-        told = [
+        rows = answer(place, history_queries.join_valid(child, parent, "rc_p_key", since))
+        joined = [
             {
                 "c": row["rc_c_hist_key"],
                 "p": row["parent_rc_p_hist_key"],
                 "from": row["valid_from"],
                 "to": row["valid_to"],
             }
-            for row in found
+            for row in rows
         ]
-        assert ordered(told) == ordered(expected)
+        assert ordered(joined) == ordered(expected)
 
     holds(place, law, children(), lives(), st.none() | MOMENTS)
 
@@ -316,10 +316,10 @@ def test_the_view_equals_its_reference(place, column, granularity):
     @given(lives(), st.none() | MOMENTS)
     def law(versions, known):
         fill(place, history, versions)
-        found = answer(place, question(history, dating(column, granularity), known))
+        rows = answer(place, question(history, dating(column, granularity), known))
         expected = [row(history, *each) for each in effective(versions, column, granularity, known)]
-        assert found == ordered(expected)
-        assert_apart(found)
+        assert rows == ordered(expected)
+        assert_apart(rows)
 
     law()
 
@@ -355,10 +355,10 @@ def test_days_are_independent_of_the_session_time_zone(place, column, granularit
     fill(place, history, versions)
     place.sql(f"SET TimeZone = '{zone}'")
 
-    found = answer(place, question(history, dating(column, granularity), second(200_001)))
+    rows = answer(place, question(history, dating(column, granularity), second(200_001)))
 
-    assert found == ordered(row(history, *each) for each in effective(versions, column, granularity, None))
-    assert len(found) == 3
+    assert rows == ordered(row(history, *each) for each in effective(versions, column, granularity, None))
+    assert len(rows) == 3
 
 
 def test_the_effective_view_can_be_recreated_in_the_database(place):
@@ -375,9 +375,9 @@ def test_the_effective_view_can_be_recreated_in_the_database(place):
         fill(place, history, versions)
         query = question(history, history.model.dating)
         listed = ", ".join(query.columns)
-        found = place.rows(f"SELECT {listed} FROM rawcore.rc_p_hist_effective")
-        told = ordered(dict(zip(query.columns, map(plain, each), strict=True)) for each in found)
-        assert told == answer(place, query)
+        rows = place.rows(f"SELECT {listed} FROM rawcore.rc_p_hist_effective")
+        view_rows = ordered(dict(zip(query.columns, map(plain, each), strict=True)) for each in rows)
+        assert view_rows == answer(place, query)
 
     law()
 
@@ -500,7 +500,7 @@ def test_other_labels_are_refused_without_relabel(lettered, engine):
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "new_labels"),
     [
         ({**LETTERS, "changed": "X", "mode": "stored"}, {"C": "X", "D": "D", "R": "R", "N": "N"}),
         (
@@ -512,7 +512,7 @@ def test_other_labels_are_refused_without_relabel(lettered, engine):
     ],
     ids=["one", "swapped", "merged", "none"],
 )
-def test_relabel_gives_stored_states_the_models_labels(lettered, engine, labels, told):
+def test_relabel_gives_stored_states_the_models_labels(lettered, engine, labels, new_labels):
     """R53: Relabel changes every stored label at once, without new versions. Later loads work."""
     lettered.mode(engine, **({"state_labels": labels} if labels else {}))
 
@@ -520,9 +520,9 @@ def test_relabel_gives_stored_states_the_models_labels(lettered, engine, labels,
     again = lettered.load("r6", 6)
 
     expected = STORED
-    for word in told:
+    for word in new_labels:
         expected = expected.replace(f") {word} r", f") <{word}> r")
-    for word, now in told.items():
+    for word, now in new_labels.items():
         expected = expected.replace(f"<{word}>", now)
     assert texts(lettered) == versions(expected)
     assert (receipt.status, again.status) == ("unchanged", "unchanged")

@@ -48,7 +48,7 @@ def orders(spark):
     return spark.createDataFrame(rows, "id INT, k STRING, v STRING, at TIMESTAMP, known TIMESTAMP")
 
 
-def told(frame):
+def matches(frame):
     return {
         row["id"]: row["v_2"] and f"{row['v_2']}[{number(row['valid_from'])},{number(row['valid_to'])})"
         for row in frame.toArrow().to_pylist()
@@ -57,27 +57,27 @@ def told(frame):
 
 def test_a_join_matches_rows_with_the_version_at_their_own_time(store, orders):
     """By E13, intervals are half-open, NULL in key or time matches nothing, and a used name gets a number."""
-    found = remembered(store, "joined", E13)
-    joined = found.join_as_of(orders, on="k", at="at")
+    history = remembered(store, "joined", E13)
+    joined = history.join_as_of(orders, on="k", at="at")
     assert joined.columns == [*orders.columns, "v_2", "valid_from", "valid_to"]
     assert [field.dataType for field in joined.schema][:5] == [field.dataType for field in orders.schema]
     answers = {
         1: None, 2: "a[10,15)", 3: "a[10,15)", 4: "c[15,20)", 5: "c[15,20)", 6: "b[20,)", 7: "b[20,)",
         8: None, 9: None, 10: None, 11: "c[15,20)",
     }  # fmt: skip
-    assert told(joined) == answers
-    inner = found.join_as_of(orders, on=["k"], at="at", how="inner")
-    assert told(inner) == {key: value for key, value in answers.items() if value}
-    earlier = found.join_as_of(orders, on="k", at="at", known_at=day(2), how="inner")
-    assert told(earlier) == {
+    assert matches(joined) == answers
+    inner = history.join_as_of(orders, on=["k"], at="at", how="inner")
+    assert matches(inner) == {key: value for key, value in answers.items() if value}
+    earlier = history.join_as_of(orders, on="k", at="at", known_at=day(2), how="inner")
+    assert matches(earlier) == {
         2: "a[10,20)", 3: "a[10,20)", 4: "a[10,20)", 5: "a[10,20)", 6: "b[20,)", 7: "b[20,)", 11: "a[10,20)",
     }  # fmt: skip
 
 
 def test_a_join_matches_rows_with_versions_known_at_their_own_time(store, orders):  # V98
-    found = remembered(store, "joined_known", E13)
-    joined = found.join_as_of(orders, on="k", at="at", known_at="known")
-    assert told(joined) == {
+    history = remembered(store, "joined_known", E13)
+    joined = history.join_as_of(orders, on="k", at="at", known_at="known")
+    assert matches(joined) == {
         1: None, 2: "a[10,)", 3: "a[10,15)", 4: "a[10,20)", 5: "c[15,20)", 6: "b[20,)", 7: "a[10,)",
         8: None, 9: None, 10: None, 11: None,
     }  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_join_matches_rows_with_versions_known_at_their_own_time(store, orders
 
 
 def test_invalid_joins_are_wrong_usage(spark, store, orders):
-    found = remembered(store, "joinless", E13)
+    history = remembered(store, "joinless", E13)
     other = orders.withColumnRenamed("k", "key")
     for frame, options, message in (
         (orders, {"on": "id", "at": "at"}, "The key of"),
@@ -99,7 +99,7 @@ def test_invalid_joins_are_wrong_usage(spark, store, orders):
         (orders, {"on": "k", "at": "at", "how": "outer"}, "how must be left or inner, not 'outer'"),
     ):
         with pytest.raises(UsageError, match=message):
-            found.join_as_of(frame, **options)
+            history.join_as_of(frame, **options)
     name = TableName("reading", "joinless_history")
     drop(store, name)
     ends = (
@@ -127,7 +127,7 @@ def test_either_join_plan_equals_the_range_join(spark, store):
         for start, end in list(zip(sorted(borders), [*sorted(borders)[1:], None], strict=True))[::2]
     ]
     lines = (f"{key} v {start} {'~' if end is None else end} 1 ~ ~ ~ ~" for key, start, end in versions)
-    found = remembered(store, "pairs", "\n".join(lines))
+    native = remembered(store, "pairs", "\n".join(lines))
     facts = [(chance.choice([*lives, "hot", "absent"]), chance.randint(-1, 41)) for _ in range(400)]
     frame = spark.createDataFrame(
         [(number, key, day(at)) for number, (key, at) in enumerate(facts)], "id INT, k STRING, at TIMESTAMP"
@@ -141,27 +141,27 @@ def test_either_join_plan_equals_the_range_join(spark, store):
         ]
 
     wanted = [(number, start) for number, fact in enumerate(facts) for start in expected(*fact) or [None]]
-    history = table_in_session(store, found.name).versions()
-    asked = Join(frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO])
-    for rows in (found.join_as_of(frame, on="k", at="at"), join_pairs(asked), asked.ask_in_order(IN_ORDER)):
-        told = rows.select("id", VALID_FROM).orderBy("id").toArrow().to_pylist()
-        assert [tuple(row.values()) for row in told] == wanted
-    assert not has_short_histories(store, existing(store, found.name))
+    history = table_in_session(store, native.name).versions()
+    join = Join(frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO])
+    for rows in (native.join_as_of(frame, on="k", at="at"), join_pairs(join), join.ask_in_order(IN_ORDER)):
+        pairs = rows.select("id", VALID_FROM).orderBy("id").toArrow().to_pylist()
+        assert [tuple(row.values()) for row in pairs] == wanted
+    assert not has_short_histories(store, existing(store, native.name))
 
 
 def test_short_histories_are_joined_without_a_window_unless_disordered(store):
     """The plan is an equi-join with one sort per side. If versions overlap, each row occurs once."""
     lines = [f"k{n % 100} v{n // 100} {n // 100} {n // 100 + 1} 1 ~ ~ ~ ~" for n in range(300)]
-    found = remembered(store, "few", "\n".join([*lines, "k1 wide 0 99 1 ~ ~ ~ ~"]))
+    history = remembered(store, "few", "\n".join([*lines, "k1 wide 0 99 1 ~ ~ ~ ~"]))
     frame = store.spark.createDataFrame([("k1", day(1))], "k STRING, at TIMESTAMP")
 
     def joined():
-        rows = found.join_as_of(frame, on="k", at="at")
+        rows = history.join_as_of(frame, on="k", at="at")
         return "Window" in rows._jdf.queryExecution().optimizedPlan().toString(), rows
 
-    assert has_short_histories(store, existing(store, found.name))
+    assert has_short_histories(store, existing(store, history.name))
     assert joined()[0] is False
-    name = store.sql_name(found.name)
+    name = store.sql_name(history.name)
     store.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('backstory.disorder' = 'true')")
     ordered, rows = joined()
     assert ordered
@@ -201,7 +201,7 @@ def second(number):
 def test_v98_records_with_many_statements_join_like_all_pairs(spark):
     """A row has at most one match, or none if nothing was known. NULL matches nothing."""
     chance = random.Random(11)
-    told = [
+    statements = [
         *told_in_order("often", 40),
         *told_by_chance("chance", 30, chance),
         ("once", "o", 5, None, 5, None),
@@ -212,7 +212,7 @@ def test_v98_records_with_many_statements_join_like_all_pairs(spark):
     ]
     stamp = "timestamp_micros({0}) AS `{0}`".format
     history = spark.createDataFrame(
-        [(*row[:2], *map(second, row[2:])) for row in told],
+        [(*row[:2], *map(second, row[2:])) for row in statements],
         f"k string, v string, {', '.join(f'`{name}` bigint' for name in ENDS)}",
     ).selectExpr("k", "v", *(f"timestamp_micros(`{name}`) AS `{name}`" for name in ENDS))
     frame = spark.createDataFrame(
@@ -227,14 +227,16 @@ def test_v98_records_with_many_statements_join_like_all_pairs(spark):
 
     expected = {
         number: [
-            row[1] for row in told if row[0] == key and None not in (at, known) and holds(row, at, known)
+            row[1]
+            for row in statements
+            if row[0] == key and None not in (at, known) and holds(row, at, known)
         ]
         for number, key, at, known in asks
     }
     assert max(map(len, expected.values())) == 1
     names = ["id", "k", "at", "known", "v"]
-    asked = Join(frame, history, ["k"], "at", ["v"], names, known_at="known")
+    join = Join(frame, history, ["k"], "at", ["v"], names, known_at="known")
     for few in (8, 10_000):
-        rows = join_statements(asked, few).select("id", "v").collect()
+        rows = join_statements(join, few).select("id", "v").collect()
         assert len(rows) == len(asks)
         assert {row["id"]: [row["v"]] if row["v"] else [] for row in rows} == expected

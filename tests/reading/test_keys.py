@@ -17,7 +17,7 @@ KEYLESS = Shape(TABLE, (Column("a", LONG),), (), Layout.FOREIGN)
 
 
 @pytest.mark.parametrize(
-    ("shape", "given", "message", "remedy"),
+    ("shape", "key", "message", "remedy"),
     [
         (
             NUMBERED,
@@ -47,10 +47,10 @@ KEYLESS = Shape(TABLE, (Column("a", LONG),), (), Layout.FOREIGN)
         (KEYLESS, "1", "crm.kunde has no key.", "Use `current` without a key."),
     ],
 )
-def test_a_key_with_wrong_columns_or_types_gets_the_right_remedy(shape, given, message, remedy):
-    with pytest.raises(UsageError) as told:
-        key_of(shape, given)
-    assert (told.value.message, told.value.remedy) == (message, remedy)
+def test_a_key_with_wrong_columns_or_types_gets_the_right_remedy(shape, key, message, remedy):
+    with pytest.raises(UsageError) as error:
+        key_of(shape, key)
+    assert (error.value.message, error.value.remedy) == (message, remedy)
 
 
 def test_a_text_may_have_an_equals_sign():

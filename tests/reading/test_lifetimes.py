@@ -45,17 +45,17 @@ def remembered(text):
         yield words[:2], RememberedRow(place, start, end, recorded, words[5] == "fact", ended, before)
 
 
-def told(text, known_at=None):
+def versions_of(text, known_at=None):
     rows = list(remembered(text))
     facts = [row for _, row in rows]
-    found = lasting(facts) if known_at is None else lasting_then(facts, known_at)
+    versions = lasting(facts) if known_at is None else lasting_then(facts, known_at)
     return [
-        f"{rows[each.place][0][1]}[{each.start},{'' if each.end is None else each.end})" for each in found
+        f"{rows[each.place][0][1]}[{each.start},{'' if each.end is None else each.end})" for each in versions
     ]
 
 
 def test_E13_each_known_time_shows_its_own_versions():
-    assert [sorted(told(E13, at)) for at in (0, 1, 2, 3, None)] == [
+    assert [sorted(versions_of(E13, at)) for at in (0, 1, 2, 3, None)] == [
         [],
         ["a[10,)"],
         ["a[10,20)", "b[20,)"],
@@ -66,9 +66,9 @@ def test_E13_each_known_time_shows_its_own_versions():
 
 def test_E14_rewound_versions_stay_visible_at_earlier_known_times():
     """V92: Readers skip facts and marks."""
-    assert sorted(told(E14, 3)) == ["a[10,20)", "x[20,)", "y[20,)"]
-    assert sorted(told(E14, 4)) == ["a[10,)"]
-    assert told(E14) == ["a[10,20)", "b[20,)"]
+    assert sorted(versions_of(E14, 3)) == ["a[10,20)", "x[20,)", "y[20,)"]
+    assert sorted(versions_of(E14, 4)) == ["a[10,)"]
+    assert versions_of(E14) == ["a[10,20)", "b[20,)"]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_E14_rewound_versions_stay_visible_at_earlier_known_times():
     ],
 )
 def test_a_sent_version_ends_where_the_next_version_begins(rows, ends):
-    found = sent(Sent(place, "k", *row) for place, row in enumerate(rows))
-    assert [each.end for each in found] == ends
+    versions = sent(Sent(place, "k", *row) for place, row in enumerate(rows))
+    assert [each.end for each in versions] == ends
 
 
 def test_a_version_without_end_and_flag_is_refused():
@@ -127,10 +127,10 @@ def query_spans(rows, query, columns=SPAN):
     return query_rows(relation, query).select(["place", *columns])
 
 
-def spans(found):
+def spans(answer):
     """The versions of an answer, and its statements with their known times."""
-    columns = [found["place"].to_pylist()]
-    columns += [found[name].cast(pa.int64()).to_pylist() for name in found.column_names[1:]]
+    columns = [answer["place"].to_pylist()]
+    columns += [answer[name].cast(pa.int64()).to_pylist() for name in answer.column_names[1:]]
     return sorted(zip(*columns, strict=True), key=repr)
 
 
@@ -155,13 +155,13 @@ def test_native_queries_match_the_specification(rows, until):
         for place, (start, end, recorded, role, moved, before) in enumerate(rows)
     ]
     held = relation(rows, **types)
-    found = spans(query_spans(held, versions_query(DUCKDB, Layout.VERSIONS, (), until=until)))
-    assert found == expected(lasting(facts) if until is None else lasting_then(facts, until))
+    versions = spans(query_spans(held, versions_query(DUCKDB, Layout.VERSIONS, (), until=until)))
+    assert versions == expected(lasting(facts) if until is None else lasting_then(facts, until))
     steps = (
-        told
+        statement
         for each in facts
         if not each.is_fact
-        for told in unfolded(
+        for statement in unfolded(
             each.place,
             each.start,
             [(each.end, each.recorded)]
@@ -180,8 +180,8 @@ def test_fivetran_queries_match_the_specification(sent_rows):
     }
     rows = list(rows.values())
     held = relation(rows, record=pa.string(), start=TIME, end=TIME, flag=pa.bool_())
-    found = spans(query_spans(held, versions_query(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"])))
-    assert found == expected(sent(Sent(place, *row) for place, row in enumerate(rows)))
+    versions = spans(query_spans(held, versions_query(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"])))
+    assert versions == expected(sent(Sent(place, *row) for place, row in enumerate(rows)))
 
 
 LOGS = [LogKind(False, True, False), LogKind(False, False, True), LogKind(False, False, False), LogKind(True, True, False), LogKind(True, False, False)]  # fmt: skip
@@ -195,10 +195,11 @@ def test_event_queries_match_the_specification(log, rows, until):
     rows = [(place, *row) for place, row in enumerate(rows)]
     held = relation(rows, offset=pa.int64(), record=pa.string(), op=pa.int64(), time=TIME, recorded=TIME)
     events = [
-        event_lives.RecordEvent(place, key, place, op, time, told) for place, key, op, time, told in rows
+        event_lives.RecordEvent(place, key, place, op, time, recorded)
+        for place, key, op, time, recorded in rows
     ]
-    known = [each for each in events if until is None or each.told <= until]
+    known = [each for each in events if until is None or each.known_at <= until]
     query = versions_query(DUCKDB, Layout.ODF, ["record"], log, until)
     assert spans(query_spans(held, query)) == expected(event_lives.versions(log, known))
-    found = spans(query_spans(held, statements_query(DUCKDB, ["record"], log), STATEMENT))
-    assert found == expected(event_lives.statements(log, events), stated=True)
+    statements = spans(query_spans(held, statements_query(DUCKDB, ["record"], log), STATEMENT))
+    assert statements == expected(event_lives.statements(log, events), stated=True)

@@ -73,7 +73,7 @@ def states():
         before = now
 
 
-def told(rows, zero, step):
+def lines(rows, zero, step):
     """Rows of key, value, start and end, with the numbers of the copies."""
 
     def number(time):
@@ -91,15 +91,15 @@ class InWarehouse:
     def __init__(self, table, zero, step):
         self.table, self.zero, self.step = table, zero, step
 
-    def told(self, frame):
+    def lines(self, frame):
         rows = frame.select("k", "a", "valid_from", "valid_to").toArrow().to_pylist()
-        return told((row.values() for row in rows), self.zero, self.step)
+        return lines((row.values() for row in rows), self.zero, self.step)
 
     def current(self):
-        return self.told(self.table.current())
+        return self.lines(self.table.current())
 
     def as_of(self, number):
-        return self.told(self.table.as_of(self.zero + number * self.step))
+        return self.lines(self.table.as_of(self.zero + number * self.step))
 
     def diff(self, first, second):
         times = (self.zero + number * self.step for number in (first, second))
@@ -116,7 +116,7 @@ class InWarehouse:
         ]
 
     def timeline(self, key):
-        return told(
+        return lines(
             (
                 (row["k"], row["a"], row["valid_from"], row["valid_to"])
                 for row in self.table.timeline(key).versions
@@ -133,16 +133,16 @@ class InDatabase:
         self.keep = Upkeep(place.model, place.folder, place.target, place.target._engine, "rc_c")
         self.place, self.history = place, self.keep.history()
 
-    def told(self, query):
+    def lines(self, query):
         names = ("k", "a", "version_started_at", "version_ended_at")
         rows = [tuple(row[name] for name in names) for row in self.keep.ask(query)]
-        return told(rows, second(0), timedelta(seconds=1))
+        return lines(rows, second(0), timedelta(seconds=1))
 
     def current(self):
-        return self.told(statements.current(self.history))
+        return self.lines(statements.current(self.history))
 
     def as_of(self, number):
-        return self.told(statements.as_of(self.history, second(number)))
+        return self.lines(statements.as_of(self.history, second(number)))
 
     def diff(self, first, then):
         rows = self.keep.ask(statements_of_differences.diff(self.history, *map(second, (first, then))))
@@ -153,7 +153,7 @@ class InDatabase:
         ]
 
     def timeline(self, key):
-        return self.told(statements.timeline(self.history, key))
+        return self.lines(statements.timeline(self.history, key))
 
 
 @pytest.fixture
@@ -210,8 +210,8 @@ def native(store):
     drop(store, table)
     for number, text in COPIES.items():
         rows = [dict(zip("ka", word.split(":"), strict=True)) for word in text.split()]
-        given = SnapshotRequest(into=table, key="k", at=day(number), max_delete_ratio=1)
-        assert door.snapshot(store, pa.Table.from_pylist(rows), given).snapshot_id
+        request = SnapshotRequest(into=table, key="k", at=day(number), max_delete_ratio=1)
+        assert door.snapshot(store, pa.Table.from_pylist(rows), request).snapshot_id
     return InWarehouse(Table(store, table), day(0), timedelta(days=1))
 
 

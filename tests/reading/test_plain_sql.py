@@ -17,10 +17,10 @@ def queries():
 @pytest.mark.parametrize("rows", [E13, E14], ids=["E13", "E14"])
 def test_L4_L17_documented_queries_return_the_readers_rows(store, rows):
     """V5, V95: At every instant and known time, results are equal, without memory rows."""
-    found = remembered(store, "plain", rows)
+    history = remembered(store, "plain", rows)
     files = [
         row.file_path.removeprefix("file:")
-        for row in store.spark.sql(f"SELECT file_path FROM {store.sql_name(found.name, 'files')}").collect()
+        for row in store.spark.sql(f"SELECT file_path FROM {store.sql_name(history.name, 'files')}").collect()
     ]
     engine = duckdb.connect()
     engine.execute("SET TimeZone = 'UTC'")
@@ -35,10 +35,10 @@ def test_L4_L17_documented_queries_return_the_readers_rows(store, rows):
     def read(frame):
         return sorted((row["k"], row["v"]) for row in frame.toArrow().to_pylist())
 
-    assert ids(now) == read(found.current())
+    assert ids(now) == read(history.current())
     for valid in (5, 10, 17, 20, 30):
-        assert ids(at, valid=valid) == read(found.as_of(day(valid)))
+        assert ids(at, valid=valid) == read(history.as_of(day(valid)))
         for known in (0, 1, 2, 3, 4):
-            expected = read(found.as_of(day(valid), known_at=day(known)))
+            expected = read(history.as_of(day(valid), known_at=day(known)))
             assert ids(known_at, valid=valid, known=known) == expected
-    assert lives(found.as_of(day(20)).toArrow().to_pylist()) == ["k: b[20,)"]
+    assert lives(history.as_of(day(20)).toArrow().to_pylist()) == ["k: b[20,)"]

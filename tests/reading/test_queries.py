@@ -53,12 +53,12 @@ def test_a_query_with_a_missing_file_names_the_file(reader):
     local_path(file.file_path).unlink()
     try:
         with (
-            pytest.raises(Failed, match=r"A file of queries\.lost is missing") as told,
+            pytest.raises(Failed, match=r"A file of queries\.lost is missing") as error,
             translate_query_faults("queries.lost"),
         ):
             reader.sql("SELECT a FROM queries.lost").collect()
-        assert told.value.code == "file-lost"
-        assert file.file_path.endswith(f"/{told.value.message.split()[-1].rstrip('.')}")
+        assert error.value.code == "file-lost"
+        assert file.file_path.endswith(f"/{error.value.message.split()[-1].rstrip('.')}")
     finally:
         reader.spark.sql("DROP TABLE backstory.queries.lost")
 

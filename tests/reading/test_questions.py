@@ -58,17 +58,20 @@ def written(tmp_path):
     catalog.create_namespace("reading")
 
     def made(layout, schema, rows, **properties):
-        told = {LAYOUT: layout, KEY: json.dumps([schema.names[0] if layout is Layout.VERSIONS else "city"])}
+        defaults = {
+            LAYOUT: layout,
+            KEY: json.dumps([schema.names[0] if layout is Layout.VERSIONS else "city"]),
+        }
         names = (f"t{place}" for place in range(99) if not catalog.table_exists(("reading", f"t{place}")))
         name = next(names)
-        table = catalog.create_table(("reading", name), schema, properties=told | properties)
+        table = catalog.create_table(("reading", name), schema, properties=defaults | properties)
         table.append(
             pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
         )
         warehouse = EmbeddedCatalog(tmp_path)
-        found = warehouse.describe(TableName("reading", name))
+        metadata = warehouse.describe(TableName("reading", name))
         with Memory(1 << 30).lease() as lease:
-            return TableReader(found, warehouse, lease)
+            return TableReader(metadata, warehouse, lease)
 
     yield made
     catalog.close()
@@ -87,13 +90,13 @@ def native(written):
 def ledger(written):
     def made(rows, *, ledger):
         names = ("offset", "op", "system_time", "event_time")
-        told = {**{name: name for name in names}, "observed": None, "events": ledger}
-        return written(Layout.ODF, EVENTS, rows, **{SYSTEM_COLUMNS: json.dumps(told)})
+        system_columns = {**{name: name for name in names}, "observed": None, "events": ledger}
+        return written(Layout.ODF, EVENTS, rows, **{SYSTEM_COLUMNS: json.dumps(system_columns)})
 
     return made
 
 
-def told(table):
+def lives_in(table):
     return lives(rows_of(table))
 
 
@@ -109,25 +112,25 @@ def diff_knowledge(files, first, second, time):
     return questions.diff(table_in_files(files), first, second, Comparison(axis="recorded", at=time))
 
 
-def differing(found):
+def differing(differences):
     """A word for each difference, such as `changed k v:a>x`."""
-    for each in found.page():
+    for each in differences.page():
         changes = (f" {name}:{each['before'][name]}>{each['after'][name]}" for name in each["changed"])
         yield f"{each['change']} {each['key']['k']}{''.join(changes)}"
 
 
 def test_E13_each_known_time_shows_its_own_versions(native):
     """V6, V93, V94, V97, V99: The rows and times equal the example's."""
-    found = native(E13)
-    assert told(rows_at(found, day(17))) == ["k: c[15,20)"]
-    assert told(rows_at(found, day(17), day(2))) == ["k: a[10,20)"]
-    assert told(rows_at(found, None, day(1))) == ["k: a[10,)"]
-    assert told(rows_at(found, day(20))) == ["k: b[20,)"]
-    assert told(rows_at(found, day(20), day(0))) == []
+    files = native(E13)
+    assert lives_in(rows_at(files, day(17))) == ["k: c[15,20)"]
+    assert lives_in(rows_at(files, day(17), day(2))) == ["k: a[10,20)"]
+    assert lives_in(rows_at(files, None, day(1))) == ["k: a[10,)"]
+    assert lives_in(rows_at(files, day(20))) == ["k: b[20,)"]
+    assert lives_in(rows_at(files, day(20), day(0))) == []
     axes = ("valid_from", "valid_to", "known_from", "known_to")
     stated = [
         "{}[{},{}) known [{},{})".format(each["v"], *(number(each[name]) for name in axes))
-        for each in life(found, {"k": "k"}, "both").versions
+        for each in life(files, {"k": "k"}, "both").versions
     ]
     assert stated == [
         "a[10,) known [1,2)",
@@ -136,20 +139,20 @@ def test_E13_each_known_time_shows_its_own_versions(native):
         "c[15,20) known [3,)",
         "b[20,) known [2,)",
     ]
-    assert [each["v"] for each in life(found, {"k": "k"}).versions] == ["a", "c", "b"]
-    assert [each["v"] for each in life(found, {"k": "k"}, known_at=day(2)).versions] == ["a", "b"]
+    assert [each["v"] for each in life(files, {"k": "k"}).versions] == ["a", "c", "b"]
+    assert [each["v"] for each in life(files, {"k": "k"}, known_at=day(2)).versions] == ["a", "b"]
     with pytest.raises(UsageError, match="t0 has no key column x; the key is k"):
-        life(found, {"x": "k"})
+        life(files, {"x": "k"})
 
 
 def test_E14_rewound_versions_stay_visible_at_earlier_known_times(native):
     """V92, V96: The differences between two known times for one instant equal the example's."""
-    found = native(E14)
-    assert told(rows_at(found)) == ["k: b[20,)"]
-    assert list(differing(questions.diff(table_in_files(found), day(15), day(25)))) == ["changed k v:a>b"]
+    files = native(E14)
+    assert lives_in(rows_at(files)) == ["k: b[20,)"]
+    assert list(differing(questions.diff(table_in_files(files), day(15), day(25)))) == ["changed k v:a>b"]
 
     def learnt(first, second, time):
-        return sorted(differing(diff_knowledge(found, day(first), day(second), day(time))))
+        return sorted(differing(diff_knowledge(files, day(first), day(second), day(time))))
 
     assert learnt(0, 1, 15) == ["added k"]
     assert learnt(1, 3, 25) == ["added m", "changed k v:a>x"]
@@ -167,8 +170,8 @@ def test_E14_rewound_versions_stay_visible_at_earlier_known_times(native):
         assert refused.value.code == "known-pruned"
 
 
-def events(found):
-    held = table_in_files(found).statements()
+def events(files):
+    held = table_in_files(files).statements()
     axes = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
     rows = rows_of(held)
     rows = sorted(rows, key=lambda row: (row["valid_from"], row[STATED_FROM]))
@@ -189,7 +192,7 @@ def test_an_event_holds_until_the_next_event_of_its_record(ledger):
 
 def test_a_corrected_event_stays_known_before_its_correction(ledger):
     rows = [(0, 0, s(1), e(10), "A", 1), (1, 2, s(2), e(10), "A", 1), (2, 3, s(2), e(10), "A", 2)]
-    found = ledger(rows, ledger=True)
-    assert events(found) == ["1 e10 - s1 s2", "2 e10 - s2 -"]
-    assert [row["n"] for row in rows_of(rows_at(found))] == [2]
-    assert [row["n"] for row in rows_of(rows_at(found, None, s(1)))] == [1]
+    files = ledger(rows, ledger=True)
+    assert events(files) == ["1 e10 - s1 s2", "2 e10 - s2 -"]
+    assert [row["n"] for row in rows_of(rows_at(files))] == [2]
+    assert [row["n"] for row in rows_of(rows_at(files, None, s(1)))] == [1]

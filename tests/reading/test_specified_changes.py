@@ -35,7 +35,7 @@ def key(row):
     return row["k"]
 
 
-def told(changes):
+def change_lines(changes):
     return [f"{one.version} {one.type} {' '.join(map(str, one.row.values()))}" for one in changes]
 
 
@@ -49,13 +49,13 @@ def test_E16_the_change_feed_skips_a_compaction():
     """The commits are 1 and 2, a compaction (3 here), and 4."""
     states = [[], *versions(E16)]
     changes = changes_of_commits(states, start)
-    assert told(changes) == E16_CHANGES
-    assert told(net(changes[2:], start)) == E16_NET
+    assert change_lines(changes) == E16_CHANGES
+    assert change_lines(net(changes[2:], start)) == E16_NET
 
 
 def test_E16_the_current_feed_contains_only_open_versions():
     open_ = [[{"k": row["k"], "v": row["v"]} for row in state if row["to"] == "-"] for state in versions(E16)]
-    assert told(changes_of_commits([[], *open_], key)) == E16_OF_CURRENT_ROWS
+    assert change_lines(changes_of_commits([[], *open_], key)) == E16_OF_CURRENT_ROWS
 
 
 def test_rows_with_equal_values_are_no_change():
@@ -70,7 +70,11 @@ def test_rows_with_a_repeated_identity_are_not_paired():
     """V105: Equal rows cancel one by one, and the pairs of the others are unknown."""
     before = [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
     after = [{"k": 1, "v": "a"}, {"k": 1, "v": "c"}]
-    assert told(changes_between(before, after, 1, key)) == ["1 delete 1 a", "1 delete 1 b", "1 insert 1 c"]
+    assert change_lines(changes_between(before, after, 1, key)) == [
+        "1 delete 1 a",
+        "1 delete 1 b",
+        "1 insert 1 c",
+    ]
 
 
 ROWS = st.fixed_dictionaries({"k": st.integers(0, 3), "v": st.sampled_from([None, NAN, 0.0, -0.0, "x"])})
@@ -81,12 +85,12 @@ STATES = st.lists(st.lists(ROWS, max_size=5), min_size=2, max_size=5)
 def test_L12_the_feed_applied_to_a_mirror_gives_the_table(states):
     """This holds between any commits, one by one or net. The net feed is the difference of the ends."""
     for first, last in itertools.combinations(range(len(states)), 2):
-        found = changes_of_commits(states[first : last + 1], key, first + 1)
-        for changes in (found, net(found, key)):
+        feed = changes_of_commits(states[first : last + 1], key, first + 1)
+        for changes in (feed, net(feed, key)):
             mirror = apply_changes(states[first], changes)
             assert changes_between(mirror, states[last], 0, key) == []
         ends = changes_between(states[first], states[last], 0, key)
-        assert sorted(map(repr, [(one.type, one.row["k"]) for one in net(found, key)])) == sorted(
+        assert sorted(map(repr, [(one.type, one.row["k"]) for one in net(feed, key)])) == sorted(
             map(repr, [(one.type, one.row["k"]) for one in ends])
         )
 
@@ -110,10 +114,10 @@ def test_net_folds_by_sparks_four_rules():
     delete."""
     a, b, c = ({"k": 1, "v": value} for value in "abc")
     assert net(changes_of_commits([[], [a], []], key), key) == []
-    assert told(net(changes_of_commits([[], [a], [b]], key), key)) == ["2 insert 1 b"]
-    assert told(net(changes_of_commits([[a], [b], [c]], key), key)) == [
+    assert change_lines(net(changes_of_commits([[], [a], [b]], key), key)) == ["2 insert 1 b"]
+    assert change_lines(net(changes_of_commits([[a], [b], [c]], key), key)) == [
         "2 update_preimage 1 a",
         "2 update_postimage 1 c",
     ]
-    assert told(net(changes_of_commits([[a], [b], []], key), key)) == ["2 delete 1 a"]
+    assert change_lines(net(changes_of_commits([[a], [b], []], key), key)) == ["2 delete 1 a"]
     assert net(changes_of_commits([[a], [b], [a]], key), key) == []

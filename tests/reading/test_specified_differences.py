@@ -8,7 +8,7 @@ from specification.differences import Lived, Side, differences, in_order, passag
 NAN = float("nan")
 
 
-def told(before, after, key=("k",)):
+def changes(before, after, key=("k",)):
     sides = [Side(row, is_after=False) for row in before] + [Side(row, is_after=True) for row in after]
     return [(each["key"], each["change"], each["changed"]) for each in differences(sides, key)]
 
@@ -16,7 +16,7 @@ def told(before, after, key=("k",)):
 def test_records_are_added_removed_or_changed_by_column():
     before = [{"k": 1, "a": "x", "b": 1}, {"k": 2, "a": "x", "b": 1}]
     after = [{"k": 1, "a": "y", "b": 1}, {"k": 3, "a": None, "b": 1}]
-    assert told(before, after) == [
+    assert changes(before, after) == [
         ({"k": 1}, "changed", ["a"]),
         ({"k": 2}, "removed", []),
         ({"k": 3}, "added", []),
@@ -27,15 +27,15 @@ def test_indistinguishable_values_are_no_difference():
     """NULLs, NaNs, both zeros and maps in any order are equal (V16)."""
     before = {"k": None, "d": NAN, "z": 0.0, "m": {"a": {"x": {1: 1}}, "b": None}}
     after = {"k": None, "d": NAN, "z": -0.0, "m": {"b": None, "a": {"x": {1: 1}}}}
-    assert told([before], [after]) == []
-    assert told([before], [after | {"m": {"a": {"x": {1: 2}}, "b": None}}]) == [
+    assert changes([before], [after]) == []
+    assert changes([before], [after | {"m": {"a": {"x": {1: 2}}, "b": None}}]) == [
         ({"k": None}, "changed", ["m"])
     ]
 
 
 def test_keyless_rows_are_added_and_removed_by_their_count():
     row = {"a": 1}
-    assert told([row], [row] * 3, key=()) == [(row, "added", [])] * 2
+    assert changes([row], [row] * 3, key=()) == [(row, "added", [])] * 2
 
 
 def test_rows_are_sorted_in_sparks_order():
@@ -76,12 +76,12 @@ LIVES = {
 }
 
 
-@pytest.mark.parametrize(("life", "told"), LIVES.items())
-def test_changes_between_two_times_are_reported_once(life, told):
+@pytest.mark.parametrize(("life", "change"), LIVES.items())
+def test_changes_between_two_times_are_reported_once(life, change):
     """The ends decide, otherwise the time in between. It also shows whether the record was away."""
-    found = passages(map(lived, life.split()), ["k"])
-    assert [" ".join([each["change"], *(["away"] if each["away"] else [])]) for each in found] == [told][
-        : bool(told)
+    rows = passages(map(lived, life.split()), ["k"])
+    assert [" ".join([each["change"], *(["away"] if each["away"] else [])]) for each in rows] == [change][
+        : bool(change)
     ]
 
 

@@ -17,8 +17,8 @@ from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 
-def told(found, key, value="v"):
-    frame = table_in_session(found.store, found.name).of_record(key).statements()
+def statements(history, key, value="v"):
+    frame = table_in_session(history.store, history.name).of_record(key).statements()
     rows = frame.orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
     return [
         f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"
@@ -29,8 +29,8 @@ def told(found, key, value="v"):
 
 def test_a_corrected_row_yields_two_statements(store):
     """V6, V97 by E13 and E14: There is no gap, overlap or remembered fact."""
-    found = remembered(store, "stated", E13)
-    assert told(found, {"k": "k"}) == [
+    history = remembered(store, "stated", E13)
+    assert statements(history, {"k": "k"}) == [
         "a[10,) known [1,2)",
         "a[10,20) known [2,3)",
         "a[10,15) known [3,)",
@@ -38,10 +38,10 @@ def test_a_corrected_row_yields_two_statements(store):
         "b[20,) known [2,)",
     ]
     with pytest.raises(UsageError, match="no key column x"):
-        told(found, {"x": 1})
+        statements(history, {"x": 1})
     # The source's names of columns do not collide with the plan's.
-    found = remembered(store, "stated", E14, value="steps")
-    assert told(found, {"k": "k"}, "steps") == [
+    history = remembered(store, "stated", E14, value="steps")
+    assert statements(history, {"k": "k"}, "steps") == [
         "a[10,) known [1,2)",
         "a[10,20) known [2,4)",
         "a[10,) known [4,5)",
@@ -49,13 +49,13 @@ def test_a_corrected_row_yields_two_statements(store):
         "x[20,) known [2,4)",
         "b[20,) known [5,)",
     ]
-    assert told(found, {"k": "m"}, "steps") == ["y[20,) known [3,4)"]
-    assert told(found, {"k": "n"}) == []
+    assert statements(history, {"k": "m"}, "steps") == ["y[20,) known [3,4)"]
+    assert statements(history, {"k": "n"}) == []
 
 
-def events(found, *names):
+def events(log, *names):
     rows = (
-        table_in_session(found.store, found.name)
+        table_in_session(log.store, log.name)
         .statements()
         .orderBy("valid_from", STATED_FROM)
         .toArrow()
@@ -75,8 +75,8 @@ def test_an_event_is_known_from_its_system_time(store, tmp_path):
     )
     for moment, population in ((10, 1), (30, 2), (20, 3)):
         dataset.push(f"{e(moment).astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')},A,{population}")
-    found = Table(store, dataset.table.shape.table)
-    assert events(found, "population") == [
+    log = Table(store, dataset.table.shape.table)
+    assert events(log, "population") == [
         "1 e10 - s1 s2",
         "1 e10 e30 s2 s3",
         "1 e10 e20 s3 -",
@@ -90,8 +90,8 @@ def test_a_corrected_event_stays_known_before_its_correction(store, tmp_path):
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, population INT")
     for population in (1, 2):
         dataset.push(f"2024-01-10T00:00:00Z,A,{population}")
-    found = Table(store, dataset.table.shape.table)
-    assert events(found, "population") == ["1 e10 - s1 s2", "2 e10 - s2 -"]
+    log = Table(store, dataset.table.shape.table)
+    assert events(log, "population") == ["1 e10 - s1 s2", "2 e10 - s2 -"]
 
 
 def steps(life):
@@ -104,10 +104,10 @@ def steps(life):
 
 def test_v97_a_timeline_shows_all_or_only_current_statements(store):
     """E13: The answer has all, the present, or the then known statements, with each commit that exists."""
-    found = remembered(store, "life", E13)
+    history = remembered(store, "life", E13)
     note = Note("native", "t", {RECORDED: iso(day(3))})
-    committed = commit(store, existing(store, found.name), Change(snapshot=True), note)
-    both = found.timeline("k", axis="both")
+    committed = commit(store, existing(store, history.name), Change(snapshot=True), note)
+    both = history.timeline("k", axis="both")
     assert steps(both) == [
         "a[10,) known [1,2)",
         "a[10,20) known [2,3)",
@@ -115,26 +115,26 @@ def test_v97_a_timeline_shows_all_or_only_current_statements(store):
         "c[15,20) known [3,)",
         "b[20,) known [2,)",
     ]
-    said = [row["snapshot_id"] for row in both.versions]
-    assert said == [None, None, committed.snapshot_id, committed.snapshot_id, None]
+    snapshot_ids = [row["snapshot_id"] for row in both.versions]
+    assert snapshot_ids == [None, None, committed.snapshot_id, committed.snapshot_id, None]
     assert list(both.versions[0]) == [
         *("k", "v"),
         *("valid_from", "valid_to", "known_from", "known_to", "snapshot_id"),
     ]
-    now = found.timeline("k")
+    now = history.timeline("k")
     assert steps(now) == steps(both)[2:]
-    assert steps(found.timeline("k", known_at=day(2))) == [steps(both)[1], steps(both)[4]]
+    assert steps(history.timeline("k", known_at=day(2))) == [steps(both)[1], steps(both)[4]]
     assert str(now).count("█") > 1
     assert "known from" in str(both)
-    assert not found.timeline("nobody").versions
+    assert not history.timeline("nobody").versions
 
 
 def test_a_source_column_may_have_the_name_of_a_result_column(store):
     """The source's values are next to the axes, and a join keeps its names."""
-    found = remembered(store, "named", E13, value="known_from")
-    (first, *_) = found.timeline("k").versions
+    history = remembered(store, "named", E13, value="known_from")
+    (first, *_) = history.timeline("k").versions
     assert (first["known_from_src"], first["known_from"]) == ("a", day(3))
-    asked = store.spark.createDataFrame([("k", day(17), day(2))], "k string, at timestamp, seen timestamp")
-    joined = found.join_as_of(asked, on="k", at="at", known_at="seen")
+    frame = store.spark.createDataFrame([("k", day(17), day(2))], "k string, at timestamp, seen timestamp")
+    joined = history.join_as_of(frame, on="k", at="at", known_at="seen")
     assert joined.columns == ["k", "at", "seen", "known_from", "valid_from", "valid_to"]
     assert [row["known_from"] for row in joined.collect()] == ["a"]

@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pytest
-from told_lives import CORRECTED, NOW, day, told
+from told_lives import CORRECTED, NOW, day, statements_of
 
 import backstory
 from backstory.errors import UsageError
@@ -27,8 +27,10 @@ from backstory.reading.timelines import (
 
 
 def test_v97_each_known_time_with_a_change_has_its_own_lane():
-    found = [(lane.known_from, [each["v"] for each in lane.versions]) for lane in lanes(told(CORRECTED))]
-    assert found == [(day("1"), ["a"]), (day("2"), ["a", "b"]), (day("3"), ["a", "c", "b"])]
+    lane_values = [
+        (lane.known_from, [each["v"] for each in lane.versions]) for lane in lanes(statements_of(CORRECTED))
+    ]
+    assert lane_values == [(day("1"), ["a"]), (day("2"), ["a", "b"]), (day("3"), ["a", "c", "b"])]
 
 
 @pytest.mark.parametrize(
@@ -48,34 +50,35 @@ def test_a_user_column_named_like_a_known_time_keeps_its_values(names, shown):
 
 
 def test_a_lane_identifies_its_new_versions():
-    last = lanes(told(CORRECTED))[-1]
+    last = lanes(statements_of(CORRECTED))[-1]
     assert [each["v"] for each in last.versions if last.is_news(each)] == ["a", "c"]
 
 
 def test_a_history_without_known_times_has_one_lane():
-    (lane,) = lanes(told("a[1,2)\nb[2,)"))
+    (lane,) = lanes(statements_of("a[1,2)\nb[2,)"))
     assert (lane.known_from, len(lane.versions)) == (None, 2)
     assert lanes([]) == []
 
 
 def test_a_withdrawn_history_ends_in_an_empty_lane():
-    assert [len(lane.versions) for lane in lanes(told("a[1,) known [1,2)"))] == [1, 0]
+    assert [len(lane.versions) for lane in lanes(statements_of("a[1,) known [1,2)"))] == [1, 0]
 
 
 def test_v99_a_statement_known_until_a_time_is_excluded_at_that_time():
     assert [
-        [each["v"] for each in statements_at(told(CORRECTED), day(at))] for at in ("0", "2", "2.9", "3")
+        [each["v"] for each in statements_at(statements_of(CORRECTED), day(at))]
+        for at in ("0", "2", "2.9", "3")
     ] == [
         [],
         ["a", "b"],
         ["a", "b"],
         ["a", "c", "b"],
     ]
-    assert statements_at(told(CORRECTED)) == statements_at(told(CORRECTED), day("3"))
+    assert statements_at(statements_of(CORRECTED)) == statements_at(statements_of(CORRECTED), day("3"))
 
 
 def test_columns_with_constant_values_are_no_changing_columns():
-    assert changing_columns(told(CORRECTED), ["v", "same"]) == ["v"]
+    assert changing_columns(statements_of(CORRECTED), ["v", "same"]) == ["v"]
 
 
 def test_v16_nan_is_no_change_from_nan():
@@ -101,7 +104,7 @@ def drawn(lines):
 
 def test_a_gap_in_a_history_is_drawn_as_gone():
     """Changed values are shown, a gap is empty, and the present value ends in an arrow."""
-    life = told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)")
+    life = statements_of("Almaty[0,20)\nAstana[20,50)\nAstana[70,)")
     assert drawn(draw(life, ["v"], NOW)) == (
         """
             2024-01                                  2024-04
@@ -114,12 +117,16 @@ def test_a_gap_in_a_history_is_drawn_as_gone():
 
 
 def test_an_ended_history_is_drawn_as_gone_until_now():
-    assert drawn(draw(told("a[0,20)"), ["v"], NOW)).splitlines()[-1].split() == ["2024-01-21", "╳", "gone"]
+    assert drawn(draw(statements_of("a[0,20)"), ["v"], NOW)).splitlines()[-1].split() == [
+        "2024-01-21",
+        "╳",
+        "gone",
+    ]
 
 
 def test_v97_each_known_time_is_drawn_as_a_lane():
     """A plus marks the new versions of a known time."""
-    assert drawn(draw_lanes(lanes(told(CORRECTED)), ["v"], NOW)) == (
+    assert drawn(draw_lanes(lanes(statements_of(CORRECTED)), ["v"], NOW)) == (
         """
               2024-01                                  2024-04
 known from 2024-01-02 to 2024-01-03
@@ -136,18 +143,18 @@ known from 2024-01-04
 
 
 def test_a_narrow_terminal_folds_words_not_bars():
-    lines = draw(told(f"{'word ' * 20}[0,20)\nb[20,)"), ["v"], NOW, 60)
+    lines = draw(statements_of(f"{'word ' * 20}[0,20)\nb[20,)"), ["v"], NOW, 60)
     assert max(map(len, lines)) <= 60
     assert [line[:10] for line in lines if line[0] != " "] == ["2024-01-01", "2024-01-21"]
 
 
 def test_versions_of_one_day_show_their_times():
-    lines = draw(told("a[0,0.25)\nb[0.25,)"), ["v"], NOW)
+    lines = draw(statements_of("a[0,0.25)\nb[0.25,)"), ["v"], NOW)
     assert [line[:19] for line in lines[1:]] == ["2024-01-01 00:00:00", "2024-01-01 06:00:00"]
 
 
 def test_escape_characters_in_values_are_not_drawn():
-    assert "\x1b" not in draw(told("a\x1b[2J[0,20)".replace("[2J", "")), ["v"], NOW)[1]
+    assert "\x1b" not in draw(statements_of("a\x1b[2J[0,20)".replace("[2J", "")), ["v"], NOW)[1]
 
 
 def test_an_empty_history_draws_no_lines():
@@ -170,7 +177,7 @@ def hovers(tree):
 
 
 def test_the_picture_has_a_row_per_column_and_a_bar_per_value_period():
-    tree = seen([Lane(told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)"))], telling=("v", "same"))
+    tree = seen([Lane(statements_of("Almaty[0,20)\nAstana[20,50)\nAstana[70,)"))], telling=("v", "same"))
     assert texts(tree) == [
         "crm.customer k=k",
         "2024-01-01",
@@ -190,7 +197,7 @@ def test_the_picture_has_a_row_per_column_and_a_bar_per_value_period():
 
 
 def test_v97_the_picture_has_a_row_per_known_time_and_marks_new_versions():
-    tree = seen(lanes(told(CORRECTED)))
+    tree = seen(lanes(statements_of(CORRECTED)))
     bars = [each.get("class") for each in tree.iter(f"{SVG}polygon")]
     assert [text for text in texts(tree) if text.startswith("known")] == [
         f"known 2024-01-0{number}" for number in (2, 3, 4)
@@ -200,7 +207,7 @@ def test_v97_the_picture_has_a_row_per_known_time_and_marks_new_versions():
 
 def test_values_are_text_and_never_markup():
     evil = "</text><script>alert(1)</script>&\"'\x00\x0b"
-    drawn = picture([Lane(told(f"{evil}[0,)"))], ["v"], ["v"], NOW, evil)
+    drawn = picture([Lane(statements_of(f"{evil}[0,)"))], ["v"], ["v"], NOW, evil)
     tree = ET.fromstring(drawn)
     assert "<script" not in drawn
     assert [each.tag for each in tree.iter() if "script" in each.tag] == []
@@ -208,21 +215,21 @@ def test_values_are_text_and_never_markup():
 
 
 def test_the_picture_is_self_contained_and_supports_dark_mode():
-    drawn = picture([Lane(told("a[0,)"))], ["v"], ["v"], NOW, "t")
+    drawn = picture([Lane(statements_of("a[0,)"))], ["v"], ["v"], NOW, "t")
     assert "prefers-color-scheme: dark" in drawn
     assert drawn.count("http") == 1  # the name of the format, which is never fetched
     assert "url(" not in drawn
 
 
 def test_wide_and_empty_records_are_drawn():
-    wide = told("a[0,)")[0] | {f"c{number}": number for number in range(40)}
+    wide = statements_of("a[0,)")[0] | {f"c{number}": number for number in range(40)}
     tree = seen([Lane([wide])], telling=[f"c{number}" for number in range(40)])
     assert texts(tree)[-1] == "… and 24 more"
     assert texts(seen([], title="nothing")) == ["nothing"]
 
 
 def test_a_timeline_is_drawn_in_a_terminal_a_notebook_and_a_file(tmp_path):
-    life = Timeline(told(CORRECTED), ["v", "same"], "both", "crm.customer k=k")
+    life = Timeline(statements_of(CORRECTED), ["v", "same"], "both", "crm.customer k=k")
     assert isinstance(life, backstory.Timeline)
     assert str(life).count("known from") == len(life.lanes) == 3
     assert life._repr_html_().startswith("<svg")
@@ -233,7 +240,7 @@ def test_a_timeline_is_drawn_in_a_terminal_a_notebook_and_a_file(tmp_path):
 
 
 def test_a_timeline_on_the_valid_axis_has_one_lane():
-    life = Timeline([each for each in told(CORRECTED) if each["known_to"] is None], ["v"])
+    life = Timeline([each for each in statements_of(CORRECTED) if each["known_to"] is None], ["v"])
     assert "known from" not in str(life)
     assert len(life.lanes) == 1
 
@@ -254,6 +261,6 @@ def test_an_unknown_or_contradictory_axis_is_refused():
 
 def test_a_32_bit_key_has_its_displayed_number_in_the_title():
     (single,) = pa.array([72.1], pa.float32()).to_pylist()
-    told = {"k": 72.1, "v": "a", "valid_from": None, "valid_to": None}
-    assert timeline_of(TableName("crm", "t"), {"k": single}, [told], {}).title == "crm.t k=72.1"
+    row = {"k": 72.1, "v": "a", "valid_from": None, "valid_to": None}
+    assert timeline_of(TableName("crm", "t"), {"k": single}, [row], {}).title == "crm.t k=72.1"
     assert timeline_of(TableName("crm", "t"), {"k": "x"}, [], {}).title == "crm.t k=x"

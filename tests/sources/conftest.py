@@ -44,11 +44,11 @@ def asking(tmp_path):
 def ask(asking):
     """Fetch a source: `ask(step, state=…)` or `ask(address)`, with different parts of FetchContext."""
 
-    def asked(step, **differing):
+    def fetch_source(step, **differing):
         step = Resource(url=step) if isinstance(step, str) else step
         return fetch(step, replace(asking, **differing))
 
-    return asked
+    return fetch_source
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ def test_the_remedy_for_an_untyped_column_fits_the_address(table, bare):
 
 
 def test_an_address_with_a_table_and_a_query_is_refused_with_a_remedy():
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as error:
         parse_address("sqlite:///a.db?table=t", QUERY)
-    assert told.value.remedy == "Omit `?table=` in the address, or omit `query=`."
+    assert error.value.remedy == "Omit `?table=` in the address, or omit `query=`."
 
 
 def test_every_integer_of_sqlite_is_copied(tmp_path):

@@ -25,12 +25,12 @@ def site():
 def get(asking):
     """Fetch an address, with other fields of the step and parts of FetchContext."""
 
-    def asked(address, *, step=None, **differing):
+    def fetch_address(address, *, step=None, **differing):
         step = Resource(address, **(step or {}))
-        told = replace(asking, **differing)
-        return fetch_ftp(step, fill(step.url, told.environment), told)
+        context = replace(asking, **differing)
+        return fetch_ftp(step, fill(step.url, context.environment), context)
 
-    return asked
+    return fetch_address
 
 
 def only(answer):
@@ -40,15 +40,15 @@ def only(answer):
 
 
 def test_a_download_is_a_file_in_the_cache(site, get, asking):
-    told = []
-    fetched = only(get(site.play("in/a.csv", BODY), progress=lambda *it: told.append(it)))
+    progress = []
+    fetched = only(get(site.play("in/a.csv", BODY), progress=lambda *it: progress.append(it)))
 
     assert fetched.path.read_bytes() == BODY
     assert fetched.path.is_relative_to(asking.cache)
     assert (fetched.name, fetched.state, fetched.taken_up) == (site.url("in/a.csv"), None, None)
     assert site.heard[:3] == ["USER anonymous", "PASS anonymous@", "TYPE I"]
-    assert told[0] == ("Checking for updates", 0, None)
-    assert told[-1] == ("Downloading data", len(BODY), len(BODY))
+    assert progress[0] == ("Checking for updates", 0, None)
+    assert progress[-1] == ("Downloading data", len(BODY), len(BODY))
 
 
 @pytest.mark.parametrize(

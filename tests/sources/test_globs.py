@@ -373,5 +373,5 @@ def test_a_manifest_finds_only_files_in_its_own_folder_with_any_name(put, ask, g
     """B53: Only its own files are found, whatever its name."""
     for folder in ("[eu]", "e", "a*b", "#x", "%41", "q?"):
         put(f"{folder}/in/1.csv")
-        found = list(ask(glob("in/*.csv"), folder=tmp_path / folder).deliveries)
-        assert [each.path for each in found] == [tmp_path / folder / "in/1.csv"]
+        deliveries = list(ask(glob("in/*.csv"), folder=tmp_path / folder).deliveries)
+        assert [each.path for each in deliveries] == [tmp_path / folder / "in/1.csv"]

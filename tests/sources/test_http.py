@@ -35,23 +35,23 @@ def only(answer):
 
 
 def test_a_download_is_a_file_in_the_cache(web, ask, asking):
-    told = []
-    fetched = only(ask(web.play("/a.csv", Play(BODY, etag='"1"')), progress=lambda *it: told.append(it)))
+    progress = []
+    fetched = only(ask(web.play("/a.csv", Play(BODY, etag='"1"')), progress=lambda *it: progress.append(it)))
 
     assert fetched.path.read_bytes() == BODY
     assert fetched.path.is_relative_to(asking.cache)
     assert fetched.name == web.url("/a.csv")
     assert fetched.taken_up is None
-    assert told[0] == ("Checking for updates", 0, None)
-    assert told[-1] == ("Downloading data", len(BODY), len(BODY))
+    assert progress[0] == ("Checking for updates", 0, None)
+    assert progress[-1] == ("Downloading data", len(BODY), len(BODY))
 
 
 def test_progress_of_a_chunked_download_has_no_total(web, ask):
-    told = []
-    answer = ask(web.play("/a", Play(BODY * 500, chunked=True)), progress=lambda *it: told.append(it))
+    progress = []
+    answer = ask(web.play("/a", Play(BODY * 500, chunked=True)), progress=lambda *it: progress.append(it))
 
     assert only(answer).path.read_bytes() == BODY * 500
-    assert told[-1] == ("Downloading data", len(BODY) * 500, None)
+    assert progress[-1] == ("Downloading data", len(BODY) * 500, None)
 
 
 def test_an_etag_is_preferred_to_last_modified(web, ask):
@@ -59,8 +59,8 @@ def test_an_etag_is_preferred_to_last_modified(web, ask):
 
     assert only(ask(address)).state == SourceState(ETAG, '"one"')
     assert only(ask(address, state=SourceState(ETAG, '"two"'))).state == SourceState(ETAG, '"one"')
-    asked = web.seen[-1].headers
-    assert (asked["If-None-Match"], asked["If-Modified-Since"]) == ('"two"', None)
+    headers = web.seen[-1].headers
+    assert (headers["If-None-Match"], headers["If-Modified-Since"]) == ('"two"', None)
 
 
 def test_not_modified_is_up_to_date_without_a_download(web, ask, asking):
@@ -281,9 +281,9 @@ def test_private_headers_are_sent_only_to_their_host(web, ask):
 
         assert [seen.headers["X-Key"] for seen in web.seen] == ["secret", "secret"]
         assert all(seen.headers["Authorization"] for seen in web.seen)
-        [asked] = other.seen
-        assert (asked.headers["X-Key"], asked.headers["Authorization"]) == (None, None)
-        assert asked.headers["Accept"] == "text/csv"
+        [request] = other.seen
+        assert (request.headers["X-Key"], request.headers["Authorization"]) == (None, None)
+        assert request.headers["Accept"] == "text/csv"
 
 
 @pytest.mark.parametrize(
@@ -394,16 +394,16 @@ class TestSecrets:
         web.play("/hidden-folder/a.csv", Play(echo, status, headers=(("Content-Type", "text/plain"),)))
         address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key&page=1", "anna:pass%20word@")
 
-        told = ""
+        output = ""
         try:
             answer = ask(Resource(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
-            told = f"{only(answer).name} {answer.warnings}"
+            output = f"{only(answer).name} {answer.warnings}"
         except BackstoryError as error:
-            told = everything(error)
+            output = everything(error)
 
-        written = told + caplog.text + "".join(capsys.readouterr())
+        written = output + caplog.text + "".join(capsys.readouterr())
         assert [secret for secret in (*self.SECRETS, "anna") if secret in written] == []
-        assert web.url("/${{ env.PLACE }}/a.csv") in told
+        assert web.url("/${{ env.PLACE }}/a.csv") in output
 
     def test_other_requests_of_the_process_keep_their_logging(self, web, ask, caplog):
         """A library changes no log level, and handles only its own lines."""

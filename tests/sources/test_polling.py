@@ -32,7 +32,7 @@ def test_impossible_settings_are_refused_without_a_request(step):
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "shown_url"),
     [
         ("https://host/a/b.csv", "https://host/a/b.csv"),
         ("https://user:p@ss@host:1/a?token=1#x", "https://host:1/a"),
@@ -48,8 +48,8 @@ def test_impossible_settings_are_refused_without_a_request(step):
         ("", ""),
     ],
 )
-def test_addresses_are_shown_without_logins_and_queries(url, told):
-    assert without_secrets(url) == told
+def test_addresses_are_shown_without_logins_and_queries(url, shown_url):
+    assert without_secrets(url) == shown_url
 
 
 def test_secrets_in_texts_are_masked():

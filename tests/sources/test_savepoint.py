@@ -235,12 +235,12 @@ class TestTwoAtOnce:
 
     def test_many_simultaneous_refetches_read_whole_files(self, web, ask, asking):
         address = web.play("/a", Play(b"x" * 50_000, etag='"one"'))
-        found, wrong = [], []
+        contents, wrong = [], []
 
         def work():
             try:
                 fetched = only(ask(address, refetch=True))
-                found.append(fetched.path.read_bytes())
+                contents.append(fetched.path.read_bytes())
                 savepoint.forget(fetched, asking)
             except BaseException as error:  # noqa: BLE001
                 wrong.append(error)
@@ -252,7 +252,7 @@ class TestTwoAtOnce:
             thread.join()
 
         assert wrong == []
-        assert found == [b"x" * 50_000] * 8
+        assert contents == [b"x" * 50_000] * 8
 
 
 class TestKilled:
@@ -297,13 +297,13 @@ fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {},
 
         monkeypatch.setattr(savepoint, "ABANDONED", -1.0)
         time.sleep(0.01)
-        kept = json.loads(next(asking.cache.glob("*.json")).read_text())["data"]
+        file_name = json.loads(next(asking.cache.glob("*.json")).read_text())["data"]
         ask(address, state=TWO)
 
         assert not (asking.cache / "left.part").exists()
         assert not (asking.cache / "left.data").exists()
         assert (asking.cache / "mine.txt").exists()
-        assert (asking.cache / kept).exists()
+        assert (asking.cache / file_name).exists()
 
 
 def test_a_cache_without_savepoints_fails(web, ask, asking, monkeypatch):

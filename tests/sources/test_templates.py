@@ -92,13 +92,13 @@ def test_r8_an_error_for_a_missing_value_has_its_variable_names(text, names):
     ],
 )
 def test_r8_a_syntax_error_is_reported_with_its_position(text, character):
-    for asked in (
+    for call in (
         lambda: fill(text, ENVIRONMENT),
         lambda: secrets_of(text, ENVIRONMENT),
         lambda: check(text),
     ):
         with pytest.raises(UsageError) as refused:
-            asked()
+            call()
         assert refused.value.code == "template-invalid-pattern"
         assert f"at character {character} " in refused.value.message
 

@@ -27,16 +27,16 @@ def ranges(web) -> list[str | None]:
 
 
 def test_a_broken_transfer_resumes_at_the_break(web, ask):
-    told = []
+    progress = []
     address = web.play("/a", CUT, WHOLE)
 
-    answer = ask(address, progress=lambda *it: told.append(it))
+    answer = ask(address, progress=lambda *it: progress.append(it))
 
     assert data(answer) == BODY
     assert web.statuses() == [200, 206]
     assert ranges(web) == [None, "bytes=4000-"]
     assert web.seen[1].headers["If-Range"] == '"one"'
-    assert told[-1] == ("Downloading data", len(BODY), len(BODY))
+    assert progress[-1] == ("Downloading data", len(BODY), len(BODY))
 
 
 def test_a_resumed_transfer_may_break_too(web, ask):

@@ -20,22 +20,22 @@ def in_a_child(calls):
     reading, writing_end = os.pipe()
     child = os.fork()
     if not child:
-        told = []
+        refusals = []
         for call in calls:
             try:
-                told.append(f"it went through: {call()}")
+                refusals.append(f"it went through: {call()}")
             except BackstoryError as error:
-                told.append([error.code, error.remedy])
+                refusals.append([error.code, error.remedy])
             except BaseException as error:  # noqa: BLE001 - the parent looks at it
-                told.append(repr(error))
-        os.write(writing_end, json.dumps(told).encode())
+                refusals.append(repr(error))
+        os.write(writing_end, json.dumps(refusals).encode())
         gc.collect()
         os._exit(0)
     os.close(writing_end)
     with os.fdopen(reading) as end:
-        told = json.load(end)
+        refusals = json.load(end)
     assert os.waitpid(child, 0)[1] == 0
-    return told
+    return refusals
 
 
 class Working(threading.Thread):
@@ -75,9 +75,9 @@ def test_a_forked_process_is_refused_and_its_parent_continues(store, spark):
         frame.count,
     ]
     with lock_tables(store, table_name(NAME)):
-        told = in_a_child(calls)
-    assert [code for code, _ in told] == ["forked"] * len(calls)
-    assert "get_context('spawn')" in told[0][1]
+        refusals = in_a_child(calls)
+    assert [code for code, _ in refusals] == ["forked"] * len(calls)
+    assert "get_context('spawn')" in refusals[0][1]
     assert warehouse.snapshot(rows, into=NAME, at="2026-01-02").counts["unchanged"] == 1
     beside.go_on.set()
     beside.join(60)

@@ -35,10 +35,10 @@ from backstory.warehouse import Warehouse
 def late(spark, tmp_path, monkeypatch):
     """A separate warehouse, in the running Java."""
     monkeypatch.setenv("BACKSTORY_PEPPER", PEPPER)
-    found = backstory.open(tmp_path / "warehouse")
-    yield found
-    started = found.store.session.started
-    found.close()
+    new_warehouse = backstory.open(tmp_path / "warehouse")
+    yield new_warehouse
+    started = new_warehouse.store.session.started
+    new_warehouse.close()
     assert started is None
 
 
@@ -47,8 +47,8 @@ def test_a_copy_held_by_the_driver_needs_no_spark(late, tmp_path):
     csv.write_text("id,name\n1,a\n2,b\n")
     assert late.snapshot(csv, into="crm.a", key="id").counts["new"] == 2
     pq.write_table(pa.table({"id": [1, 3], "name": ["x", "c"]}), parquet)
-    told = late.snapshot(parquet, into="crm.a", dry_run=True)
-    assert (told.keys["new"], told.keys["changed"], told.keys["closed"]) == (["3"], ["1"], ["2"])
+    plan = late.snapshot(parquet, into="crm.a", dry_run=True)
+    assert (plan.keys["new"], plan.keys["changed"], plan.keys["closed"]) == (["3"], ["1"], ["2"])
     done = late.snapshot(parquet, into="crm.a")
     assert done.counts == {"new": 1, "changed": 1, "closed": 1, "reopened": 0, "unchanged": 0}
     again = late.snapshot(pa.table({"id": [1, 3], "name": ["x", "c"]}), into="crm.a")
@@ -123,20 +123,20 @@ def test_calls_that_name_columns_start_spark_first(spark, warehouse, tmp_path):
     recorded(store, native, "2024-02-29T00:00:05Z")
     cities = Dataset(store, tmp_path, "{kind: snapshot, primaryKey: [city]}", "city STRING, n INT")
     cities.push("A,1")
-    asked = {name: partial(_of_table, native, ask) for name, ask in ASKED.items()}
-    asked["tail"] = lambda late: newest_rows(
+    calls = {name: partial(_of_table, native, ask) for name, ask in ASKED.items()}
+    calls["tail"] = lambda late: newest_rows(
         late, registry.stored_datasets(late, "datasets").existing(cities.name), 9, 0
     )
-    asked["events"] = lambda late: door.events(late, cities.name, "observed", namespace="datasets")
-    asked["verify"] = lambda late: door.verify_dataset(late, cities.name, namespace="datasets")
-    asked["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
-    asked["repair"] = lambda late: repair(late, native)
-    asked["pull"] = lambda late: door.pull_all(
+    calls["events"] = lambda late: door.events(late, cities.name, "observed", namespace="datasets")
+    calls["verify"] = lambda late: door.verify_dataset(late, cities.name, namespace="datasets")
+    calls["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
+    calls["repair"] = lambda late: repair(late, native)
+    calls["pull"] = lambda late: door.pull_all(
         late, [_polling(tmp_path)], door.IngestRequest(), namespace="datasets"
     )
-    asked["check"] = lambda late: check_tables(late, [native, TableName("datasets", cities.name)])
-    asked["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")
-    for name, ask in asked.items():
+    calls["check"] = lambda late: check_tables(late, [native, TableName("datasets", cities.name)])
+    calls["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")
+    for name, ask in calls.items():
         sleeping = Sleeping(spark, warehouse)
         try:
             ask(IcebergStore(sleeping))

@@ -57,8 +57,11 @@ def test_clients_without_the_secret_are_refused(spark):
 )
 def test_only_embedded_sessions_are_local_and_authenticated(tmp_path, own, bound, authenticated):
     """A cluster must reach its driver. The configuration takes precedence."""
-    found = session_properties(Settings(tmp_path, spark=own))
-    assert (found.get("spark.driver.bindAddress"), found.get("spark.authenticate")) == (bound, authenticated)
+    properties = session_properties(Settings(tmp_path, spark=own))
+    assert (properties.get("spark.driver.bindAddress"), properties.get("spark.authenticate")) == (
+        bound,
+        authenticated,
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"this is no database\n" * 9, b"SQLite format 2"])
@@ -67,9 +70,9 @@ def test_an_invalid_catalog_file_is_reported_before_java_starts(tmp_path, monkey
     monkeypatch.setattr(session, "launch", lambda *_, **__: pytest.fail("Java was started"))
     catalog = tmp_path / CATALOG_FILE
     catalog.mkdir() if content is None else catalog.write_bytes(content)
-    with pytest.raises(Failed, match="not the database of a catalog") as told:
+    with pytest.raises(Failed, match="not the database of a catalog") as error:
         start_session(Settings(tmp_path))
-    assert (told.value.code, told.value.exit_code) == ("no-catalog", 1)
+    assert (error.value.code, error.value.exit_code) == ("no-catalog", 1)
 
 
 def columns(folder):

@@ -86,7 +86,7 @@ def test_the_spark_build_is_determined_before_java_starts(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spark_version", "scala", "told"),
+    ("spark_version", "scala", "suffix"),
     [
         ("3.5.6-amzn-0", None, "3.5_2.12"),
         ("3.5.9", "2.12.18", "3.5_2.12"),
@@ -95,8 +95,8 @@ def test_the_spark_build_is_determined_before_java_starts(store, tmp_path):
         ("4.1.3", None, "4.1_2.13"),
     ],
 )
-def test_a_package_suffix_contains_spark_and_scala_versions(spark_version, scala, told):
-    assert package_suffix(spark_version, scala) == told
+def test_a_package_suffix_contains_spark_and_scala_versions(spark_version, scala, suffix):
+    assert package_suffix(spark_version, scala) == suffix
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS.slice(1), ROWS.slice(0, 0), ROWS.schema.empty_table()])
@@ -145,9 +145,9 @@ def test_sparks_own_defaults_are_read_from_a_file_or_by_an_option(tmp_path):
     """spark-submit of Spark 4 reads them by an option. Otherwise they are first in our file."""
     assert not own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
     (tmp_path / "spark-defaults.conf").write_text("spark.eventLog.enabled  false\n", "utf-8")
-    told = own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
-    assert bool(told) is not bool(submit_options())
-    assert told.strip() in {"", "spark.eventLog.enabled  false"}
+    defaults = own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
+    assert bool(defaults) is not bool(submit_options())
+    assert defaults.strip() in {"", "spark.eventLog.enabled  false"}
 
 
 def refusal(act):
@@ -166,16 +166,16 @@ def test_a_table_with_variants_requires_spark_4(spark, store):
     spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.versions")
     store.iceberg().createTable(name, schema, java.PartitionSpec.unpartitioned(), version)
     warehouse = backstory.open(spark=spark)
-    told = refusal(lambda: warehouse.table("versions.variants").current())
-    assert (told.code, list(told.keys)) == ("other-spark", ["x"])
+    error = refusal(lambda: warehouse.table("versions.variants").current())
+    assert (error.code, list(error.keys)) == ("other-spark", ["x"])
     assert refusal(lambda: warehouse.sql("SELECT * FROM versions.variants")).code == "wrong-query"
 
 
 @pytest.mark.spark_3
 def test_an_interval_column_requires_another_spark(spark):
     rows = spark.sql("SELECT 1 AS id, make_interval(1) AS x")
-    told = refusal(lambda: backstory.open(spark=spark).snapshot(rows, into="versions.intervals", key="id"))
-    assert told.code == "other-spark"
+    error = refusal(lambda: backstory.open(spark=spark).snapshot(rows, into="versions.intervals", key="id"))
+    assert error.code == "other-spark"
 
 
 @pytest.mark.spark_3

@@ -45,10 +45,12 @@ def statements(events: Iterable[Event]) -> list[Statement]:
     events = list(events)
     rows: list[Statement] = []
     for now in sorted({event.system for event in events}):
-        told = history(events, now)
-        rows = [row._replace(until=now) if row.until is None and row[:3] not in told else row for row in rows]
+        versions = history(events, now)
+        rows = [
+            row._replace(until=now) if row.until is None and row[:3] not in versions else row for row in rows
+        ]
         standing = {row[:3] for row in rows if row.until is None}
-        rows += [Statement(*version, now, None) for version in sorted(told - standing, key=str)]
+        rows += [Statement(*version, now, None) for version in sorted(versions - standing, key=str)]
     return rows
 
 

@@ -54,11 +54,11 @@ def take(table: StoredVersions, copy: Copy, recorded: Instant) -> Taken:
     rows, counts = [row for row in table.rows if not row.is_version], Counter(dict.fromkeys(OUTCOMES, 0))
     for key in dict.fromkeys([*(row.key for row in table.versions), *copy.rows]):
         now = table.as_of(key, copy.at)
-        said = _values_after(table, copy, key)
-        same = _same(table, now, said, table.columns if copy.restate else copy.columns)
-        counts.update(_outcome(table, copy, key, now, same=None if said is None else same))
+        values = _values_after(table, copy, key)
+        same = _same(table, now, values, table.columns if copy.restate else copy.columns)
+        counts.update(_outcome(table, copy, key, now, same=None if values is None else same))
         life = table.life(key) if same else None
-        rows += _matched(table, key, _folded(table, key, copy.at, said, following), recorded, life)
+        rows += _matched(table, key, _folded(table, key, copy.at, values, following), recorded, life)
     _refuse_other_content(table, copy, counts)
     if following is None:
         rows = [_overwritten(table, copy, row) for row in rows]
@@ -146,7 +146,7 @@ def _outcome(
 
 
 def _folded(
-    table: StoredVersions, key: Key, at: Instant, said: Values | None, following: Instant | None
+    table: StoredVersions, key: Key, at: Instant, values: Values | None, following: Instant | None
 ) -> list[tuple[Instant, Instant | None, Values]]:
     """The record's new life. The copy's values are true from its instant until the following one (V23)."""
     stored = {each for row in table.life(key) for each in (row.start, row.end) if each is not None}
@@ -155,16 +155,16 @@ def _folded(
     state: Values | None = None
     for instant in instants:
         says = at <= instant and (following is None or instant < following)
-        found = said if says else table.as_of(key, instant)
-        if not _same(table, state, found, table.columns):
+        new_state = values if says else table.as_of(key, instant)
+        if not _same(table, state, new_state, table.columns):
             if state is not None:
                 life[-1] = (life[-1][0], instant, state)
-            if found is not None:
-                life.append((instant, None, found))
-            state = found
-        elif state is not None and found is not None and instant != at:
+            if new_state is not None:
+                life.append((instant, None, new_state))
+            state = new_state
+        elif state is not None and new_state is not None and instant != at:
             # Columns without history have the values of the newest version (V18).
-            state = {**state, **{name: found[name] for name in table.overwritten}}
+            state = {**state, **{name: new_state[name] for name in table.overwritten}}
             life[-1] = (life[-1][0], None, state)
     return life
 

@@ -33,8 +33,8 @@ def differences(sides: Iterable[Side], key: Sequence[str]) -> list[dict[str, Any
     for each in sides:
         record = (tuple(comparison_key(each.row[name]) for name in key), each.apart)
         pairs.setdefault(record, {}).setdefault(each.is_after, each.row)
-    found = (_compared(pair, key) for pair in pairs.values())
-    return [each for each in found if each["change"] != "changed" or each["changed"]]
+    records = (_compared(pair, key) for pair in pairs.values())
+    return [each for each in records if each["change"] != "changed" or each["changed"]]
 
 
 def _compared(pair: Mapping[bool, Row], key: Sequence[str]) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def _unsigned(value: Any) -> Any:
 
 def in_order(rows: Iterable[Row], first: Sequence[str]) -> list[Row]:
     """Rows sorted by these columns and then by all others, as Spark sorts: NULL first and NaN last."""
-    found = list(rows)
-    ranks = [tuple(rank(row[name]) for name in first) for row in found]
-    if len(set(ranks)) < len(found):
-        ranks = [tuple(map(rank, _first(row, first))) for row in found]
-    places = sorted(range(len(found)), key=ranks.__getitem__)
-    return [found[place] for place in places]
+    all_rows = list(rows)
+    ranks = [tuple(rank(row[name]) for name in first) for row in all_rows]
+    if len(set(ranks)) < len(all_rows):
+        ranks = [tuple(map(rank, _first(row, first))) for row in all_rows]
+    places = sorted(range(len(all_rows)), key=ranks.__getitem__)
+    return [all_rows[place] for place in places]
 
 
 def _first(row: Row, names: Sequence[str]) -> list[Any]:
@@ -143,13 +143,13 @@ def passages(versions: Iterable[Lived], key: Sequence[str]) -> list[dict[str, An
     for each in versions:
         record = (tuple(comparison_key(each.row[name]) for name in key), each.apart)
         lives.setdefault(record, []).append(each)
-    found = []
+    records = []
     for life in lives.values():
         life.sort(key=lambda each: each.start)
         away = any(one.end is not None and one.end < other.start for one, other in pairwise(life))
-        told = differences(_sides(life), key) or _between(life, key, away=away)
-        found += [{**each, "away": away} for each in told]
-    return found
+        changes = differences(_sides(life), key) or _between(life, key, away=away)
+        records += [{**each, "away": away} for each in changes]
+    return records
 
 
 def _sides(life: Iterable[Lived]) -> list[Side]:

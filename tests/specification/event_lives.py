@@ -19,7 +19,7 @@ class RecordEvent(NamedTuple):
     offset: int
     op: int | None
     time: Instant
-    told: Instant
+    known_at: Instant
 
 
 class Begun(NamedTuple):
@@ -42,14 +42,14 @@ def versions(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
             for event, corrected in _own(log, events)
             if corrected is None
         ]
-    found = []
+    rows = []
     for life in _lives(log, events):
         for number, (event, start) in enumerate(life):
             ends = [after.start for after in life[number + 1 :] if after.start is not None]
             end = min(ends, default=None)
             if event.op in _BRINGS and (end is None or start is None or end > start):
-                found.append(SpannedRow(event.place, start, end))
-    return found
+                rows.append(SpannedRow(event.place, start, end))
+    return rows
 
 
 def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
@@ -58,39 +58,39 @@ def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
     An event is one row until a later one ends it, with a new row after each late event.
     """
     if log.each_its_own:
-        own = ((event, corrected and corrected.told) for event, corrected in _own(log, events))
+        own = ((event, corrected and corrected.known_at) for event, corrected in _own(log, events))
         return [
-            SpannedRow(event.place, event.time, None, event.told, until)
+            SpannedRow(event.place, event.time, None, event.known_at, until)
             for event, until in own
-            if until is None or (event.told is not None and until > event.told)
+            if until is None or (event.known_at is not None and until > event.known_at)
         ]
-    found = []
+    rows = []
     for life in _lives(log, events):
         for number, (event, start) in enumerate(life):
             if event.op in _BRINGS:
-                found += unfolded(event.place, start, _shortened(event, life[number + 1 :]))
-    return found
+                rows += unfolded(event.place, start, _shortened(event, life[number + 1 :]))
+    return rows
 
 
 def _shortened(event: RecordEvent, later: Iterable[Begun]) -> list[tuple[Instant, Instant]]:
     """The ends that an event was recorded to have, each with the time since which it was known."""
-    steps: list[tuple[Instant, Instant]] = [(None, event.told)]
+    steps: list[tuple[Instant, Instant]] = [(None, event.known_at)]
     for after in later:
         end = steps[-1][0]
         if end is None or (after.start is not None and after.start < end):
-            steps.append((after.start, after.event.told))
+            steps.append((after.start, after.event.known_at))
     return steps
 
 
 def unfolded(place: int, start: Instant, steps: list[tuple[Instant, Instant]]) -> list[SpannedRow]:
     """One statement for each end that a row had since a known time, without statements of zero length."""
-    found = []
+    rows = []
     following = [*(known for _, known in steps[1:]), None]
     for (end, known), until in zip(steps, following, strict=True):
         lasts = end is None or (start is not None and end > start)
         if lasts and (until is None or (known is not None and until > known)):
-            found.append(SpannedRow(place, start, end, known, until))
-    return found
+            rows.append(SpannedRow(place, start, end, known, until))
+    return rows
 
 
 def _own(log: LogKind, events: Iterable[RecordEvent]) -> list[tuple[RecordEvent, RecordEvent | None]]:
@@ -124,17 +124,17 @@ def _begun(life: list[RecordEvent], number: int) -> Instant:
     """
     event = life[number]
     if event.op == Op.RETRACT:
-        return event.told
+        return event.known_at
     if number > 1:
         gone, there = life[number - 1], life[number - 2]
         both = event.time is not None and there.time is not None
         if gone.op == Op.RETRACT and both and event.time <= there.time:  # type: ignore[operator]
-            return max(time for time in (event.time, gone.told) if time is not None)
+            return max(time for time in (event.time, gone.known_at) if time is not None)
     return event.time
 
 
 def _by_record(events: Iterable[RecordEvent]) -> list[list[RecordEvent]]:
-    found: dict[Hashable, list[RecordEvent]] = defaultdict(list)
+    lives: dict[Hashable, list[RecordEvent]] = defaultdict(list)
     for event in events:
-        found[event.record].append(event)
-    return [sorted(life, key=lambda event: event.offset) for life in found.values()]
+        lives[event.record].append(event)
+    return [sorted(life, key=lambda event: event.offset) for life in lives.values()]

@@ -61,7 +61,7 @@ def _ledger(
     """Section 2.3: add new rows. A row without an event time is identified only by its key (O13)."""
     _require_keys(rows, terms)
     stored = {identity(terms, event.time, event.values): event for event in log}
-    found: list[Happening] = []
+    happenings: list[Happening] = []
     fresh, known, again = [], [], []
     for row in (_timed(log, row, terms, moment) for row in rows):
         event = stored.get(identity(terms, row.time, row.values))
@@ -76,10 +76,10 @@ def _ledger(
     if terms.on_conflict is OnConflict.CORRECT:
         _require_one(known, terms)
         for event, row in {event.offset: (event, row) for event, row in again}.values():
-            found += _corrected(event, row, moment, terms)
+            happenings += _corrected(event, row, moment, terms)
     else:
         counts["conflicts"] += len(again)
-    return found + [_appended(row, moment) for row in _require_one(fresh, terms)]
+    return happenings + [_appended(row, moment) for row in _require_one(fresh, terms)]
 
 
 def _timed(log: Sequence[Event], row: Arrival, terms: EventTerms, moment: Moment) -> Arrival:
@@ -106,13 +106,13 @@ def _snapshot(
     _require_keys(rows, terms)
     stored = state(log, terms)
     delivered = {identity(terms, row.time, row.values): row for row in _require_one(rows, terms)}
-    found = []
+    happenings = []
     for key, row in delivered.items():
-        found += _compared(stored.get(key), row, terms, moment, counts)
+        happenings += _compared(stored.get(key), row, terms, moment, counts)
     gone = [event for key, event in stored.items() if key not in delivered]
     if terms.max_retract is not None and exceeds(len(gone), terms.max_retract, len(stored)):
         raise LogRejected("too-many-retracted", [_key(terms, event.values) for event in gone])
-    return found + [_retracted(event, moment, terms) for event in gone]
+    return happenings + [_retracted(event, moment, terms) for event in gone]
 
 
 def _upsert(
@@ -129,14 +129,14 @@ def _upsert(
             raise LogRejected(RowProblem.NULL_SEQUENCE)
         rows = sorted(rows, key=lambda row: ranked(row.values[sequence]))
     stored = state(log, terms)
-    found: list[Happening] = []
+    happenings: list[Happening] = []
     for key, row in {identity(terms, row.time, row.values): row for row in rows}.items():
         if row.op == Op.RETRACT:
-            found += [_retracted(stored[key], moment, terms)] if key in stored else []
+            happenings += [_retracted(stored[key], moment, terms)] if key in stored else []
             counts["absent"] += key not in stored
         else:
-            found += _compared(stored.get(key), row, terms, moment, counts)
-    return found
+            happenings += _compared(stored.get(key), row, terms, moment, counts)
+    return happenings
 
 
 def _changelog(
@@ -146,7 +146,7 @@ def _changelog(
     wrong = [row for row in rows if row.op not in set(Op)]
     if wrong:
         raise LogRejected(RowProblem.WRONG_OP, [_key(terms, row.values) for row in wrong])
-    found = []
+    happenings = []
     now = state(log, terms)
     if terms.strict:
         _require_keys(rows, terms)
@@ -161,8 +161,8 @@ def _changelog(
             now.pop(key, None)
         else:
             now[key] = Event(-1, op, None, time, row.values)
-        found.append((op, time, row.values, time))
-    return found
+        happenings.append((op, time, row.values, time))
+    return happenings
 
 
 def _require_takeable(key: Any, current: Event | None, row: Arrival) -> None:
@@ -244,10 +244,10 @@ def _key(terms: EventTerms, values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _distinct(rows: Sequence[Arrival]) -> list[Arrival]:
     """The rows, with identical rows reduced to one."""
-    found: dict[Any, Arrival] = {}
+    by_content: dict[Any, Arrival] = {}
     for row in rows:
-        found.setdefault(content(row.time, row.values), row)
-    return list(found.values())
+        by_content.setdefault(content(row.time, row.values), row)
+    return list(by_content.values())
 
 
 def _require_keys(rows: Sequence[Arrival], terms: EventTerms) -> None:
@@ -262,11 +262,11 @@ def _require_keys(rows: Sequence[Arrival], terms: EventTerms) -> None:
 
 def _require_one(rows: Sequence[Arrival], terms: EventTerms) -> list[Arrival]:
     """The rows, with identical rows reduced to one. Different rows of one record are rejected."""
-    found: dict[Any, Arrival] = {}
+    by_identity: dict[Any, Arrival] = {}
     for row in _distinct(rows):
-        if found.setdefault(identity(terms, row.time, row.values), row) is not row:
+        if by_identity.setdefault(identity(terms, row.time, row.values), row) is not row:
             raise LogRejected(RowProblem.CONFLICTING, [_key(terms, row.values)])
-    return list(found.values())
+    return list(by_identity.values())
 
 
 def _order(terms: EventTerms) -> Any:

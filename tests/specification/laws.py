@@ -32,17 +32,17 @@ MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
 
 def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     """How often the rows of one record break each law. Rows without a key belong to no record."""
-    found: Counter[Law] = Counter()
+    counts: Counter[Law] = Counter()
     if terms.remembers:
-        found.update(broken_memory(rows, terms))
+        counts.update(broken_memory(rows, terms))
     lives = [row for row in rows if row.keyed]
-    found[Law.NULL_KEY] += sum(not row.keyed and not is_mark(row) for row in rows)
+    counts[Law.NULL_KEY] += sum(not row.keyed and not is_mark(row) for row in rows)
     versions = [row for row in lives if is_version(row)]
-    found.update(spans(versions, terms))
-    found[Law.OPEN_MARKER] += sum(not agrees_with_end(row, versions, terms) for row in versions)
+    counts.update(spans(versions, terms))
+    counts[Law.OPEN_MARKER] += sum(not agrees_with_end(row, versions, terms) for row in versions)
     if terms.hashed:
-        found[Law.ROW_HASH] += sum(not is_hashed(row) for row in lives)
-    return +found
+        counts[Law.ROW_HASH] += sum(not is_hashed(row) for row in lives)
+    return +counts
 
 
 def is_hashed(row: RecordRow) -> bool:
@@ -115,13 +115,13 @@ def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
 
 def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     """How often the rows of one key break each law, in a table that has each record only once."""
-    found: Counter[Law] = Counter()
+    counts: Counter[Law] = Counter()
     keyed = [row for row in rows if row.keyed]
-    found[Law.NULL_KEY] += len(rows) - len(keyed)
-    found[Law.UNIQUE_KEY] += max(len(keyed) - 1, 0)
+    counts[Law.NULL_KEY] += len(rows) - len(keyed)
+    counts[Law.UNIQUE_KEY] += max(len(keyed) - 1, 0)
     if terms.hashed:
-        found[Law.ROW_HASH] += sum(not is_hashed(row) for row in rows)
-    return +found
+        counts[Law.ROW_HASH] += sum(not is_hashed(row) for row in rows)
+    return +counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +135,19 @@ class LogRow:
 
 def broken_events(events: Sequence[LogRow], log: LogFacts) -> Counter[Law]:
     """How often the events of one record break each law."""
-    found: Counter[Law] = Counter()
+    counts: Counter[Law] = Counter()
     before: Op | None = None
     there: set[int | None] = set()
     for event in events:
         op = Op(event.op) if event.op in set(Op) else None
-        found[Law.NULL_KEY] += log.keyed and not event.keyed
-        found[Law.OPERATIONS] += op is None or not (log.follows(before, op) and _fits(log, op, event, there))
+        counts[Law.NULL_KEY] += log.keyed and not event.keyed
+        counts[Law.OPERATIONS] += op is None or not (log.follows(before, op) and _fits(log, op, event, there))
         late = log.watermark is not None and (event.time is None or event.time > log.watermark)
-        found[Law.WATERMARK] += late
+        counts[Law.WATERMARK] += late
         before = op
     half = log.keyed and log.paired and log.strict and before is Op.CORRECT_FROM
-    found[Law.OPERATIONS] += half
-    return +found
+    counts[Law.OPERATIONS] += half
+    return +counts
 
 
 def _fits(log: LogFacts, op: Op, event: LogRow, there: set[int | None]) -> bool:

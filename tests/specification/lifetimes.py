@@ -73,13 +73,13 @@ def lasting(rows: Iterable[RememberedRow]) -> list[SpannedRow]:
 
 def lasting_then(rows: Iterable[RememberedRow], known_at: int) -> list[SpannedRow]:
     """The native rows that were versions according to the knowledge at a recorded time (V93)."""
-    found = []
+    versions = []
     for each in rows:
         end = each.end_at(known_at)
-        told = each.recorded is not None and each.recorded <= known_at
-        if told and not each.is_fact and _has_length(each.start, end):
-            found.append(SpannedRow(each.place, each.start, end))
-    return found
+        is_known = each.recorded is not None and each.recorded <= known_at
+        if is_known and not each.is_fact and _has_length(each.start, end):
+            versions.append(SpannedRow(each.place, each.start, end))
+    return versions
 
 
 def _has_length(start: Instant, end: Instant) -> bool:
@@ -105,15 +105,15 @@ def sent(rows: Iterable[Sent]) -> list[SpannedRow]:
     lives: dict[Hashable, list[Sent]] = defaultdict(list)
     for each in rows:
         lives[each.key].append(each)
-    found = []
+    versions = []
     for life in lives.values():
         life.sort(key=lambda each: (each.start is not None, each.start or 0))
         following = [*(each.start for each in life[1:]), None]
-        found += [
+        versions += [
             SpannedRow(each.place, each.start, _reaching(_own_end(each), after))
             for each, after in zip(life, following, strict=True)
         ]
-    return found
+    return versions
 
 
 def _own_end(row: Sent) -> Instant:

@@ -49,8 +49,8 @@ def undo_last_move(row: Row) -> Row:
     """The live row as it was before its end was last moved. The end must have been moved (V6)."""
     role = Role.FACT if field(row, ROLE) == Role.FACT else None
     end = row[VALID_TO] if role else field(row, END_BEFORE)
-    kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS)}
-    return {**row, VALID_TO: end, IS_CURRENT: end is None, MEMORY: _memory({**kept, ROLE: role})}
+    fields = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS)}
+    return {**row, VALID_TO: end, IS_CURRENT: end is None, MEMORY: _memory({**fields, ROLE: role})}
 
 
 def live_rows_at(rows: Sequence[Row], known: datetime) -> list[Row]:
@@ -62,8 +62,8 @@ def live_rows_at(rows: Sequence[Row], known: datetime) -> list[Row]:
         if learnt_after(row, known):
             rows_then.append(undo_last_move(row))
         elif is_live(row):
-            kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)}
-            rows_then.append({**row, MEMORY: _memory(kept)})
+            fields = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)}
+            rows_then.append({**row, MEMORY: _memory(fields)})
     return rows_then
 
 
@@ -128,5 +128,5 @@ def _past(row: Row) -> Row:
 
 
 def _memory(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    told = {name: value for name, value in fields.items() if value is not None}
-    return told or None
+    values = {name: value for name, value in fields.items() if value is not None}
+    return values or None

@@ -56,8 +56,8 @@ class Content:
 
     def without(self, *columns: str) -> "Content":
         """The table without these columns."""
-        kept = tuple(name for name in self.columns if name not in columns)
-        return replace(self, columns=kept).mapped(lambda row: [{name: row[name] for name in kept}])
+        names = tuple(name for name in self.columns if name not in columns)
+        return replace(self, columns=names).mapped(lambda row: [{name: row[name] for name in names}])
 
 
 def _synced_before(row: Row, synced: str, before: datetime) -> bool:
@@ -198,8 +198,8 @@ def _age(row: Row) -> tuple[datetime, bool, datetime]:
 
 def soft_delete_to_live(table: Content, flag: str) -> Content:
     """Remove flagged rows (6.9, type 0)."""
-    kept = table.mapped(lambda row: [] if row.get(flag) else [row])
-    return kept.without(DELETED) if flag == DELETED else kept
+    content = table.mapped(lambda row: [] if row.get(flag) else [row])
+    return content.without(DELETED) if flag == DELETED else content
 
 
 def live_to_soft_delete(table: Content, flag: str) -> Content:
@@ -209,8 +209,8 @@ def live_to_soft_delete(table: Content, flag: str) -> Content:
 
 def history_to_live(table: Content, *, keep_deleted: bool) -> Content:
     """Keep the newest version of each key, if it is open or deleted rows are kept (6.9, type 3)."""
-    kept = _newest_versions(table).mapped(lambda row: [row] if row[ACTIVE] or keep_deleted else [])
-    return kept.without(*HISTORY_COLUMNS)
+    content = _newest_versions(table).mapped(lambda row: [row] if row[ACTIVE] or keep_deleted else [])
+    return content.without(*HISTORY_COLUMNS)
 
 
 def live_to_history(table: Content, now: datetime) -> Content:
@@ -228,21 +228,23 @@ def _with_value(table: Content, column: str, value: Value) -> Content:
 
 
 _MEANINGS: Mapping[type, Callable[[Content, Any], Content]] = {
-    Add: lambda table, asked: _with_value(table, asked.column.name, asked.value),
-    SetValue: lambda table, asked: _with_value(table, asked.column.name, asked.value),
-    AddInHistory: lambda table, asked: add_in_history(
-        table, asked.column.name, asked.value.value, asked.time
+    Add: lambda table, operation: _with_value(table, operation.column.name, operation.value),
+    SetValue: lambda table, operation: _with_value(table, operation.column.name, operation.value),
+    AddInHistory: lambda table, operation: add_in_history(
+        table, operation.column.name, operation.value.value, operation.time
     ),
-    DropInHistory: lambda table, asked: drop_in_history(table, asked.column.name, asked.time),
-    DeleteBefore: lambda table, asked: delete_before(table, asked.synced, asked.before),
-    FlagBefore: lambda table, asked: flag_before(table, asked.synced, asked.before, asked.flag),
-    EndBefore: lambda table, asked: end_before(table, asked.synced, asked.before),
-    FillFlag: lambda table, asked: live_to_soft_delete(table, asked.flag),
-    ToHistory: lambda table, asked: to_history(table, asked.flag, asked.now),
-    ToSoftDelete: lambda table, asked: to_soft_delete(table, asked.flag),
-    SoftDeleteToLive: lambda table, asked: soft_delete_to_live(table, asked.flag),
-    HistoryToLive: lambda table, asked: history_to_live(table, keep_deleted=asked.keep_deleted),
-    LiveToHistory: lambda table, asked: live_to_history(table, asked.now),
+    DropInHistory: lambda table, operation: drop_in_history(table, operation.column.name, operation.time),
+    DeleteBefore: lambda table, operation: delete_before(table, operation.synced, operation.before),
+    FlagBefore: lambda table, operation: flag_before(
+        table, operation.synced, operation.before, operation.flag
+    ),
+    EndBefore: lambda table, operation: end_before(table, operation.synced, operation.before),
+    FillFlag: lambda table, operation: live_to_soft_delete(table, operation.flag),
+    ToHistory: lambda table, operation: to_history(table, operation.flag, operation.now),
+    ToSoftDelete: lambda table, operation: to_soft_delete(table, operation.flag),
+    SoftDeleteToLive: lambda table, operation: soft_delete_to_live(table, operation.flag),
+    HistoryToLive: lambda table, operation: history_to_live(table, keep_deleted=operation.keep_deleted),
+    LiveToHistory: lambda table, operation: live_to_history(table, operation.now),
 }
 
 

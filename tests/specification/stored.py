@@ -112,14 +112,14 @@ class StoredVersions:
 
     def statements_at(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
         """The versions in the table at a recorded time: key, start, end and values (V6)."""
-        told = []
+        statements = []
         for row in self.rows:
             if row.recorded <= recorded and row.role is not Role.FACT:
                 moved_later = row.ended_at is not None and row.ended_at > recorded
                 end = row.end_before if moved_later else row.end
                 if end is None or row.start < end:
-                    told.append((row.key, row.start, end, row.values))
-        return told
+                    statements.append((row.key, row.start, end, row.values))
+        return statements
 
 
 def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[StoredRow]:

@@ -126,13 +126,13 @@ def _make_room(table: _Table, starts: Mapping[_Key, datetime]) -> dict[_Key, Row
     for key, s0 in starts.items():
         versions = table.versions.get(key, [])
         gone = [version for version in versions if _is_at_or_after(version, START, s0)]
-        kept = [version for version in versions if not _is_at_or_after(version, START, s0)]
-        for version in kept:
+        remaining = [version for version in versions if not _is_at_or_after(version, START, s0)]
+        for version in remaining:
             if version[ACTIVE] is True or _is_at_or_after(version, END, s0):
                 version |= {ACTIVE: False, END: s0 - _MILLISECOND}
         if gone:
             removed[key] = min(reversed(gone), key=_place)
-        table.versions[key] = kept
+        table.versions[key] = remaining
     return removed
 
 

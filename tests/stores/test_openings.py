@@ -125,10 +125,10 @@ def test_a_large_column_is_read_whole_in_several_requests(large, monkeypatch):
 )
 def test_properties_without_a_counterpart_are_left_to_java(more):
     """A property that could change the bytes or the access is never ignored."""
-    told = {name: value for name, value in {**REACHED, **more}.items() if value is not None}
-    assert s3_options(told) is None
+    properties = {name: value for name, value in {**REACHED, **more}.items() if value is not None}
+    assert s3_options(properties) is None
     with pytest.raises(OpensElsewhere):
-        TableFiles(lambda: told)("s3://bucket/file")
+        TableFiles(lambda: properties)("s3://bucket/file")
 
 
 def test_properties_that_only_affect_writing_or_speed_are_ignored():

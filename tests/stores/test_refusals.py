@@ -9,12 +9,12 @@ KNOWN = [TableName("crm", "customer"), TableName("crm", "order"), TableName("erp
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("name", "remedy"),
     [
         ("costumer", "Did you mean crm.customer?"),
         ("orders", "Did you mean crm.order?"),
         ("weather_station", "Create it first, or check its name."),
     ],
 )
-def test_the_remedy_for_a_misspelt_table_has_the_right_name(asked, said):
-    assert no_table(TableName("crm", asked), KNOWN).remedy == said
+def test_the_remedy_for_a_misspelt_table_has_the_right_name(name, remedy):
+    assert no_table(TableName("crm", name), KNOWN).remedy == remedy

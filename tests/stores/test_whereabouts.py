@@ -37,16 +37,16 @@ def made(folder, name="crm.t", location=None, spelled="file://"):
 
 def rows(folder, table=T):
     catalog = EmbeddedCatalog(folder)
-    found = catalog.describe(table)
-    return catalog.count(found).rows
+    description = catalog.describe(table)
+    return catalog.count(description).rows
 
 
 def refused(folder, table=T):
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as error:
         EmbeddedCatalog(folder).describe(table)
-    assert told.value.code == "warehouse-moved"
-    assert told.value.exit_code == 2
-    return told.value
+    assert error.value.code == "warehouse-moved"
+    assert error.value.exit_code == 2
+    return error.value
 
 
 def copied(folder, to):
@@ -67,10 +67,10 @@ def test_a_warehouse_in_another_folder_is_refused(tmp_path, remembers, original)
     if original == "another":
         made(old)
 
-    told = refused(new)
+    error = refused(new)
 
-    assert f"The warehouse {new} was copied or moved from {old}" in told.message
-    assert "`backstory relocate`" in told.remedy
+    assert f"The warehouse {new} was copied or moved from {old}" in error.message
+    assert "`backstory relocate`" in error.remedy
     if original != "gone":
         assert rows(old) == 2
     shutil.rmtree(old, ignore_errors=True)

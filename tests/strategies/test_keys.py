@@ -14,8 +14,8 @@ NUMBERS = st.lists(st.integers(0, 15).map(lambda number: number << 60), max_size
 @given(NUMBERS, NUMBERS)
 def test_places_of_any_count_of_numbers_are_found(numbers, wanted):
     numbers = sorted(set(numbers))
-    found = find_places(np.array(numbers, np.uint64), np.array(wanted, np.uint64))
-    assert found.tolist() == [numbers.index(each) if each in numbers else -1 for each in wanted]
+    places = find_places(np.array(numbers, np.uint64), np.array(wanted, np.uint64))
+    assert places.tolist() == [numbers.index(each) if each in numbers else -1 for each in wanted]
 
 
 TEXTS = st.lists(st.none() | st.text("ab", max_size=20) | st.text("ab", min_size=60, max_size=70), max_size=8)

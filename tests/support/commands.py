@@ -48,8 +48,8 @@ class Command:
 
     def end(self) -> tuple[int, str, str]:
         """The exit code of the command once it ends, and its output on both streams."""
-        said, warned = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, said, warned
+        output, warned = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, output, warned
 
 
 @contextmanager
@@ -68,11 +68,11 @@ def command(
 def program(folder: Path, *words: object, **environment: str) -> Iterator[Command]:
     """Any other program, run in the same way."""
     temp = Path(tempfile.mkdtemp(prefix="temp-", dir=folder))
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    variables = {name: os.environ[name] for name in KEPT if name in os.environ}
     process = subprocess.Popen(
         [*map(str, words)],
         cwd=folder,
-        env=kept | {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp)} | environment,
+        env=variables | {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp)} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

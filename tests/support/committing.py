@@ -37,9 +37,9 @@ def append_past(store, target, rows):
     """Append rows, given as dicts or tuples, as a program that is not backstory would."""
     table = existing(store, target)
     names = table.shape.names
-    told = [row if isinstance(row, dict) else dict(zip(names, row, strict=True)) for row in rows]
+    row_dicts = [row if isinstance(row, dict) else dict(zip(names, row, strict=True)) for row in rows]
     adding = table.iceberg.newAppend()
-    for file in write_rows(store, table, rows_as(table.shape.columns, told)):
+    for file in write_rows(store, table, rows_as(table.shape.columns, row_dicts)):
         adding.appendFile(file)
     adding.commit()
 

@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).parents[1] / "doors" / "native"))
 
 from datasets import Dataset, counts
 from depth import deep
-from destination import HISTORY, LIVE, VERSIONS, Place, done, gives, serving, told
+from destination import HISTORY, LIVE, VERSIONS, Place, column_types, done, gives, serving
 from small_model import FIRST as LOADED
 from small_model import MODEL
 from small_model import SECOND as LOADED_NEXT
@@ -259,9 +259,9 @@ def line(change, *, version=True):
 def by_feed(table, **options):
     with table.changes(**options) as feed:
         rows = feed.frame.toArrow().to_pylist()
-    told = [Changed(row.pop("_change_type"), row.pop("_commit_version"), row) for row in rows]
-    assert all(each.row.pop("_commit_timestamp") is not None or each.version is None for each in told)
-    return sorted(map(line, told))
+    feed_changes = [Changed(row.pop("_change_type"), row.pop("_commit_version"), row) for row in rows]
+    assert all(each.row.pop("_commit_timestamp") is not None or each.version is None for each in feed_changes)
+    return sorted(map(line, feed_changes))
 
 
 def previews():
@@ -390,7 +390,7 @@ def fivetran():
         live.send(**batch)
         assert len(live.snapshots()) == commits
         live = live.alter("id:LONG* v n:LONG synced w:LONG")
-        assert live.described() == told(live.table)
+        assert live.described() == column_types(live.table)
         live.write(replace="id v n synced w \n 4 d 4 T3 7")
         assert live.rows("id w") == gives("id w \n 1 - \n 3 - \n 4 7")
         live = live.alter("id:LONG* v n:LONG synced", drop_columns=True)
@@ -501,18 +501,18 @@ def streams():
 def doctor():
     """Every ability works. A failing one is reported, and nothing is left."""
     session, warehouse = opened()
-    found = warehouse.doctor()
-    assert [each for each in found.abilities if each.error] == [], found
+    report = warehouse.doctor()
+    assert [each for each in report.abilities if each.error] == [], report
     views = {"make views": "works" if CATALOG == "rest" else "absent"}
-    assert {each.ability: each.status for each in found.abilities if each.status != "works"} == {
+    assert {each.ability: each.status for each in report.abilities if each.status != "works"} == {
         name: status for name, status in views.items() if status != "works"
     }
-    assert (found.exit_code, found.versions["spark"]) == (0, session.version)
-    assert all(found.versions.values())
+    assert (report.exit_code, report.versions["spark"]) == (0, session.version)
+    assert all(report.versions.values())
     with before_statement(session, "fast_forward(", "SELECT 1", instead=True):
-        found = {each.ability: each.status for each in warehouse.doctor().abilities}
-    assert found["move the table to its branch"] == "fails"
-    assert found["refuse a branch without the newest commit"] == found["read by Spark"] == "not tried"
+        report = {each.ability: each.status for each in warehouse.doctor().abilities}
+    assert report["move the table to its branch"] == "fails"
+    assert report["refuse a branch without the newest commit"] == report["read by Spark"] == "not tried"
     assert "backstory_doctor" not in str(session.sql(f"SHOW NAMESPACES IN {CATALOG}").collect())
 
 

@@ -50,22 +50,22 @@ def _made(server_url):
 
 @pytest.fixture
 def postgres_url(postgresql_url):
-    with database(postgresql_url) as found:
-        yield found
+    with database(postgresql_url) as url:
+        yield url
 
 
 @pytest.fixture
 def other_postgres_url(postgresql_url):
-    with database(postgresql_url) as found:
-        yield found
+    with database(postgresql_url) as url:
+        yield url
 
 
 @pytest.fixture(params=["duckdb", "postgres"])
 def place(request, tmp_path):
     """An empty database of either kind."""
-    found = Place(request.param, request.getfixturevalue(f"{request.param}_url"), tmp_path)
-    yield found
-    found.close()
+    new_place = Place(request.param, request.getfixturevalue(f"{request.param}_url"), tmp_path)
+    yield new_place
+    new_place.close()
 
 
 @pytest.fixture(params=["four_step", "merge"] if DEPTH == "laws" else ["either"])
@@ -77,7 +77,7 @@ def engine(request):
     """
     if request.param != "either":
         return request.param
-    told = request.node.callspec
-    place = str(told.params.get("place", told.params.get("grounds", "")))
-    others = f"{request.node.originalname} {told.id.replace(place, '')}"
+    callspec = request.node.callspec
+    place = str(callspec.params.get("place", callspec.params.get("grounds", "")))
+    others = f"{request.node.originalname} {callspec.id.replace(place, '')}"
     return ("four_step", "merge")[(zlib.crc32(others.encode()) + (place == "postgres")) % 2]

@@ -150,8 +150,8 @@ class Dataset:
         self._added()
         time = options.pop("event_time", e(self.deliveries + 1))
         pushed = PushedFiles(list(paths), source, time)
-        asked = self._next(**options)
-        return door.ingest(self.store, self.name, pushed, asked, namespace=self.namespace)
+        request = self._next(**options)
+        return door.ingest(self.store, self.name, pushed, request, namespace=self.namespace)
 
     def pull(self, text: str | None = None, **options: Any) -> door.DatasetReceipt:
         """Pull. If a string is given, first write it to the file, modified at `e(n)`."""
@@ -161,8 +161,8 @@ class Dataset:
             path.write_text(text, encoding="utf-8")
             modified = options.pop("modified", e(self.deliveries + 1)).timestamp()
             os.utime(path, (modified, modified))
-        asked = self._next(**options)
-        [receipt] = door.pull_all(self.store, [self.name], asked, namespace=self.namespace)
+        request = self._next(**options)
+        [receipt] = door.pull_all(self.store, [self.name], request, namespace=self.namespace)
         return receipt
 
     def _added(self) -> None:

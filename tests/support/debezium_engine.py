@@ -141,8 +141,8 @@ def following(url: str, folder: Path, **properties):
         "password": "",
         "dbname": database,
     }
-    told = {**OF_POSTGRESQL, "slot.name": database}
-    with _running(engine(), folder, {**told, **_of_database(place), **properties}) as recorder:
+    options = {**OF_POSTGRESQL, "slot.name": database}
+    with _running(engine(), folder, {**options, **_of_database(place), **properties}) as recorder:
         yield recorder
 
 
@@ -150,8 +150,8 @@ def following(url: str, folder: Path, **properties):
 def following_mariadb(port: int, folder: Path, **properties):
     """An engine that follows the MariaDB at a port of this machine, as its user `debezium`."""
     place = {"hostname": "127.0.0.1", "port": port, "user": "debezium", "password": "debezium"}
-    told = {**OF_MARIADB, **_of_database(place), **properties}
-    with _running(engine_of_mariadb(), folder, told) as recorder:
+    options = {**OF_MARIADB, **_of_database(place), **properties}
+    with _running(engine_of_mariadb(), folder, options) as recorder:
         yield recorder
 
 
@@ -160,9 +160,9 @@ def _of_database(place) -> dict:
 
 
 @contextmanager
-def _running(classes: Path, folder: Path, told: dict):
+def _running(classes: Path, folder: Path, options: dict):
     messages, settings = folder / "messages.tsv", folder / "engine.properties"
-    text = "".join(f"{each}={value}\n" for each, value in (PROPERTIES | told).items())
+    text = "".join(f"{each}={value}\n" for each, value in (PROPERTIES | options).items())
     settings.write_text(text, "utf-8")
     messages.touch()
     words = ["java", "-cp", f"{classes}/*", HERE / "Recorder.java", settings, messages]
@@ -193,13 +193,13 @@ def messages_of(path: Path, table: str) -> tuple[pa.Array, pa.Array]:
     """Keys and values of the messages of a table, including tombstones."""
     whole = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows = [line.split("\t") for line in whole.decode().split("\n")[:-1]]
-    follows, kept = False, []
+    follows, messages = False, []
     for key, value in rows:
         if value != "null":
             follows = f'"table":"{table}"' in value
         if follows:
-            kept.append([None if each == "null" else each for each in (key, value)])
-    return tuple(pa.array(list(each), pa.string()) for each in zip(*kept, strict=True))
+            messages.append([None if each == "null" else each for each in (key, value)])
+    return tuple(pa.array(list(each), pa.string()) for each in zip(*messages, strict=True))
 
 
 def last_rows(events, key) -> dict[tuple, dict]:
@@ -217,8 +217,10 @@ def last_rows(events, key) -> dict[tuple, dict]:
         elif kinds[place] == "delete":
             records.pop(at, None)
         else:
-            kept = [each for each in events.unmodified.column_names if events.unmodified[each][place].as_py()]
-            records[at] = row | {each: records.get(at, {}).get(each) for each in kept}
+            unmodified = [
+                each for each in events.unmodified.column_names if events.unmodified[each][place].as_py()
+            ]
+            records[at] = row | {each: records.get(at, {}).get(each) for each in unmodified}
     return records
 
 

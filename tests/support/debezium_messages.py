@@ -16,8 +16,8 @@ CONNECT = "org.apache.kafka.connect.data."
 
 def message(op, before=None, after=None, source=None, **more):
     """A message without a schema. `source` overrides fields of a PostgreSQL source."""
-    told = {"connector": "postgresql", "ts_us": MICROS, "ts_ms": MICROS // 1000, "lsn": 7} | (source or {})
-    return {"op": op, "before": before, "after": after, "source": told, "ts_ms": MICROS // 1000 + 5} | more
+    fields = {"connector": "postgresql", "ts_us": MICROS, "ts_ms": MICROS // 1000, "lsn": 7} | (source or {})
+    return {"op": op, "before": before, "after": after, "source": fields, "ts_ms": MICROS // 1000 + 5} | more
 
 
 def field(type_, name=None, /, **parameters):

@@ -72,29 +72,29 @@ Rows = Sequence[Mapping[str, object]]
 
 def definition(name: str, columns: str) -> common.Table:
     """The wire's definition of a table with these columns."""
-    told = common.Table(name=name)
+    wire_table = common.Table(name=name)
     for word in columns.split():
         column, _, type_ = word.rstrip("*").partition(":")
         add_column(
-            told,
+            wire_table,
             f"_fivetran_{column}" if column in SYSTEM else column,
             type_ or SYSTEM.get(column, "STRING"),
             key=word.endswith("*"),
         )
-    return told
+    return wire_table
 
 
-def add_column(told: common.Table, name: str, type_: str = "STRING", *, key: bool = False) -> None:
+def add_column(wire_table: common.Table, name: str, type_: str = "STRING", *, key: bool = False) -> None:
     """Add a column to a definition. The type may be `DECIMAL(12,2)` or `STRING(64)`."""
     kind, *numbers = re.findall(r"\w+", type_)
-    column = told.columns.add(name=name, type=common.DataType.Value(kind), primary_key=key)
+    column = wire_table.columns.add(name=name, type=common.DataType.Value(kind), primary_key=key)
     if kind == "STRING" and numbers:
         column.params.string_byte_length = int(numbers[0])
     elif numbers:
         column.params.decimal.precision, column.params.decimal.scale = map(int, numbers)
 
 
-def told(definition: common.Table) -> dict[str, str]:
+def column_types(definition: common.Table) -> dict[str, str]:
     """A definition's columns by name as `TYPE`, or `TYPE*` for a key column."""
     return {c.name: _type(c) + "*" * c.primary_key for c in definition.columns}
 
@@ -202,9 +202,9 @@ class Place:
             request.soft.deleted_column = soft
         return self.sender.stub.Truncate(request)
 
-    def migrate(self, entity: str, **asked: object) -> sdk.MigrateResponse:
+    def migrate(self, entity: str, **options: object) -> sdk.MigrateResponse:
         """The reply to a migration of the table, given as the innermost name of its kind."""
-        return self.sender.stub.Migrate(migration(self.schema, self.table.name, entity, **asked))
+        return self.sender.stub.Migrate(migration(self.schema, self.table.name, entity, **options))
 
     def named(self, name: str) -> "Place":
         """Another table next to this one."""
@@ -212,21 +212,21 @@ class Place:
 
     def described(self) -> dict[str, str] | None:
         """The columns according to DescribeTable, or None if the table does not exist."""
-        found = self.sender.describe(self.schema, self.table.name)
-        return None if found is None else told(found)
+        wire_table = self.sender.describe(self.schema, self.table.name)
+        return None if wire_table is None else column_types(wire_table)
 
     def rows(self, columns: str | None = None) -> list[dict[str, object]]:
         """The rows of the table, as Spark reads them if it runs, with all columns or these columns."""
-        found = existing(self.store, self.name)
-        read = rows_of(self.store, found)
+        stored_table = existing(self.store, self.name)
+        read = rows_of(self.store, stored_table)
         read = read if isinstance(self.store, MemoryStore) else read.toArrow()
-        read = read.select(columns.split() if columns else found.shape.names)
+        read = read.select(columns.split() if columns else stored_table.shape.names)
         return in_order({c: _utc(v) for c, v in row.items()} for row in read.to_pylist())
 
     def metadata(self) -> object:
         """The state of the table, which differs after every commit. In Iceberg, this is the metadata file."""
-        found = existing(self.store, self.name)
-        return found.state if isinstance(self.store, MemoryStore) else found.metadata
+        stored_table = existing(self.store, self.name)
+        return stored_table.state if isinstance(self.store, MemoryStore) else stored_table.metadata
 
     def files_below(self) -> set[str]:
         """Every data file and delete file below the table's folder. A table in memory has none."""
@@ -251,7 +251,7 @@ KINDS_OF_MIGRATION = {
 }
 
 
-def migration(schema: str, table: str, entity: str, **asked: object) -> sdk.MigrateRequest:
+def migration(schema: str, table: str, entity: str, **options: object) -> sdk.MigrateRequest:
     """The request for a migration. `drop_table` takes `drop`, and other kinds take their fields."""
     request = sdk.MigrateRequest()
     details = request.details
@@ -260,12 +260,12 @@ def migration(schema: str, table: str, entity: str, **asked: object) -> sdk.Migr
         if entity in entities:
             details = getattr(details, operation)
     if entity == "drop_table":
-        details.drop_table = asked.get("drop", True)
+        details.drop_table = options.get("drop", True)
         return request
-    told = getattr(details, entity)
-    told.SetInParent()
-    for name, value in asked.items():
-        setattr(told, name, value)
+    message = getattr(details, entity)
+    message.SetInParent()
+    for name, value in options.items():
+        setattr(message, name, value)
     return request
 
 
@@ -303,12 +303,12 @@ def done(reply: object) -> None:
     assert reply.success, reply
 
 
-def twice(place: Place, entity: str, **asked: object) -> None:
+def twice(place: Place, entity: str, **options: object) -> None:
     """Check that the migration succeeds, and that a second one succeeds and leaves the table unchanged."""
-    done(place.migrate(entity, **asked))
-    rows, told, metadata = place.rows(), place.described(), place.metadata()
-    done(place.migrate(entity, **asked))
-    assert (place.rows(), place.described(), place.metadata()) == (rows, told, metadata)
+    done(place.migrate(entity, **options))
+    rows, columns, metadata = place.rows(), place.described(), place.metadata()
+    done(place.migrate(entity, **options))
+    assert (place.rows(), place.described(), place.metadata()) == (rows, columns, metadata)
 
 
 def without(rows: Iterable[Mapping[str, object]], *names: str) -> list[dict[str, object]]:

@@ -9,8 +9,8 @@ def iceberg_address(spark):
     """The address of a CSV destination with the embedded catalog."""
     from backstory.stores.iceberg.store import IcebergStore
 
-    with serving({"backstory": IcebergStore(spark)}) as found:
-        yield found
+    with serving({"backstory": IcebergStore(spark)}) as server_address:
+        yield server_address
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def spreading(spark):
     from backstory.formats.memory import Memory
     from backstory.stores.iceberg.store import IcebergStore
 
-    with serving({"backstory": IcebergStore(spark, memory=Memory(0))}) as found:
-        yield found
+    with serving({"backstory": IcebergStore(spark, memory=Memory(0))}) as server_address:
+        yield server_address
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ class Block:
         lines = [line.strip() for line in joined.splitlines()]
         typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         lines = [SETTING.sub("", line) for line in typed or lines]  # after a prompt, or without any prompt
-        found = (
+        commands = (
             shlex.split(re.split(r" [|&]", line)[0], comments=True)
             for line in lines
             if line.startswith(("backstory ", "make "))
         )
-        return [words for words in found if words]
+        return [words for words in commands if words]
 
 
 def blocks(page):
@@ -52,8 +52,8 @@ def blocks(page):
             Block("python", cell["source"], number) for number, cell in cells if cell["cell_type"] == "code"
         ]
     return [
-        Block(found[2], found[4], text.count("\n", 0, found.start()) + 1, found[3] or "")
-        for found in FENCE.finditer(text)
+        Block(fence[2], fence[4], text.count("\n", 0, fence.start()) + 1, fence[3] or "")
+        for fence in FENCE.finditer(text)
     ]
 
 

@@ -116,16 +116,16 @@ class Lives:
 
     def by_the_rule(self, deliveries, moment):
         """The new events of each log by the rule, or None if it refuses, and the counts of all logs."""
-        counts, found = Counter(), {}
+        counts, events = Counter(), {}
         for number, rows in deliveries.items():
             try:
                 made = ingest(self.logs[number], rows, self.terms, moment)
             except LogRejected:
-                found[number] = None
+                events[number] = None
                 continue
-            found[number] = made.events
+            events[number] = made.events
             counts += made.counts
-        return found, counts
+        return events, counts
 
 
 def plain(value):
@@ -134,7 +134,7 @@ def plain(value):
     return value
 
 
-def told(op, time, values):
+def plain_event(op, time, values):
     return (int(op), time.replace(tzinfo=UTC), *(plain(values[name]) for name in COLUMNS))
 
 

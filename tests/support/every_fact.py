@@ -36,21 +36,21 @@ class EveryFact:
 
     def _life(self, key):
         mine = [each for each in self.events if each.key in {key, None}]
-        told = [(at, 0, each.logged, each.sequence, each) for at, each in _instants(mine)]
-        told += [(each.copy.at, 1, False, each.scope or (), each) for each in self.copies]
-        told.sort(key=lambda each: each[:4])
-        state, found = None, []
-        for place, (at, *_, said) in enumerate(told):
-            state = _after(state, said, key)
-            if place + 1 < len(told) and told[place + 1][0] == at:
+        facts = [(at, 0, each.logged, each.sequence, each) for at, each in _instants(mine)]
+        facts += [(each.copy.at, 1, False, each.scope or (), each) for each in self.copies]
+        facts.sort(key=lambda each: each[:4])
+        state, life = None, []
+        for place, (at, *_, fact) in enumerate(facts):
+            state = _after(state, fact, key)
+            if place + 1 < len(facts) and facts[place + 1][0] == at:
                 continue
-            before = found[-1][2] if found and found[-1][1] == 0 else None
+            before = life[-1][2] if life and life[-1][1] == 0 else None
             if state != before:
                 if before is not None:
-                    found[-1] = (found[-1][0], at, before)
+                    life[-1] = (life[-1][0], at, before)
                 if state is not None:
-                    found.append((at, 0, state))
-        return [(key, start, end, repr(values)) for start, end, values in found]
+                    life.append((at, 0, state))
+        return [(key, start, end, repr(values)) for start, end, values in life]
 
 
 def _instants(events):
@@ -83,16 +83,16 @@ class Scoped:
     scope: tuple | None
 
 
-def _after(state, said, key):
-    if isinstance(said, Event):
-        if said.kind is not FactKind.UPSERT:
+def _after(state, fact, key):
+    if isinstance(fact, Event):
+        if fact.kind is not FactKind.UPSERT:
             return None
-        return {**(state or dict.fromkeys(COLUMNS)), **{name: said.values[name] for name in said.columns}}
-    listed = said.copy.rows.get(key)
+        return {**(state or dict.fromkeys(COLUMNS)), **{name: fact.values[name] for name in fact.columns}}
+    listed = fact.copy.rows.get(key)
     if listed is None:
-        outside = state is not None and said.scope and state[said.scope[0][0]] != said.scope[0][1]
+        outside = state is not None and fact.scope and state[fact.scope[0][0]] != fact.scope[0][1]
         return state if outside else None
-    if state is not None and all(state[name] == listed[name] for name in said.copy.columns):
+    if state is not None and all(state[name] == listed[name] for name in fact.copy.columns):
         return state
     return {name: listed.get(name) for name in COLUMNS}
 
@@ -154,12 +154,12 @@ COPIES = st.lists(copies(), max_size=3, unique_by=lambda each: each[0].copy.at)
 @st.composite
 def arrivals(draw):
     """The same facts twice, each time in other deliveries and in another order."""
-    told, parts = draw(EVENTS), [each for group in draw(COPIES) for each in group]
-    return tuple(draw(_split(told, parts)) for _ in range(2))
+    all_events, parts = draw(EVENTS), [each for group in draw(COPIES) for each in group]
+    return tuple(draw(_split(all_events, parts)) for _ in range(2))
 
 
 @st.composite
-def _split(draw, told, parts):
-    places = draw(st.lists(st.integers(0, 4), min_size=len(told), max_size=len(told)))
-    split = [[each for each, of in zip(told, places, strict=True) if of == place] for place in range(5)]
+def _split(draw, all_events, parts):
+    places = draw(st.lists(st.integers(0, 4), min_size=len(all_events), max_size=len(all_events)))
+    split = [[each for each, of in zip(all_events, places, strict=True) if of == place] for place in range(5)]
     return draw(st.permutations([*(each for each in split if each), *parts]))

@@ -59,8 +59,8 @@ class Asked:
         query = f"?{urlencode(words, doseq=True)}" if words else ""
         request = urllib.request.Request(self.base + path + query, method=method, headers=dict(headers))
         try:
-            with urllib.request.build_opener(Straight).open(request, timeout=60) as found:
-                return Answer(found.status, dict(found.headers), found.read().decode())
+            with urllib.request.build_opener(Straight).open(request, timeout=60) as reply:
+                return Answer(reply.status, dict(reply.headers), reply.read().decode())
         except urllib.error.HTTPError as stop:
             return Answer(stop.code, dict(stop.headers), stop.read().decode())
 
@@ -75,9 +75,9 @@ def exploring(warehouse, token=""):
         running.stop()
 
 
-def raw(asked, text):
+def raw(client, text):
     """The server's answer to bytes that no client would send."""
-    port = int(asked.base.rpartition(":")[2])
+    port = int(client.base.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(text.encode("latin-1"))
         return connection.recv(1 << 16).decode("latin-1")

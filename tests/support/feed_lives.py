@@ -29,15 +29,15 @@ EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+)|#(\d+)(r?))?")
 
 
 def event(text, columns=("v",)):
-    key, said, at, further, position, read = EVENT.fullmatch(text).groups()
+    key, content, at, further, position, read = EVENT.fullmatch(text).groups()
     sequence = () if further is None else (int(further),)
     logged = position is not None
     if logged:
         sequence = (int(position), not read)
-    if said in "-*":
-        kind = FactKind.DELETE if said == "-" else FactKind.TRUNCATE
+    if content in "-*":
+        kind = FactKind.DELETE if content == "-" else FactKind.TRUNCATE
         return Event(key, int(at), kind, sequence=sequence, logged=logged)
-    cells = dict(zip(columns, said.split("/"), strict=True))
+    cells = dict(zip(columns, content.split("/"), strict=True))
     values = {name: None if cell == "~" else cell for name, cell in cells.items() if cell != "_"}
     return Event(key, int(at), values=values, columns=tuple(values), sequence=sequence, logged=logged)
 
@@ -47,11 +47,11 @@ class Life:
 
     def __init__(self, *columns, settled=(), **settings):
         self.table = StoredVersions(columns or ("v",), settled=settled, **settings)
-        self.told = {}
+        self.states = {}
 
     @property
     def commits(self):
-        return len(self.told)
+        return len(self.states)
 
     def feed(self, text, late="refuse", window=None, all_keys=False):
         """Apply events. Returns the counts that are not 0."""
@@ -64,8 +64,8 @@ class Life:
         names = columns or self.table.columns
         rows = {}
         for each in text.split():
-            key, _, said = each.partition(":")
-            cells = zip(names, said.split("/"), strict=True)
+            key, _, content = each.partition(":")
+            cells = zip(names, content.split("/"), strict=True)
             rows[key] = {name: None if cell == "~" else cell for name, cell in cells}
         scope = scope and (tuple(scope.split("=")),)
         return self._take(take_among(self.table, Copy(at, rows, names, **options), self.commits + 1, scope))
@@ -73,16 +73,16 @@ class Life:
     def _take(self, taken):
         if taken.table is not self.table:
             self.table = taken.table
-            self.told[self.commits + 1] = now(self.table)
+            self.states[self.commits + 1] = now(self.table)
         return {outcome: int(number) for outcome, number in taken.counts.items() if number}
 
-    def refused(self, taking, *given, **options):
+    def refused(self, taking, *arguments, **options):
         """The code with which a delivery is refused. The table is unchanged."""
         before = self.table
-        with pytest.raises(Refused) as told:
-            taking(*given, **options)
+        with pytest.raises(Refused) as refusal:
+            taking(*arguments, **options)
         assert self.table is before
-        return told.value.code
+        return refusal.value.code
 
     def shown(self, key):
         """`a[10,20) b[20,)`."""

@@ -71,7 +71,7 @@ def terms_of(table, recorded, *, log=False, **more):
 
 def stored(rows):
     """The rule's rows as a table contains them. Instants and recorded times are in microseconds."""
-    found = []
+    stored_rows = []
     for row in rows:
         memory = {
             "role": row.role and row.role.value,
@@ -84,9 +84,11 @@ def stored(rows):
             "scope": None if row.scope is None else json.dumps(dict(row.scope)),
         }
         times = {"valid_from": row.start, "valid_to": row.end, "recorded_at": row.recorded}
-        kept = memory if any(value is not None for value in memory.values()) else None
-        found.append({"k": row.key, **row.values, **times, "is_current": row.end is None, "_memory": kept})
-    return pa.Table.from_pylist([{**row, ROW_ID: number} for number, row in enumerate(found)], SCHEMA)
+        memory_cell = memory if any(value is not None for value in memory.values()) else None
+        stored_rows.append(
+            {"k": row.key, **row.values, **times, "is_current": row.end is None, "_memory": memory_cell}
+        )
+    return pa.Table.from_pylist([{**row, ROW_ID: number} for number, row in enumerate(stored_rows)], SCHEMA)
 
 
 def delivered(events):
@@ -126,11 +128,11 @@ def _plain(row):
         memory.get("time"),
     )
     columns = memory.get("columns")
-    said = [memory.get(name) for name in ("role", "kind", "sequence", "scope")]
-    told = [row.get(name) for name in ("k", *DATA)]
+    memory_values = [memory.get(name) for name in ("role", "kind", "sequence", "scope")]
+    values = [row.get(name) for name in ("k", *DATA)]
     shown = ["~" if each is None else str(each.microsecond) for each in times]
     open_ = row["is_current"], row["_memory"] is None
-    return repr((told, shown, open_, said, columns if columns is None else sorted(columns)))
+    return repr((values, shown, open_, memory_values, columns if columns is None else sorted(columns)))
 
 
 def placed(rows):
@@ -198,14 +200,16 @@ def copied(terms, place, copy, rows, parts=1):
     own = copy_mark(place.at, terms.recorded, terms.memory, ids, place.text)
     own = shape_rows(own, terms.columns, ids=True)
     others = shape_rows(marks.filter(pc.invert(mine)), terms.columns, ids=True)
-    asked = _copy_terms(terms, place, copy, pa.concat_tables([others, own]), restated=pc.any(mine).as_py())
+    copy_terms = _copy_terms(
+        terms, place, copy, pa.concat_tables([others, own]), restated=pc.any(mine).as_py()
+    )
     delivered_rows = pa.Table.from_pylist(
         [{"k": key, **values} for key, values in copy.rows.items()],
         pa.schema([pa.field(name, pa.string()) for name in ("k", *copy.columns)]),
     )
     sides = [(each, key_parts(each, terms.key, parts)) for each in (delivered_rows, records)]
     plan = whole_plan(
-        plan_rows(asked, *(each.filter(pa.array(of == part)) for each, of in sides), lambda these: these)
+        plan_rows(copy_terms, *(each.filter(pa.array(of == part)) for each, of in sides), lambda these: these)
         for part in range(parts)
     )
     former = marks.filter(mine)
@@ -263,6 +267,6 @@ def _after(rows, gone_places, come):
     gone = np.zeros(len(rows), bool)
     gone[np.asarray(gone_places[POSITION])] = True
     assert gone.sum() == len(gone_places)
-    kept = [id_ for id_ in come[ROW_ID].to_pylist() if id_ is not None]
-    assert sorted(kept) == sorted(rows.filter(pa.array(gone))[ROW_ID].to_pylist())
+    row_ids = [id_ for id_ in come[ROW_ID].to_pylist() if id_ is not None]
+    assert sorted(row_ids) == sorted(rows.filter(pa.array(gone))[ROW_ID].to_pylist())
     return pa.concat_tables([rows.filter(pa.array(~gone)).select(come.column_names), come])

@@ -80,26 +80,26 @@ class Fed:
         for statement in statements:
             self.store.spark.sql(statement.format(t=self.sql, name=str(self.name))).collect()
 
-    def rows(self, **asked):
+    def rows(self, **options):
         """The rows of the feed in the order in which Spark collects them. Files must return the same rows."""
-        with self.table.changes(**asked) as feed:
+        with self.table.changes(**options) as feed:
             rows = feed.frame.toArrow()
-            self.tell_the_same(feed, rows_of(rows), asked)
+            self.tell_the_same(feed, rows_of(rows), options)
             return rows.to_pylist()
 
-    def tell_the_same(self, feed, rows, asked):
+    def tell_the_same(self, feed, rows, options):
         """Check that files produce the same feed, or that only Spark can read them."""
         catalog = EmbeddedCatalog(self.store.folder)
         with Memory(1 << 30).lease() as lease, suppress(Unreadable):
             reader = TableReader(catalog.describe(self.name), catalog, lease)
-            small = read_changes(reader, ChangesRequest(**asked))
+            small = read_changes(reader, ChangesRequest(**options))
             assert (small.since, small.until) == (feed.since, feed.until)
             assert list(small.rows) == rows
             self.small += 1
 
-    def told(self, **asked):
+    def lines(self, **options):
         """The same as `version type values`."""
-        return [line(row) for row in self.rows(**asked)]
+        return [line(row) for row in self.rows(**options)]
 
 
 def line(row):

@@ -60,7 +60,7 @@ def serving() -> Iterator[Ftp]:
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
-    def handle_error(self, *told: object) -> None:
+    def handle_error(self, *arguments: object) -> None:
         """Ignore a client that closed the connection."""
 
 

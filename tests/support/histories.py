@@ -68,9 +68,9 @@ def operations(draw: st.DrawFn) -> list[Operation]:
     for _ in range(draw(st.integers(1, 12))):
         key = draw(st.sampled_from(KEYS[:3]))
         kind = draw(st.sampled_from(["update", "upsert", "delete"])) if key in alive else "upsert"
-        given = {"a": LETTERS, "b": NUMBERS}
-        optional = {"update": given, "upsert": {}, "delete": given}[kind]
-        required = {} if optional else given
+        columns = {"a": LETTERS, "b": NUMBERS}
+        optional = {"update": columns, "upsert": {}, "delete": columns}[kind]
+        required = {} if optional else columns
         values = draw(st.fixed_dictionaries(required, optional=optional))
         made.append(Operation(kind, key, at, {} if kind == "delete" else values))
         (alive.discard if kind == "delete" else alive.add)(key)
@@ -89,8 +89,8 @@ def table_after(done: list[Operation]) -> list[Row]:
             before |= {END: end, ACTIVE: False}
         if not deleted:
             times = {SYNCED: operation.synced(), START: operation.at, END: TMAX, ACTIVE: True}
-            kept = before if operation.kind == "update" else {}
-            current[operation.key] = {**operation.named(), **kept, **operation.values, **times}
+            former = before if operation.kind == "update" else {}
+            current[operation.key] = {**operation.named(), **former, **operation.values, **times}
             rows.append(current[operation.key])
     return rows
 

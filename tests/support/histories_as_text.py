@@ -67,12 +67,12 @@ def append(store, target, text):
 
 def _row(line, names):
     flags = {"true": True, "false": False}
-    said = {SHORT.get(name, name): flags.get(value, value) for name, value in line.items()}
+    cells = {SHORT.get(name, name): flags.get(value, value) for name, value in line.items()}
     if layout.MEMORY in names:
-        memory = {name: said.get(name) for name in WITHIN}
-        said |= {layout.MEMORY: memory if any(memory.values()) else None}
-        said.setdefault(layout.IS_CURRENT, said.get(layout.VALID_TO) is None)
+        memory = {name: cells.get(name) for name in WITHIN}
+        cells |= {layout.MEMORY: memory if any(memory.values()) else None}
+        cells.setdefault(layout.IS_CURRENT, cells.get(layout.VALID_TO) is None)
     if layout.ROW_HASH in names:
-        said.setdefault("c_key", said["k"])
-        said.setdefault(layout.ROW_HASH, "a" * 64)
-    return tuple(said.get(name) for name in names)
+        cells.setdefault("c_key", cells["k"])
+        cells.setdefault(layout.ROW_HASH, "a" * 64)
+    return tuple(cells.get(name) for name in names)

@@ -43,14 +43,14 @@ def second(number: object) -> datetime:
 
 def column(word: str) -> dict[str, Any]:
     """A column of the model from `name:DECIMAL(10,2)`. A star marks a business key."""
-    told = COLUMN.fullmatch(word)
-    made: dict[str, Any] = {"target_column_name": told["name"], "datatype": told["type"] or "STRING"}
-    numbers = [int(each) for each in (told["numbers"] or "").split(",") if each]
+    parts = COLUMN.fullmatch(word)
+    made: dict[str, Any] = {"target_column_name": parts["name"], "datatype": parts["type"] or "STRING"}
+    numbers = [int(each) for each in (parts["numbers"] or "").split(",") if each]
     if made["datatype"] == "DECIMAL":
         made |= dict(zip(("decimal_precision", "decimal_scale"), numbers, strict=False))
     elif numbers:
         made["max_length"] = numbers[0]
-    return made | ({"system_role": "business_key", "nullable": False} if told["key"] else {})
+    return made | ({"system_role": "business_key", "nullable": False} if parts["key"] else {})
 
 
 def dataset(columns: str = "k* a", name: str = "rc_c", **more: Any) -> dict[str, Any]:
@@ -163,10 +163,10 @@ class Place:
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Insert rows, given as dicts, into a table."""
-        found = list(rows)
-        made = ", ".join("(" + ", ".join(map(self.literal, row.values())) + ")" for row in found)
-        if found:
-            names = ", ".join(self.dialect.render_identifier(name) for name in found[0])
+        all_rows = list(rows)
+        made = ", ".join("(" + ", ".join(map(self.literal, row.values())) + ")" for row in all_rows)
+        if all_rows:
+            names = ", ".join(self.dialect.render_identifier(name) for name in all_rows[0])
             self.sql(f"INSERT INTO {table} ({names}) VALUES {made}")
 
     def literal(self, value: object) -> str:
@@ -250,9 +250,9 @@ class Place:
 
     def _version(self, line: str) -> dict[str, Any]:
         line, _, lacks = line.partition("!")
-        told = VERSION.fullmatch(line.strip())
-        key, value = (None if told[part] == "-" else told[part] for part in ("key", "value"))
-        row, started = {"k": key, "a": self.typed(value)}, second(told["start"])
+        parts = VERSION.fullmatch(line.strip())
+        key, value = (None if parts[part] == "-" else parts[part] for part in ("key", "value"))
+        row, started = {"k": key, "a": self.typed(value)}, second(parts["start"])
         entity = self.hashes.base_key(self.dataset, row)
         return {
             self.dataset.hist_key: self.hashes.hist_key(self.dataset, entity, started),
@@ -260,9 +260,9 @@ class Place:
             **row,
             "row_hash": None if lacks == "hash" else self.hashes.row_hash(self.dataset, row),
             "version_started_at": None if lacks == "start" else started,
-            "version_ended_at": None if told["end"] == "-" else second(told["end"]),
-            "version_state": told["state"],
-            "load_run_id": told["run"],
+            "version_ended_at": None if parts["end"] == "-" else second(parts["end"]),
+            "version_state": parts["state"],
+            "load_run_id": parts["run"],
             "loaded_at": started,
         }
 
@@ -271,24 +271,24 @@ class Place:
         assert_lawful(self)
         key = business_keys(self.dataset)[0].name
         listed = f"{key}, {value}, version_started_at, version_ended_at, version_state, load_run_id"
-        found = self.rows(f"SELECT {listed} FROM rawcore.{self.dataset.hist_name}")
+        rows = self.rows(f"SELECT {listed} FROM rawcore.{self.dataset.hist_name}")
         return sorted(
             f"{_word(k)} {_word(v)} [{_number(start)},{_number(end)}) {state} {run}"
-            for k, v, start, end, state, run in found
+            for k, v, start, end, state, run in rows
         )
 
     # Loads
 
-    def load(self, run: str | None, at: object = None, **asked: Any) -> HistoryReceipt:
+    def load(self, run: str | None, at: object = None, **options: Any) -> HistoryReceipt:
         """Load the first dataset's history from the current base."""
-        (receipt, *_) = self.loads(run, at, **{"skip_base": True, **asked})
+        (receipt, *_) = self.loads(run, at, **{"skip_base": True, **options})
         return receipt
 
-    def loads(self, run: str | None, at: object = None, **asked: Any) -> list[HistoryReceipt]:
+    def loads(self, run: str | None, at: object = None, **options: Any) -> list[HistoryReceipt]:
         """Load all datasets."""
         instant = None if at is None else second(at)
         return run_model(
-            self.model, self.folder, self.target, LoadRequest(run_id=run, load_timestamp=instant, **asked)
+            self.model, self.folder, self.target, LoadRequest(run_id=run, load_timestamp=instant, **options)
         )
 
     def registered(self, *columns: str, run: str | None = None) -> list[tuple[Any, ...]]:
@@ -300,15 +300,15 @@ class Place:
 def assert_lawful(place: Place) -> None:
     """Check the invariants of section 9.2: open versions, intervals, keys."""
     key, hist_key, table = place.dataset.key, place.dataset.hist_key, f"rawcore.{place.dataset.hist_name}"
-    found = place.rows(
+    rows = place.rows(
         f"SELECT {hist_key}, {key}, version_started_at, version_ended_at, version_state FROM {table}"
     )
     lives: dict[str, list[tuple[Any, Any]]] = {}
-    for made, entity, started, ended, state in found:
+    for made, entity, started, ended, state in rows:
         assert made == place.hashes.hist_key(place.dataset, entity, aware(started))
         assert state in ({"new", "changed"} if ended is None else {"changed", "deleted"})
         lives.setdefault(entity, []).append((started, ended))
-    assert len({row[0] for row in found}) == len(found)
+    assert len({row[0] for row in rows}) == len(rows)
     for life in lives.values():
         assert sum(ended is None for _, ended in life) <= 1
         ordered = sorted(life, key=lambda each: each[0])

@@ -59,8 +59,8 @@ def without_checksums(spark: "SparkSession") -> None:
     if DEPTH != "laws":
         java, session = spark._jvm, spark._jsparkSession
         root = java.java.net.URI("file:///")
-        found = java.org.apache.hadoop.fs.FileSystem.get(root, session.sessionState().newHadoopConf())
-        found.setWriteChecksum(False)
+        file_system = java.org.apache.hadoop.fs.FileSystem.get(root, session.sessionState().newHadoopConf())
+        file_system.setWriteChecksum(False)
 
 
 def in_toml(settings: dict[str, str]) -> str:

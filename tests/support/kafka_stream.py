@@ -80,8 +80,8 @@ def send(spark, broker, topic, rows):
     frame.coalesce(1).write.format("kafka").options(**places).save()
 
 
-def start(warehouse, broker, topic, checkpoint, into, said=lambda *_: None, most=MOST):
-    """A query that keeps the history of a topic. `said` is called for each batch."""
+def start(warehouse, broker, topic, checkpoint, into, report=lambda *_: None, most=MOST):
+    """A query that keeps the history of a topic. `report` is called for each batch."""
     from pyspark.sql.functions import col, from_json
 
     places = {"kafka.bootstrap.servers": broker, "subscribe": topic, "startingOffsets": "earliest"}
@@ -91,9 +91,9 @@ def start(warehouse, broker, topic, checkpoint, into, said=lambda *_: None, most
     write = warehouse.apply_batch(into=into, **FEED)
 
     def write_batch(frame, number):
-        said("begins", number)
+        report("begins", number)
         write(frame, number)
-        said("written", number)
+        report("written", number)
 
     writer = rows.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(checkpoint))
     return writer.start()

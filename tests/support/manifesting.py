@@ -42,8 +42,8 @@ def snapshots_of(text: str, folder: Path):
 
 def dataset_of(text: str, folder: Path, *, known: bool = False) -> Dataset:
     """The dataset of a string with one manifest."""
-    [found] = folded(text, folder, known=known)
-    return found
+    [dataset] = folded(text, folder, known=known)
+    return dataset
 
 
 def folded(text: str, folder: Path, *, known: bool) -> list[Dataset]:

@@ -146,8 +146,8 @@ def serving_objects(folder: Path) -> Iterator[ObjectStore]:
     (behind,) = free_ports()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(behind)]
     with (folder / "moto.log").open("wb") as log:
-        told = {**os.environ, "PYTHONPATH": str(MOTO), "PYTHONWARNINGS": "ignore"}
-        moto = subprocess.Popen(command, stdout=log, stderr=log, env=told)
+        environment = {**os.environ, "PYTHONPATH": str(MOTO), "PYTHONWARNINGS": "ignore"}
+        moto = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     store = ObjectStore()
     try:
         _make_bucket(moto, behind, folder / "moto.log")

@@ -22,15 +22,15 @@ def ask_as_spark_4() -> None:
         )
 
 
-def _made(make, spark, rows, *given, **named):
+def _made(make, spark, rows, *arguments, **named):
     import pyarrow as pa
 
     if not isinstance(rows, pa.Table):
-        return make(spark, rows, *given, **named)
+        return make(spark, rows, *arguments, **named)
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    fields = given[0] if given else named.get("schema")
+    fields = arguments[0] if arguments else named.get("schema")
     return frame_of_arrow(
         spark, rows, fields if isinstance(fields, StructType) else from_arrow_schema(rows.schema, True)
     )

@@ -39,8 +39,8 @@ def own_session(spark, name, settings, cached=None):
     prefix = f"spark.sql.catalog.{name}"
     beside = name == "spark_catalog"
     session.conf.set(prefix, f"org.apache.iceberg.spark.Spark{'Session' if beside else ''}Catalog")
-    told = settings if cached is None else {**settings, "cache-enabled": cached}
-    for key, value in told.items():
+    options = settings if cached is None else {**settings, "cache-enabled": cached}
+    for key, value in options.items():
         session.conf.set(f"{prefix}.{key}", value)
     for key, value in SETTINGS.items():
         session.conf.set(key, value)
@@ -74,8 +74,8 @@ def walk(session, catalog, other=None):
     writer = warehouse if other is None else backstory.open(spark=other, catalog=catalog)
     session.table(name).cache().count()
     writer.snapshot(copy(writer.spark, "A", "B", "c"), at=THIRD, **key)
-    asked = warehouse.sql("SELECT id, V FROM crm.c WHERE valid_to IS NULL")
-    assert records(asked) == {1: "A", 2: "B", 3: "c"}
+    open_rows = warehouse.sql("SELECT id, V FROM crm.c WHERE valid_to IS NULL")
+    assert records(open_rows) == {1: "A", 2: "B", 3: "c"}
     assert records(table.current()) == {1: "A", 2: "B", 3: "c"}
     session.catalog.clearCache()
     orders = session.createDataFrame(

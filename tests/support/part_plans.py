@@ -31,5 +31,5 @@ def whole_plan(plans, counts=None):
         else None
         for kind in (REMOVED, ADDED, APPEARED)
     }
-    found = {name: count for name, count in sums.counts.items() if count} if counts is None else counts(sums)
-    return WholePlan(rows[REMOVED], rows[ADDED], rows[APPEARED], found, sums.samples)
+    totals = {name: count for name, count in sums.counts.items() if count} if counts is None else counts(sums)
+    return WholePlan(rows[REMOVED], rows[ADDED], rows[APPEARED], totals, sums.samples)

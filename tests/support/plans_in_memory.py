@@ -51,8 +51,8 @@ def stored_table(rows: Sequence[Row], names: Sequence[str]) -> pa.Table:
 def applied(stored: Sequence[Row], names: Sequence[str], plan: PartPlan) -> list[Row]:
     """The table after the plan."""
     gone = set(plan.rows[REMOVED][POSITION].to_pylist())
-    kept = [{n: row.get(n) for n in names} for place, row in enumerate(stored) if place not in gone]
-    return [*kept, *in_utc(plan.rows[ADDED].to_pylist())]
+    remaining = [{n: row.get(n) for n in names} for place, row in enumerate(stored) if place not in gone]
+    return [*remaining, *in_utc(plan.rows[ADDED].to_pylist())]
 
 
 def in_utc(rows: Sequence[Row]) -> list[Row]:

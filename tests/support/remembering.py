@@ -69,7 +69,7 @@ def _row(words):
 
 def lives(rows):
     """The rows with `k`, `v`, `valid_from` and `valid_to` as lines, one per record, in their order."""
-    found = defaultdict(list)
+    by_record = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row["k"], row["valid_from"])):
-        found[row["k"]].append(f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})")
-    return [f"{key}: {' '.join(told)}" for key, told in found.items()]
+        by_record[row["k"]].append(f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})")
+    return [f"{key}: {' '.join(spans)}" for key, spans in by_record.items()]

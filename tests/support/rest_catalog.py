@@ -68,8 +68,8 @@ def _central() -> str:
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     with zipfile.ZipFile(ivy) as classes:
         resolver = classes.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
-    (found,) = set(re.findall(rb"https://[\w./-]+/maven2/", resolver))
-    return found.decode()
+    (address,) = set(re.findall(rb"https://[\w./-]+/maven2/", resolver))
+    return address.decode()
 
 
 def _kept(artifact: str) -> Path:
@@ -93,9 +93,9 @@ def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
     warehouse = folder / "warehouse"
     # A writer waits for another one. It would fail with the server's default database in memory.
     uri = f"jdbc:sqlite:{folder}/rest.db?busy_timeout=60000"
-    told = {"CATALOG_WAREHOUSE": str(warehouse), "CATALOG_REST_PORT": str(port), "CATALOG_URI": uri}
+    variables = {"CATALOG_WAREHOUSE": str(warehouse), "CATALOG_REST_PORT": str(port), "CATALOG_URI": uri}
     with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, env={**os.environ, **told}, stdout=log, stderr=log)
+        server = subprocess.Popen(command, env={**os.environ, **variables}, stdout=log, stderr=log)
     try:
         _await(server, f"http://127.0.0.1:{port}/v1/config", folder / "server.log")
         yield {"type": "rest", "uri": f"http://127.0.0.1:{port}", "warehouse": str(warehouse)}

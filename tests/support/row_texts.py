@@ -65,12 +65,12 @@ def value_text(value, type_):
 
 
 def fields_text(row, struct):
-    found = sorted(
+    fields = sorted(
         (field["name"], field["type"], value)
         for field, value in zip(struct["fields"], row, strict=True)
         if value is not None
     )
-    return "".join(f"{len(name.encode())}:{name}{value_text(value, type_)}" for name, type_, value in found)
+    return "".join(f"{len(name.encode())}:{name}{value_text(value, type_)}" for name, type_, value in fields)
 
 
 def in_python(rows, struct):

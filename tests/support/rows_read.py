@@ -7,9 +7,9 @@ from contextlib import contextmanager
 def rows_read(spark):
     """A list that gets, at the end of the block, the number of rows that its jobs read."""
     seen = {stage.stageId() for stage in _stages(spark)}
-    found = []
-    yield found
-    found.append(sum(each.inputRecords() for each in _stages(spark) if each.stageId() not in seen))
+    counts = []
+    yield counts
+    counts.append(sum(each.inputRecords() for each in _stages(spark) if each.stageId() not in seen))
 
 
 def _stages(spark):
@@ -17,5 +17,5 @@ def _stages(spark):
     context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
     context.listenerBus().waitUntilEmpty()
     quantiles = spark.sparkContext._gateway.new_array(jvm.double, 0)
-    told = context.statusStore().stageList(None, False, False, quantiles, jvm.java.util.ArrayList())
-    return [told.apply(place) for place in range(told.size())]
+    stages = context.statusStore().stageList(None, False, False, quantiles, jvm.java.util.ArrayList())
+    return [stages.apply(place) for place in range(stages.size())]

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import grpc
 import java
-from destination import PLAIN, told
+from destination import PLAIN, column_types
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy import text
@@ -87,8 +87,8 @@ class Server:
 
     def java(self) -> int:
         """Its Java."""
-        [found] = [each for each in self.family() if b"java" in command_line(each).partition(b"\0")[0]]
-        return found
+        [process_id] = [each for each in self.family() if b"java" in command_line(each).partition(b"\0")[0]]
+        return process_id
 
     def kill(self, *, family: bool = False) -> None:
         """Kill the server. If `family` is true, its Java and other children are killed at the same moment."""
@@ -131,13 +131,13 @@ def family_by(temp: Path) -> list[int]:
 
 def processes() -> list[int]:
     """The running processes. Zombies are excluded."""
-    found = []
+    process_ids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in {"Z", "X"}:
-                found.append(int(folder.name))
-    return found
+                process_ids.append(int(folder.name))
+    return process_ids
 
 
 def command_line(process: int) -> bytes:
@@ -222,7 +222,7 @@ def described(stub: Any, schema: str, name: str) -> dict[str, str] | None:
     """The columns according to DescribeTable, or None if the table does not exist."""
     reply = stub.DescribeTable(describe(schema, name).message, timeout=SECONDS)
     assert reply.WhichOneof("response") in {"table", "not_found"}, reply
-    return told(reply.table) if reply.WhichOneof("response") == "table" else None
+    return column_types(reply.table) if reply.WhichOneof("response") == "table" else None
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Ground:
         folder = self.folder / f"server-{next(self._numbers)}"
         temp = folder / "temp"
         temp.mkdir(parents=True)
-        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        variables = {name: os.environ[name] for name in KEPT if name in os.environ}
         places = {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp)}
         where = ["--warehouse", self.warehouse, "--config", self.folder / "backstory.toml"]
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
@@ -259,7 +259,7 @@ class Ground:
                 stdout=out,
                 stderr=err,
                 cwd=folder,
-                env=kept | places | environment,
+                env=variables | places | environment,
             )
         server = Server(process, folder)
         try:
@@ -311,8 +311,8 @@ class Ground:
             entries = [e for m in manifests for e in m.fetch_manifest_entry(table.io, discard_deleted=False)]
             named = {Path(entry.data_file.file_path).name for entry in entries}
             data = Path(table.location().removeprefix("file:"), "data")
-        found = (path for path in data.rglob("*") if path.is_file())
-        return {path.name for path in found if path.name.removeprefix(".").removesuffix(".crc") not in named}
+        files = (path for path in data.rglob("*") if path.is_file())
+        return {path.name for path in files if path.name.removeprefix(".").removesuffix(".crc") not in named}
 
 
 def rows_of(table: Any) -> Rows:

@@ -87,9 +87,9 @@ twice b  T1
 
 def checked_twice(store, table):
     """The results of `check`, with Spark and from the table's files, which are the same."""
-    found = check(store, table)
-    assert of_files(store, table) == found
-    return found
+    results = check(store, table)
+    assert of_files(store, table) == results
+    return results
 
 
 def of_files(store, table, ask=check_small):
@@ -107,5 +107,5 @@ def broken(records):
 def recorded(store, table, at):
     """A commit that records its time."""
     note = Note("native", "", {RECORDED: at})
-    found = existing(store, table)
-    commit_change(store, found, Change(snapshot=True), note)
+    stored_table = existing(store, table)
+    commit_change(store, stored_table, Change(snapshot=True), note)

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 
 def holding(folder, *texts):
     """The files below a folder that contain one of the strings."""
-    found = {}
+    paths = {}
     for path in sorted(Path(folder).rglob("*")):
         if path.is_file():
             content = b"\n".join(unpacked(path))
-            found |= dict.fromkeys([path] * any(text.encode() in content for text in texts))
-    return found
+            paths |= dict.fromkeys([path] * any(text.encode() in content for text in texts))
+    return paths
 
 
 def unpacked(path):

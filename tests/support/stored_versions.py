@@ -52,13 +52,13 @@ def life(*folds, since=1):
 
 def shown(rows):
     """Versions and facts as sorted strings: `1 a [10,20)`."""
-    told = []
+    lines = []
     for row in rows:
         memory = row["_memory"] or {}
         role, end = memory.get("role"), n(row["valid_to"])
         span = f"{n(row['valid_from'])}" if role else f"[{n(row['valid_from'])},{'' if end is None else end})"
-        told.append(" ".join(filter(None, [str(row["id"]), str(row["v"]), span, role, memory.get("kind")])))
-    return sorted(told)
+        lines.append(" ".join(filter(None, [str(row["id"]), str(row["v"]), span, role, memory.get("kind")])))
+    return sorted(lines)
 
 
 def random_life(chance, keys=3, commits=5):
@@ -81,7 +81,7 @@ def random_life(chance, keys=3, commits=5):
 COLUMNS = (Column("id", ColumnType(Kind.LONG)), Column("v", ColumnType(Kind.STRING)), *OWN_COLUMNS)
 
 
-def kept(store, name, rows=None, keyed=COLUMNS[0].type):
+def make_table(store, name, rows=None, keyed=COLUMNS[0].type):
     """A table of layout `versions` with these rows."""
     table = TableName("lifecycle", name)
     make(store, Shape(table, (Column("id", keyed), *COLUMNS[1:]), ("id",), Layout.VERSIONS))
@@ -90,7 +90,7 @@ def kept(store, name, rows=None, keyed=COLUMNS[0].type):
     return table
 
 
-def put(store, table, rows, gone=None, properties=None, **told):
+def put(store, table, rows, gone=None, properties=None, **options):
     """Commit rows unchanged. `gone` is a condition for the rows that they replace."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -99,14 +99,14 @@ def put(store, table, rows, gone=None, properties=None, **told):
     come = pa.Table.from_pylist([dict(row) for row in rows], to_arrow_schema(frame.schema)) if rows else None
     places = frame.where(gone).select("_file", "_pos") if gone else None
     newest = max((row["recorded_at"] for row in rows), default=None)
-    note = Note("native", f"token {newest}", {**({RECORDED: iso(newest)} if newest else {}), **told})
+    note = Note("native", f"token {newest}", {**({RECORDED: iso(newest)} if newest else {}), **options})
     return commit(store, stored, Change(added=come, removed=places, properties=properties or {}), note)
 
 
 def rows_in(store, table, *more):
     """All stored rows, including memory."""
-    found = store.spark.table(store.sql_name(table))
-    return [plain(row) for row in found.select("*", *more).toArrow().to_pylist()]
+    frame = store.spark.table(store.sql_name(table))
+    return [plain(row) for row in frame.select("*", *more).toArrow().to_pylist()]
 
 
 def plain(row):

@@ -60,14 +60,14 @@ def play(replay: Replay, sample: Mapping[str, object]) -> list[str]:
     """
     definitions: Definitions = {}
     for name in sample.get("describe_table", ()):
-        found = replay.sender.describe(replay.schema, name)
-        if found is not None:
-            definitions[name] = found
-    for name, told in sample.get("create_table", {}).items():
-        definitions[name] = definition(name, told)
+        table = replay.sender.describe(replay.schema, name)
+        if table is not None:
+            definitions[name] = table
+    for name, entry in sample.get("create_table", {}).items():
+        definitions[name] = definition(name, entry)
         _create(replay, definitions[name])
-    for name, told in sample.get("alter_table", {}).items():
-        definitions[name] = definition(name, told)
+    for name, entry in sample.get("alter_table", {}).items():
+        definitions[name] = definition(name, entry)
         _alter(replay, definitions[name])
     ops = list(zip(sample.get("ops", ()), replay.clock, strict=False))
     for part in _parts(ops) if replay.strict else [ops]:
@@ -75,16 +75,16 @@ def play(replay: Replay, sample: Mapping[str, object]) -> list[str]:
     return _play_migrations(replay, sample.get("schema_migration", ()))
 
 
-def definition(name: str, told: Mapping[str, object]) -> common.Table:
+def definition(name: str, entry: Mapping[str, object]) -> common.Table:
     """The definition that the tester sends: the user's columns, then the system columns of its mode."""
     table = common.Table(name=name)
-    key = told.get("primary_key") or ()
-    for column, type_ in told["columns"].items():
+    key = entry.get("primary_key") or ()
+    for column, type_ in entry["columns"].items():
         add_column(table, column, _type(type_), key=column in key)
     add_column(table, SYNCED, "UTC_DATETIME")
     if not key:
         add_column(table, FIVETRAN_ID, "STRING", key=True)
-    if told.get("history_mode"):
+    if entry.get("history_mode"):
         for column, type_ in HISTORY_SYSTEM.items():
             add_column(table, column, type_, key=column == START)
     else:
@@ -92,8 +92,12 @@ def definition(name: str, told: Mapping[str, object]) -> common.Table:
     return table
 
 
-def _type(told: str | Mapping[str, object]) -> str:
-    text = told if isinstance(told, str) else f"{told['type']}({told['precision']},{told['scale']})"
+def _type(data_type: str | Mapping[str, object]) -> str:
+    text = (
+        data_type
+        if isinstance(data_type, str)
+        else f"{data_type['type']}({data_type['precision']},{data_type['scale']})"
+    )
     return text.upper()
 
 
@@ -218,8 +222,8 @@ def _values(change: Change, table: common.Table) -> dict[str, object]:
     values = {}
     for column in table.columns:
         if column.name == FIVETRAN_ID or column.name not in SYSTEM_COLUMNS:
-            told = column.name in change.row and (brought or column.primary_key)
-            values[column.name] = change.row[column.name] if told else blanks[change.kind]
+            has_value = column.name in change.row and (brought or column.primary_key)
+            values[column.name] = change.row[column.name] if has_value else blanks[change.kind]
     return values
 
 
@@ -237,39 +241,39 @@ def _truncate(replay: Replay, name: str, read: datetime, *, soft: bool) -> None:
 
 
 def _play_migrations(replay: Replay, entries: Iterable[Mapping[str, object]]) -> list[str]:
-    named = [(name, told) for entry in entries for name, listed in entry.items() for told in listed]
-    return [name for name, told in named if _play_migration(replay, name, told) == "unsupported"]
+    named = [(name, arguments) for entry in entries for name, listed in entry.items() for arguments in listed]
+    return [name for name, arguments in named if _play_migration(replay, name, arguments) == "unsupported"]
 
 
-def _play_migration(replay: Replay, name: str, told: Mapping[str, object]) -> str:
+def _play_migration(replay: Replay, name: str, arguments: Mapping[str, object]) -> str:
     sender = replay.sender
     if name in ALTERS:
-        table = _altered(sender.describe(replay.schema, told["table"]), name, told)
+        table = _altered(sender.describe(replay.schema, arguments["table"]), name, arguments)
         _alter(replay, table, drop_columns=name == "drop_column")
         return "success"
-    details = migration(replay.schema, name, told)
+    details = migration(replay.schema, name, arguments)
     request = sdk.MigrateRequest(configuration=sender.configuration, details=details)
     return [_member(sender.stub.Migrate, request) for _ in range(replay.times)][-1]
 
 
-def _altered(table: common.Table, name: str, told: Mapping[str, object]) -> common.Table:
+def _altered(table: common.Table, name: str, arguments: Mapping[str, object]) -> common.Table:
     """The table's definition after one of the migrations that use AlterTable."""
     altered = common.Table(name=table.name)
     for column in table.columns:
-        if column.name != told["column"]:
+        if column.name != arguments["column"]:
             altered.columns.add().CopyFrom(column)
         elif name == "change_column_data_type":
-            add_column(altered, column.name, _type(told["data_type"]), key=column.primary_key)
+            add_column(altered, column.name, _type(arguments["data_type"]), key=column.primary_key)
     if name == "add_column":
-        add_column(altered, told["column"], _type(told["data_type"]))
+        add_column(altered, arguments["column"], _type(arguments["data_type"]))
     return altered
 
 
-def migration(schema: str, name: str, told: Mapping[str, object]) -> sdk.MigrationDetails:
+def migration(schema: str, name: str, arguments: Mapping[str, object]) -> sdk.MigrationDetails:
     """A migration of the file in the form of the wire (section 7.12)."""
     names = {"data_type": "column_type", "deleted_column": "soft_deleted_column"}
-    fields = {names.get(key, key): _text(value) for key, value in told.items() if key != "table"}
-    if "keep_inactive_rows" in told:
+    fields = {names.get(key, key): _text(value) for key, value in arguments.items() if key != "table"}
+    if "keep_inactive_rows" in arguments:
         fields["keep_deleted_rows"] = fields.pop("keep_inactive_rows") == "true"
     if name == "drop_table":
         operation = {"drop": {name: True}}
@@ -283,7 +287,9 @@ def migration(schema: str, name: str, told: Mapping[str, object]) -> sdk.Migrati
     else:
         # An entity's name begins with its operation's: copy_table is an entity of copy.
         operation = {name.partition("_")[0]: {name: fields}}
-    return sdk.MigrationDetails(schema=schema, table=told.get("table") or told["from_table"], **operation)
+    return sdk.MigrationDetails(
+        schema=schema, table=arguments.get("table") or arguments["from_table"], **operation
+    )
 
 
 def _text(value: object) -> str:

@@ -20,11 +20,11 @@ def day(text):
     return ZERO + timedelta(days=float(text)) if text else None
 
 
-def told(text):
+def statements_of(text):
     """The statements of a text. A statement may have no known times."""
-    found = []
+    statements = []
     for line in text.strip("\n").split("\n"):
         value, *times = re.fullmatch(ROW, line, re.DOTALL).groups()
         names = ("valid_from", "valid_to", "known_from", "known_to")
-        found.append({"k": "k", "v": value, "same": 1} | dict(zip(names, map(day, times), strict=True)))
-    return found
+        statements.append({"k": "k", "v": value, "same": 1} | dict(zip(names, map(day, times), strict=True)))
+    return statements

@@ -81,9 +81,9 @@ def serve(listening: socket.socket) -> None:
     names: dict[str, object] = {}
     former = ""
     while True:
-        asked, _ = listening.accept()
-        with asked:
-            command, words, folder, variables, streams = received(asked)
+        connection, _ = listening.accept()
+        with connection:
+            command, words, folder, variables, streams = received(connection)
             if folder != former:  # on another page, close open objects of the last page's programs
                 for each in names.values():
                     if isinstance(each, Warehouse):
@@ -99,21 +99,21 @@ def serve(listening: socket.socket) -> None:
                 except Exception:  # noqa: BLE001 - it is shown as Python shows it, and ends no other program
                     traceback.print_exc()
                     code = 1
-            asked.send(bytes([code]))
+            connection.send(bytes([code]))
 
 
-def received(asked: socket.socket) -> tuple[str, list[str], str, dict[str, str], list[int]]:
-    length, streams, _, _ = socket.recv_fds(asked, 4, 3)
+def received(connection: socket.socket) -> tuple[str, list[str], str, dict[str, str], list[int]]:
+    length, streams, _, _ = socket.recv_fds(connection, 4, 3)
     text = b""
     while len(text) < int.from_bytes(length, "big"):
-        text += asked.recv(1 << 16)
+        text += connection.recv(1 << 16)
     return *json.loads(text), streams
 
 
 @contextmanager
 def standing_in(streams: list[int]) -> Iterator[None]:
     """Connect this process to the streams of the caller."""
-    kept = [os.dup(number) for number in range(3)]
+    originals = [os.dup(number) for number in range(3)]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -122,7 +122,7 @@ def standing_in(streams: list[int]) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, stream in enumerate(kept):
+        for number, stream in enumerate(originals):
             os.dup2(stream, number)
             os.close(stream)
 

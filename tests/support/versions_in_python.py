@@ -80,12 +80,12 @@ def with_foreign_key(version: Version) -> Version:
 def prepare(place: Place, **historization: Any) -> dict[str, StoredHistory]:
     """Create empty history tables of parent and child, named after the base."""
     place.use(document({**PARENT, "historization": historization}, CHILD))
-    found = {}
+    histories = {}
     for each in place.model.target_datasets:
         hist = sync_hist(each, None, second(0))
         place.create("rawcore", hist.target_dataset_name, hist.target_columns)
-        found[each.name] = stored_history(place.dialect, "rawcore", hist, each.historization)
-    return found
+        histories[each.name] = stored_history(place.dialect, "rawcore", hist, each.historization)
+    return histories
 
 
 def in_dialect(dialect, **state: Any) -> dict[str, StoredHistory]:
@@ -138,8 +138,8 @@ def stored(history: StoredHistory, version: Version) -> dict[str, object]:
 
 def answer(place: Place, query: Query) -> list[dict[str, object]]:
     """The rows of a query."""
-    found = place.rows(query.sql)
-    return ordered(dict(zip(query.columns, map(plain, row), strict=True)) for row in found)
+    rows = place.rows(query.sql)
+    return ordered(dict(zip(query.columns, map(plain, row), strict=True)) for row in rows)
 
 
 def plain(value: object) -> object:
@@ -170,7 +170,7 @@ def gaps(history: Sequence[Version], key: str) -> list[tuple[Version, timedelta 
 
 def events(history: Sequence[Version], after: datetime, until: datetime) -> list[tuple]:
     """The events at each instant: the state just before it is compared with the state at it."""
-    found = []
+    changes = []
     for at in sorted({t for v in history for t in (v.started, v.ended) if t and after < t <= until}):
         before = {v.key: v for v in history if v.started < at and (v.ended is None or v.ended >= at)}
         now = {v.key: v for v in valid(history, at)}
@@ -183,8 +183,8 @@ def events(history: Sequence[Version], after: datetime, until: datetime) -> list
                     if new
                     else "deleted"
                 )
-                found.append((kind, at, old, new))
-    return found
+                changes.append((kind, at, old, new))
+    return changes
 
 
 def differences(
@@ -192,28 +192,28 @@ def differences(
 ) -> list[tuple]:
     """The differences between two times: (change, version, column, old value, new value)."""
     old, new = ({v.key: v for v in valid(history, at)} for at in (first, second_))
-    found = []
+    changes = []
     for key in {**old, **new}:
         if key not in old or key not in new:
-            found.append(("added" if key in new else "removed", new.get(key) or old[key], None, None, None))
+            changes.append(("added" if key in new else "removed", new.get(key) or old[key], None, None, None))
             continue
         for name in names:
             a, b = old[key].values[name], new[key].values[name]
             if a != b:
-                found.append(("changed", new[key], name, a, b))
-    return found
+                changes.append(("changed", new[key], name, a, b))
+    return changes
 
 
 def together(children: Sequence[Version], parents: Sequence[Version]) -> list[tuple]:
     """The pairs that are valid together for some time: (child, parent, from, to)."""
-    found = []
+    pairs = []
     for child in children:
         for parent in parents:
             start = max(child.started, parent.started)
             end = min((t for t in (child.ended, parent.ended) if t), default=None)
             if child.values["rc_p_key"] == parent.key and (end is None or start < end):
-                found.append((child, parent, start, end))
-    return found
+                pairs.append((child, parent, start, end))
+    return pairs
 
 
 def effective(
@@ -222,15 +222,15 @@ def effective(
     """The versions by effective time, as known at a time: (version, from, to)."""
     axis = on_axis(granularity)
     seen = [v for v in history if known is None or v.started <= known]
-    found = []
+    spans = []
     for key in {v.key for v in seen}:
         mine = sorted((v for v in seen if v.key == key), key=lambda v: v.started)
         facts = {axis(v.values[column] or v.started): v for v in mine}
         newest, starts = mine[-1], sorted(facts)
         gone = newest.state == State.DELETED and newest.ended and (known is None or newest.ended <= known)
         ends = [*starts[1:], axis(newest.ended) if gone else None]
-        found += [(facts[a], a, b) for a, b in zip(starts, ends, strict=True) if b is None or a < b]
-    return found
+        spans += [(facts[a], a, b) for a, b in zip(starts, ends, strict=True) if b is None or a < b]
+    return spans
 
 
 def on_axis(granularity: str):
@@ -245,10 +245,10 @@ def on_axis(granularity: str):
 
 def labelled(history: Sequence[Version], labels: StateLabels) -> list[tuple[Version, str]]:
     """Each version with the label of its state."""
-    found = []
+    pairs = []
     for version in history:
         again = version.state == State.NEW and any(
             v.key == version.key and v.started < version.started for v in history
         )
-        found.append((version, labels.reappeared if again else getattr(labels, version.state)))
-    return found
+        pairs.append((version, labels.reappeared if again else getattr(labels, version.state)))
+    return pairs

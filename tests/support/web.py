@@ -97,7 +97,7 @@ def serving() -> Iterator[Web]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def handle_error(self, *told: Any) -> None:
+    def handle_error(self, *arguments: Any) -> None:
         """Ignore a client that closed the connection."""
 
 
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif play.chunked:
             self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, *told: Any) -> None:
+    def log_message(self, *arguments: Any) -> None:
         """Log nothing, because the tests inspect `seen`."""
 
 

@@ -167,7 +167,7 @@ def test_every_canonical_text_is_compared_with_the_reference(datatype, change):
 
 
 @pytest.mark.parametrize(
-    ("method", "change", "told"),
+    ("method", "change", "pattern"),
     [
         ("hash_expression", lambda sql: f"upper({sql})", "golden vector"),
         ("hash_expression", lambda sql: sql.replace("sha256", "md5"), "golden vector"),
@@ -199,9 +199,9 @@ def test_every_canonical_text_is_compared_with_the_reference(datatype, change):
         ),
     ],
 )
-def test_a_fault_visible_only_in_a_database_is_named(method, change, told):
+def test_a_fault_visible_only_in_a_database_is_named(method, change, pattern):
     """Hashes, NULLs, backslashes, conditions and table changes can only be checked in a database."""
-    with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=told):
+    with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=pattern):
         assert_dialect_conforms(wrong(method, change), engine)
 
 
@@ -211,8 +211,8 @@ class Guardless(DuckDB):
     def render_insert_select_guarded(
         self, target: str, columns: Sequence[str], select: Sequence[str], source: str, alias: str, where: str
     ) -> str:
-        kept = where.partition(" AND NOT EXISTS")[0]
-        return super().render_insert_select_guarded(target, columns, select, source, alias, kept)
+        condition = where.partition(" AND NOT EXISTS")[0]
+        return super().render_insert_select_guarded(target, columns, select, source, alias, condition)
 
 
 class Closing(DuckDB):
@@ -225,12 +225,12 @@ class Closing(DuckDB):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "pattern"),
     [(Guardless, r"^A26, the same run again, four steps"), (Closing, r"^A24, .*, four steps")],
 )
-def test_a_step_that_does_too_much_fails_its_scenario(kind, told):
+def test_a_step_that_does_too_much_fails_its_scenario(kind, pattern):
     """D7 to D9: Scenarios reveal missing guards."""
-    with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=told):
+    with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=pattern):
         assert_dialect_conforms(kind(), engine)
 
 

@@ -40,22 +40,24 @@ RENAMED = {"_dlt_valid_from": "__START_AT", "_dlt_valid_to": "__END_AT"}
 
 def foreign(store, tool):
     """A table with another tool's rows, written by Spark."""
-    told = json.loads((FOLDER / f"{'dlt' if tool == 'autocdc' else tool}.json").read_text())
-    names = [RENAMED.get(name, name) if tool == "autocdc" else name for name in told["columns"]]
-    types = [TYPES.get(each, each) for each in told["columns"].values()]
-    kept = [place for place, name in enumerate(names) if not (tool == "autocdc" and name.startswith("_dlt"))]
+    document = json.loads((FOLDER / f"{'dlt' if tool == 'autocdc' else tool}.json").read_text())
+    names = [RENAMED.get(name, name) if tool == "autocdc" else name for name in document["columns"]]
+    types = [TYPES.get(each, each) for each in document["columns"].values()]
+    places = [
+        place for place, name in enumerate(names) if not (tool == "autocdc" and name.startswith("_dlt"))
+    ]
     table = TableName("adopted", tool)
     drop(store, table)
-    raw = store.spark.createDataFrame(told["rows"], ", ".join(f"`{name}` STRING" for name in names))
+    raw = store.spark.createDataFrame(document["rows"], ", ".join(f"`{name}` STRING" for name in names))
     typed = raw.selectExpr(
-        *(f"CAST(`{names[place]}` AS {types[place]}) AS `{names[place]}`" for place in kept)
+        *(f"CAST(`{names[place]}` AS {types[place]}) AS `{names[place]}`" for place in places)
     )
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.adopted")
     typed.writeTo(store.sql_name(table)).using("iceberg").create()
     return table
 
 
-def told(frame):
+def rows_in(frame):
     return sorted((row["id"], row["name"], row["city"]) for row in frame.collect())
 
 
@@ -73,7 +75,7 @@ def test_an_adopted_history_answers_queries(store, tool):
     assert (layout, layout.is_adopted) == (Layout(tool.removesuffix("_deleted")), True)
     assert existing(store, table).iceberg.currentSnapshot().snapshotId() == before
     for time, rows in ANSWERS[tool].items():
-        assert told(adopted.current() if time is None else adopted.as_of(time)) == sorted(rows)
+        assert rows_in(adopted.current() if time is None else adopted.as_of(time)) == sorted(rows)
     assert {"id", "name", "city", "valid_from", "valid_to"} <= set(adopted.current().columns)
     assert not {name for name in adopted.current().columns if name.startswith(("dbt_", "_dlt", "__"))}
     assert not any(each["violations"] for each in check(store, table))
@@ -94,7 +96,7 @@ def test_damage_in_an_adopted_table_is_repaired(store):
     assert broken == {"no-overlap": ["1"], "one-open": ["1"]}
     assert done.counts == {"dropped": 0, "rewritten": 1}
     assert not any(each["violations"] for each in check(store, table))
-    assert told(Table(store, table).current()) == [BERN, CLEO]
+    assert rows_in(Table(store, table).current()) == [BERN, CLEO]
 
 
 def test_unsuitable_tables_are_not_adopted(store):

@@ -9,7 +9,7 @@ FILE = "/lake/crm/customer/part-0.parquet"
 
 
 @pytest.mark.parametrize(
-    ("key", "name", "told"),
+    ("key", "name", "is_shown"),
     [
         ("anna", FILE, True),
         ("anna", "/lake/of-anna/f.parquet", False),
@@ -19,12 +19,12 @@ FILE = "/lake/crm/customer/part-0.parquet"
         ("x", "/lake/k_trunc=an/f.parquet", False),
     ],
 )
-def test_names_that_may_reveal_the_key_are_shown_as_digests(key, name, told):
+def test_names_that_may_reveal_the_key_are_shown_as_digests(key, name, is_shown):
     """This holds for any spelling, for short keys as whole words, and always for partition folders."""
     record = ForgottenRecord({"id": key})
     shown = record.show(name)
-    assert (shown == name) is told
-    assert told or record.digest_of(name) in shown
+    assert (shown == name) is is_shown
+    assert is_shown or record.digest_of(name) in shown
 
 
 def test_a_mark_matches_only_its_own_record():

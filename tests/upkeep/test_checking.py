@@ -58,13 +58,13 @@ def test_check_reports_broken_laws_of_native_versions(store):
     table = written(store, "versions", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
 
-    found = checked_twice(store, table)
+    results = checked_twice(store, table)
 
-    assert broken(found) == BROKEN_VERSIONS
-    assert [each["violations"] for each in found if each["law"] == "start-before-end"] == [2]
-    assert list(found[0]) == ["table", "law", "violations", "keys", "status"]
-    assert all(each["status"] == ("violated" if each["violations"] else "ok") for each in found)
-    assert {each["table"] for each in found} == {"spoilt.versions"}
+    assert broken(results) == BROKEN_VERSIONS
+    assert [each["violations"] for each in results if each["law"] == "start-before-end"] == [2]
+    assert list(results[0]) == ["table", "law", "violations", "keys", "status"]
+    assert all(each["status"] == ("violated" if each["violations"] else "ok") for each in results)
+    assert {each["table"] for each in results} == {"spoilt.versions"}
 
 
 def test_check_reports_broken_laws_of_fivetran_histories(store):
@@ -85,9 +85,9 @@ def test_check_reports_broken_laws_of_live_rows(store):
     """A key occurs once, without NULLs."""
     table = written(store, "live", Layout.FIVETRAN_LIVE, LIVE)
 
-    found = broken(checked_twice(store, table))
+    broken_keys = broken(checked_twice(store, table))
 
-    assert found == {"null-key": {"NULL"}, "unique-key": {"twice"}, "properties": set()}
+    assert broken_keys == {"null-key": {"NULL"}, "unique-key": {"twice"}, "properties": set()}
 
 
 EVENTS = """
@@ -107,15 +107,15 @@ def test_check_reports_broken_laws_of_event_logs(store):
         f"TBLPROPERTIES ('backstory.layout'='odf', 'backstory.layout-version'='1', 'backstory.key'='[\"k\"]', "
         f"'backstory.odf.columns'='{names}')"
     )
-    told = "timestamp'2024-02-29', timestamp_seconds(at)"
-    spark.sql(f"INSERT INTO {name} SELECT o, op, {told}, k FROM VALUES {EVENTS} AS t(o, op, k, at)")
+    times = "timestamp'2024-02-29', timestamp_seconds(at)"
+    spark.sql(f"INSERT INTO {name} SELECT o, op, {times}, k FROM VALUES {EVENTS} AS t(o, op, k, at)")
     note = Note("odf", "", {"backstory.odf.watermark": "1970-01-01T00:00:05Z"})
-    found = existing(store, TableName("spoilt", "log"))
-    commit_change(store, found, Change(snapshot=True), note)
+    table = existing(store, TableName("spoilt", "log"))
+    commit_change(store, table, Change(snapshot=True), note)
 
-    told = broken(checked_twice(store, TableName("spoilt", "log")))
+    broken_keys = broken(checked_twice(store, TableName("spoilt", "log")))
 
-    assert told == {
+    assert broken_keys == {
         "null-key": {"NULL"},
         "offsets": {"8", "9", "10", "11"},
         "operations": {"twice", "absent", "half", "odd"},
@@ -144,12 +144,12 @@ def test_wrong_properties_break_the_properties_law(store):
         "backstory.ignore": '["other"]',
         "backstory.settled": '["2024-01-02T00:00:00Z", "2024-01-01T00:00:00Z"]',
     }
-    told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ({told})")
+    assignments = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ({assignments})")
 
-    (found,) = [each for each in checked_twice(store, table) if each["law"] == "properties"]
+    (result,) = [each for each in checked_twice(store, table) if each["law"] == "properties"]
 
-    assert found["keys"] == ["backstory.ignore", "backstory.memory-since", "backstory.settled", "gone"]
+    assert result["keys"] == ["backstory.ignore", "backstory.memory-since", "backstory.settled", "gone"]
 
 
 def test_a_table_of_unknown_layout_is_skipped_unless_named(spark, tmp_path):
@@ -167,8 +167,10 @@ def test_a_table_of_unknown_layout_is_skipped_unless_named(spark, tmp_path):
 
 def test_a_garbled_property_is_named_in_the_error(store):
     table = written(store, "garbled", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
-    for told in ("id", "{}", "[1]"):
-        store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.key' = '{told}')")
+    for value in ("id", "{}", "[1]"):
+        store.spark.sql(
+            f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.key' = '{value}')"
+        )
 
         with pytest.raises(Failed, match=r"backstory\.key of spoilt\.garbled has an unexpected value"):
             check(store, table)
@@ -189,9 +191,12 @@ def test_a_table_with_a_lost_file_is_reported_with_the_others(spark, tmp_path):
             check_tables(store, named, every=not named)
 
         assert (stop.value.code, stop.value.keys) == ("unchecked", ["spoilt.a"])
-        told = stop.value.results
-        assert {each["table"]: each["status"] for each in told} == {"spoilt.a": "unchecked", "spoilt.b": "ok"}
-        assert [each["error"]["code"] for each in told if each["law"] is None] == ["file-lost"]
+        results = stop.value.results
+        assert {each["table"]: each["status"] for each in results} == {
+            "spoilt.a": "unchecked",
+            "spoilt.b": "ok",
+        }
+        assert [each["error"]["code"] for each in results if each["law"] is None] == ["file-lost"]
     with pytest.raises(Failed, match=r"A file of spoilt\.a is missing"):
         check_tables(store, names[:1])
 
@@ -199,8 +204,8 @@ def test_a_table_with_a_lost_file_is_reported_with_the_others(spark, tmp_path):
 def test_all_laws_are_checked_in_one_scan(store):
     """V115: The plan of all laws scans the table once."""
     table = written(store, "once", Layout.VERSIONS, VERSIONS)
-    found = existing(store, table)
-    judged = terms_in_table(store, found)
+    stored = existing(store, table)
+    judged = terms_in_table(store, stored)
 
     plan = find_suspects(
         store.spark.table(store.sql_name(table)), query_of_rows(judged)

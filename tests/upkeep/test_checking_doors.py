@@ -45,14 +45,14 @@ def records(spark, tmp_path_factory):
     keeping = [each for each in written if each.schema in {"rawcore", "checked"}]
     logs = [each for each in written if each.schema == "datasets" and not each.name.endswith("__log")]
     rest = [each for each in [*written, *tables(store, "odf")] if each not in {*keeping, *logs}]
-    found, read = check_tables(store, rest), {}
+    results, read = check_tables(store, rest), {}
     for what, named in (("lives", keeping), ("logs", logs)):
         with rows_read(spark) as rows:
-            found += [each for name in named for each in check(store, name)]  # by Spark
+            results += [each for name in named for each in check(store, name)]  # by Spark
         read[what] = rows[0], [spark.table(store.sql_name(each)).count() for each in named]
     model.close()
-    assert [each for table in (*rest, *keeping, *logs) for each in of_files(store, table)] == found
-    return found, read
+    assert [each for table in (*rest, *keeping, *logs) for each in of_files(store, table)] == results
+    return results, read
 
 
 def test_tables_written_by_doors_keep_every_law(records):
@@ -69,7 +69,7 @@ def test_each_row_is_read_once_for_all_laws(records):
 
 
 def test_tables_of_every_door_were_checked(records):
-    told = {each["table"] for each in records[0]}
+    names = {each["table"] for each in records[0]}
 
-    assert {"rawcore.rc_c", "rawcore.rc_c_hist", "checked.native"} <= told
-    assert len(told) >= 8
+    assert {"rawcore.rc_c", "rawcore.rc_c_hist", "checked.native"} <= names
+    assert len(names) >= 8

@@ -40,7 +40,7 @@ def test_a_relocated_copy_deletes_no_files_of_the_original(spark, original, fold
     everything."""
     rows = folder / "rows"
     before, shared = digests(original.store.home), digests(rows)
-    told = sorted(map(str, original.table("crm.c").as_of("2026-01-02").collect()))
+    answer = sorted(map(str, original.table("crm.c").as_of("2026-01-02").collect()))
     copy = copy_of(spark, "inner", original, tmp_path)
     would, done = relocate(copy.store.home, dry_run=True), relocate(copy.store.home)
     assert would.warnings == done.warnings
@@ -53,17 +53,17 @@ def test_a_relocated_copy_deletes_no_files_of_the_original(spark, original, fold
     spark.sql(ALTER.format("inner", "history.expire.max-snapshot-age-ms", "1"))
     spark.sql("DELETE FROM inner.crm.c")
     copy.snapshot(frame(spark, (1, "z"), (3, "z")), into="crm.c", key="id", at="2026-01-04")
-    kept = copy.maintain("crm.c")[0]
-    assert kept.snapshots_expired
-    assert kept.left
-    assert all(each.startswith(str(rows)) for each in kept.left)
+    receipt = copy.maintain("crm.c")[0]
+    assert receipt.snapshots_expired
+    assert receipt.left
+    assert all(each.startswith(str(rows)) for each in receipt.left)
     assert copy.table("crm.c").forget(2, apply=True).left
     assert drop(copy.store, NAME)
 
     assert not list((copy.store.home / "crm" / "c").rglob("*.parquet"))
     assert digests(original.store.home) == before
     assert {name: digests(rows)[name] for name in shared} == shared
-    assert sorted(map(str, original.table("crm.c").as_of("2026-01-02").collect())) == told
+    assert sorted(map(str, original.table("crm.c").as_of("2026-01-02").collect())) == answer
 
 
 def test_a_failed_commit_leaves_its_files_outside_the_folder(spark, original, folder, monkeypatch):

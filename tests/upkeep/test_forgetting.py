@@ -16,7 +16,7 @@ from datasets import Dataset
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 from stored_bytes import holding
-from stored_versions import kept, life, put, rows_in, t, version
+from stored_versions import life, make_table, put, rows_in, t, version
 
 from backstory.engine.upkeep import compact
 from backstory.errors import Refused, TryAgain, UsageError
@@ -62,7 +62,7 @@ def forgotten(spark, tmp_path_factory):
     from backstory.stores.iceberg.store import IcebergStore
 
     store = IcebergStore(spark)
-    name = kept(store, "forgotten", keyed=TEXT)
+    name = make_table(store, "forgotten", keyed=TEXT)
     others = [version(f"k{number}", f"v{number}", 10) for number in range(5)]
     first = [version(KEY, VALUE, 10), *others]
     put(store, name, life(first))
@@ -118,23 +118,23 @@ def test_an_erasure_leaves_other_rows_unchanged(forgotten):
 
 def test_V89_the_certificate_lists_deletions_without_the_key(forgotten):
     store, name, folder, _, stray, certificate = forgotten
-    told = certificate.to_dict()
-    assert KEY not in json.dumps(told)
-    assert told["rows"] == {"version": 1, "fact": 1}
-    assert told["left"] == 0
-    assert told["searched"]["files"] == len([*folder.rglob("*.parquet")])
-    assert len(told["snapshots_expired"]) == 6
-    assert sha256((told["salt"] + str(stray)).encode()).hexdigest() in {
-        f["path"] for f in told["files_deleted"]
+    report = certificate.to_dict()
+    assert KEY not in json.dumps(report)
+    assert report["rows"] == {"version": 1, "fact": 1}
+    assert report["left"] == 0
+    assert report["searched"]["files"] == len([*folder.rglob("*.parquet")])
+    assert len(report["snapshots_expired"]) == 6
+    assert sha256((report["salt"] + str(stray)).encode()).hexdigest() in {
+        f["path"] for f in report["files_deleted"]
     }
-    assert str(folder) not in json.dumps(told)
-    assert told["consumers"] == ["crm"]
-    assert all(len(each["sha256"]) == 64 and each["bytes"] for each in told["files_deleted"])
-    assert told["metadata_deleted"]
-    assert told["statistics_deleted"]
-    assert told["key_digest"] == sha256((told["salt"] + json.dumps([KEY])).encode()).hexdigest()
-    sealed = told.pop("sha256")
-    text = json.dumps(told, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert str(folder) not in json.dumps(report)
+    assert report["consumers"] == ["crm"]
+    assert all(len(each["sha256"]) == 64 and each["bytes"] for each in report["files_deleted"])
+    assert report["metadata_deleted"]
+    assert report["statistics_deleted"]
+    assert report["key_digest"] == sha256((report["salt"] + json.dumps([KEY])).encode()).hexdigest()
+    sealed = report.pop("sha256")
+    text = json.dumps(report, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     assert sealed == sha256(text.encode()).hexdigest()
 
 
@@ -163,8 +163,8 @@ def test_cursors_and_foreign_references_block_an_erasure(forgotten):
     with pytest.raises(Refused) as caught:
         table.forget(KEY, apply=True)
     assert (caught.value.code, caught.value.keys) == ("cursor-behind", ["crm"])
-    told = table.forget(KEY, drop_cursors=True)
-    assert (told.applied, told.rows, existing(store, name).metadata) == (False, {"version": 1}, before)
+    report = table.forget(KEY, drop_cursors=True)
+    assert (report.applied, report.rows, existing(store, name).metadata) == (False, {"version": 1}, before)
     sql(f"ALTER TABLE backstory.{name} CREATE TAG theirs")
     with pytest.raises(Refused) as caught:
         table.forget(KEY, drop_cursors=True, apply=True)
@@ -194,10 +194,10 @@ def following(metadata):
     """A metadata file as written by a concurrent writer that read this one, before the catalog names it."""
     file = Path(metadata.removeprefix("file:"))
     zipped = ".gz." in file.name
-    told = json.loads(gzip.decompress(file.read_bytes()) if zipped else file.read_bytes())
-    told["metadata-log"] = [{"timestamp-ms": told["last-updated-ms"], "metadata-file": metadata}]
+    fields = json.loads(gzip.decompress(file.read_bytes()) if zipped else file.read_bytes())
+    fields["metadata-log"] = [{"timestamp-ms": fields["last-updated-ms"], "metadata-file": metadata}]
     written = file.with_name(f"00099-{uuid4()}{'.gz' if zipped else ''}.metadata.json")
-    content = json.dumps(told).encode()
+    content = json.dumps(fields).encode()
     written.write_bytes(gzip.compress(content) if zipped else content)
     return written
 
@@ -216,8 +216,8 @@ def test_forgetting_the_only_record_leaves_an_empty_table(store):
     with pytest.raises(UsageError) as caught:
         Table(store, name).forget(KEY)
     assert caught.value.code == "other-key"
-    told = Table(store, name).forget({"id": KEY, "part": "y"}, apply=True)
-    assert (told.applied, told.rows) == (False, {})
+    report = Table(store, name).forget({"id": KEY, "part": "y"}, apply=True)
+    assert (report.applied, report.rows) == (False, {})
     folder, metadata = Path(existing(store, name).iceberg.location()), existing(store, name).metadata
     names = (f"{uuid4()}.parquet", f"{uuid4()}-m0.avro")
     written = zip(written_by_a_writer(folder), names, strict=True)
@@ -231,8 +231,8 @@ def test_forgetting_the_only_record_leaves_an_empty_table(store):
     assert (existing(store, name).metadata, all(map(os.path.exists, strays))) == (metadata, True)
     for each in strays:
         old(each)
-    told = Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
-    assert (told.applied, told.rows) == (True, {"row": 1})
+    report = Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
+    assert (report.applied, report.rows) == (True, {"row": 1})
     assert not any(map(os.path.exists, [*strays, lost]))
     assert holding(Path(existing(store, name).iceberg.location()), KEY, VALUE) == {}
     commit(store, existing(store, name), Change(added=rows_as(columns, [row | {"id": "other"}])))
@@ -251,9 +251,9 @@ def test_forgetting_in_a_history_includes_its_base(store, tmp_path):
         history, base = TableName("rawcore", "rc_c_hist"), TableName("rawcore", "rc_c")
         with pytest.raises(UsageError, match="its base is erased with it"):
             Table(store, base).forget(KEY)
-        told = Table(store, history).forget(KEY, apply=True)
-        assert (told.rows, [each["table"] for each in told.also]) == ({"version": 2}, [str(base)])
-        assert told.also[0]["applied"]
+        report = Table(store, history).forget(KEY, apply=True)
+        assert (report.rows, [each["table"] for each in report.also]) == ({"version": 2}, [str(base)])
+        assert report.also[0]["applied"]
         for each in (history, base):
             assert holding(Path(existing(store, each).iceberg.location()), KEY) == {}
         (tmp_path / "stage.csv").write_text("k,a\nb,2\n")

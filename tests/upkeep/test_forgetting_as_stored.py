@@ -90,10 +90,10 @@ def test_files_without_field_ids_are_read_by_name_mapping(store, tmp_path):
     place.sql("ALTER TABLE {0} RENAME COLUMN k TO id")
     place.sql("ALTER TABLE {0} ALTER COLUMN id TYPE BIGINT")
     place.insert((2, "new"), (4, "new"))
-    told = place.forget(2)
-    assert (told.applied, told.rows, place.ids) == (True, {"row": 2}, [1, 3, 4])
+    report = place.forget(2)
+    assert (report.applied, report.rows, place.ids) == (True, {"row": 2}, [1, 3, 4])
     assert (tmp_path / "f.parquet").exists()
-    assert [f"{tmp_path}/f.parquet" in each for each in told.left] == [True]
+    assert [f"{tmp_path}/f.parquet" in each for each in report.left] == [True]
     again, other = place.forget(2), place.forget(3)
     assert (again.status, other.status, place.ids) == ("no-record", "forgotten", [1, 4])
     for each in (again, other):
@@ -111,12 +111,12 @@ def test_a_key_that_exists_only_in_a_path_is_found(store, tmp_path):
     place = Place(store, "constants", more="PARTITIONED BY (id)")
     place.add_files(tmp_path)
     place.insert((BERT, "b"))
-    told = place.forget()
-    assert (told.applied, told.rows, place.ids) == (True, {"row": 1}, [BERT])
-    assert len(told.left) == 1
+    report = place.forget()
+    assert (report.applied, report.rows, place.ids) == (True, {"row": 1}, [BERT])
+    assert len(report.left) == 1
     again = place.forget()
     assert (again.status, len(again.left)) == ("no-record", 1)
-    assert ANNA not in json.dumps([told.to_dict(), again.to_dict()])
+    assert ANNA not in json.dumps([report.to_dict(), again.to_dict()])
     assert holding(place.folder, ANNA) == {}
 
 
@@ -130,8 +130,8 @@ def test_a_default_value_of_a_key_column_is_found(store):
     value = jvm.org.apache.iceberg.expressions.Expressions.lit("europe")
     iceberg.updateSchema().addColumn("region", text, "", value).commit()
     place.sql("""ALTER TABLE {0} SET TBLPROPERTIES ('backstory.key' = '["id", "region"]')""")
-    told = place.forget({"id": ANNA, "region": "europe"})
-    assert (told.applied, told.rows, told.left, place.ids) == (True, {"row": 1}, 0, [BERT])
+    report = place.forget({"id": ANNA, "region": "europe"})
+    assert (report.applied, report.rows, report.left, place.ids) == (True, {"row": 1}, 0, [BERT])
     assert holding(place.folder, ANNA) == {}
 
 
@@ -144,9 +144,9 @@ def test_folders_named_after_the_key_are_deleted(store):
     place.insert(*((name, str(number)) for name in (ANNA, BERT) for number in range(9)))
     place.sql("DELETE FROM {0} WHERE v = '3'")
     assert holding(place.folder / "data", ANNA)
-    told = place.forget()
-    assert (told.applied, told.left, place.ids) == (True, 0, [BERT] * 8)
-    assert ANNA not in json.dumps(told.to_dict())
+    report = place.forget()
+    assert (report.applied, report.left, place.ids) == (True, 0, [BERT] * 8)
+    assert ANNA not in json.dumps(report.to_dict())
     assert [each.name for each in (place.folder / "data").iterdir()] == [f"id={BERT}"]
     assert holding(place.folder, ANNA) == {}
 
@@ -208,10 +208,10 @@ def test_owner_files_are_kept_and_listed_if_they_may_contain_the_record(store):
     (place.folder / "metadata" / f"00000-{uuid4()}.metadata.json").write_text('{"table-uuid": "another"}')
     place.age()
     files = {each: each.read_bytes() for each in export.iterdir()}
-    told = place.forget()
-    assert (told.applied, place.ids) == (True, [BERT])
+    report = place.forget()
+    assert (report.applied, place.ids) == (True, [BERT])
     assert {each: each.read_bytes() for each in export.iterdir()} == files
-    named = "\n".join(told.left)
+    named = "\n".join(report.left)
     assert [each in named for each in ("copy.parquet", "mine.parquet", "notes.txt", name)] == [True] * 4
     assert "other.parquet" not in named
     drop(store, place.name)
@@ -227,13 +227,13 @@ def test_files_in_other_locations_are_searched_and_listed(store, tmp_path):
     place.insert((ANNA, "a"))
     (written,) = (tmp_path / "rows").rglob("*.parquet")
     stray = shutil.copy(written, written.with_name(f"{uuid4()}.parquet"))
-    told = place.forget()
-    assert (told.applied, place.ids) == (True, [BERT])
-    kept = [each for each in former.rglob("*") if each.is_file() and each.suffix in {".parquet", ".avro"}]
-    assert kept
-    for each in (told, again := place.forget()):
+    report = place.forget()
+    assert (report.applied, place.ids) == (True, [BERT])
+    files = [each for each in former.rglob("*") if each.is_file() and each.suffix in {".parquet", ".avro"}]
+    assert files
+    for each in (report, again := place.forget()):
         named = "\n".join(each.left)
-        assert [str(file) in named for file in [written, stray, *kept]] == [True] * (2 + len(kept))
+        assert [str(file) in named for file in [written, stray, *files]] == [True] * (2 + len(files))
     assert (again.status, written.exists(), stray.exists()) == ("no-record", True, True)
 
 
@@ -293,9 +293,9 @@ def test_an_interrupted_erasure_is_finished_by_the_next_erasure(store, monkeypat
         assert "interrupted" in str(Table(store, place.name).forget(ANNA).left)
         other = place.forget("nobody") if most % 2 else None
         assert other is None or not other.applied
-        told = place.forget()
-        assert told.applied is (not most % 2)
-        assert "outside" in str(told.left)  # the file elsewhere still exists
+        report = place.forget()
+        assert report.applied is (not most % 2)
+        assert "outside" in str(report.left)  # the file elsewhere still exists
         assert holding(place.folder, ANNA) == {}
         assert not [each for each in place.folder.rglob("*") if ANNA in str(each)]
     assert not place.forget().applied
@@ -310,9 +310,9 @@ def test_drop_and_maintain_keep_files_outside_the_table_folder(store, tmp_path):
     place.sql("DELETE FROM {0} WHERE id = 'anna-smith'")
     place.sql("ALTER TABLE {0} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '1')")
     place.insert((BERT, "c"))
-    told = Table(store, place.name).maintain()
-    assert told.snapshots_expired >= 2
-    assert list(told.left) == [f"{tmp_path}/f.parquet"]
+    receipt = Table(store, place.name).maintain()
+    assert receipt.snapshots_expired >= 2
+    assert list(receipt.left) == [f"{tmp_path}/f.parquet"]
     assert (tmp_path / "f.parquet").exists()
     place.add_files(tmp_path)
     folder = place.folder

@@ -6,7 +6,7 @@ from datasets import Dataset
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 from specification.rewind import live_rows_at
-from stored_versions import kept, life, put, rows_in, shown, t, version
+from stored_versions import life, make_table, put, rows_in, shown, t, version
 
 from backstory.doors.odf import door
 from backstory.errors import TryAgain, UsageError
@@ -40,7 +40,7 @@ def test_E17_settling_removes_memory_without_changing_any_answer(store):
         version(2, None, 15, role="fact", kind="upsert"),
     ]
     fold = [version(1, "a", 10, 30, kind="upsert"), gone, version(2, "A", 5, kind="upsert"), *silent]
-    name = kept(store, "maintained")
+    name = make_table(store, "maintained")
     before = life([version(1, "a", 10, kind="upsert")], fold)
     put(store, name, before[:1], properties={SETTLED: "[]", MEMORY_SINCE: iso(t(1))})
     put(store, name, before[1:3])
@@ -50,8 +50,8 @@ def test_E17_settling_removes_memory_without_changing_any_answer(store):
     store.spark.sql(AGED.format(name))
     store.spark.sql(f"ALTER TABLE backstory.{name} CREATE TAG `backstory-cursor-crm` RETAIN 30 DAYS")
     table, was, stood = Table(store, name), ids_of(store, name), snapshots(store, name)
-    told = table.maintain(settle_before=t(20), dry_run=True)
-    assert (told.snapshots_expired, snapshots(store, name)) == (4, stood)
+    plan = table.maintain(settle_before=t(20), dry_run=True)
+    assert (plan.snapshots_expired, snapshots(store, name)) == (4, stood)
     done = table.maintain(settle_before=t(20))
     assert (done.rows_settled, done.snapshots_expired) == (2, 4)
     assert done.files > done.files_after == files(store, name, "data_files")
@@ -61,8 +61,8 @@ def test_E17_settling_removes_memory_without_changing_any_answer(store):
     assert after == {
         number: row for number, row in was.items() if row["valid_from"] > t(20) or not _fact(row)
     }
-    told = shown(live_rows_at(after.values(), t(9)))
-    assert told == ["1 None 30 fact delete", "1 a [10,30) upsert", "2 A [5,) upsert"]
+    lines = shown(live_rows_at(after.values(), t(9)))
+    assert lines == ["1 None 30 fact delete", "1 a [10,30) upsert", "2 A [5,) upsert"]
     properties = existing(store, name).properties
     assert properties[SETTLED] == f'[null, "{iso(t(20))}"]'
     metadata = existing(store, name).metadata
@@ -73,7 +73,7 @@ def test_E17_settling_removes_memory_without_changing_any_answer(store):
 
 def test_V34_an_earlier_settle_time_does_not_shorten_the_settled_interval(store):
     """Settling within the interval extends it to all earlier times, and never moves its end back."""
-    name = kept(store, "settled_by_copies")
+    name = make_table(store, "settled_by_copies")
     rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
     put(
         store,
@@ -81,15 +81,15 @@ def test_V34_an_earlier_settle_time_does_not_shorten_the_settled_interval(store)
         life(rows),
         properties={SETTLED: f'["{iso(t(10))}", "{iso(t(20))}"]', MEMORY_SINCE: iso(t(1))},
     )
-    for asked, removed in ((7, 0), (15, 1), (12, 0)):
-        assert Table(store, name).maintain(settle_before=t(asked)).rows_settled == removed
+    for time, removed in ((7, 0), (15, 1), (12, 0)):
+        assert Table(store, name).maintain(settle_before=t(time)).rows_settled == removed
     assert existing(store, name).properties[SETTLED] == f'[null, "{iso(t(20))}"]'
 
 
 @pytest.mark.parametrize("bound", ["settle_before", "known_from"])
 def test_a_future_bound_is_refused_without_a_commit(store, bound):
     """Every later copy, or every query of an earlier knowledge, would be refused until then."""
-    name = kept(store, f"future_{bound}", life([version(1, "a", 10)]))
+    name = make_table(store, f"future_{bound}", life([version(1, "a", 10)]))
     put(store, name, [], properties={SETTLED: "[]"})
     metadata = existing(store, name).metadata
     for dry_run in (True, False):
@@ -109,7 +109,7 @@ def test_V90_pruning_removes_only_knowledge_before_its_time(store):
         [version(1, "a", 10)], [version(1, "a", 10, 20)], [version(1, "a", 10, 15)], [version(2, "b", 1)]
     )
     mark = version(None, None, 20, role="fact", kind="copy") | {"recorded_at": t(4)}
-    name = kept(store, "pruned", [*rows, mark])
+    name = make_table(store, "pruned", [*rows, mark])
     done = Table(store, name).maintain(known_from=t(2))
     kept_rows = rows_in(store, name)
     assert done.rows_settled == 1
@@ -158,17 +158,17 @@ def test_runs_are_recognised_after_their_commits_expired(store, tmp_path):
 
 
 def test_a_dataset_verifies_and_accepts_data_after_its_commits_expired(store, tmp_path):
-    found = Dataset(
+    cities = Dataset(
         store, tmp_path, "{kind: Ledger, primaryKey: [city]}", columns="city STRING, population INT"
     )
     for rows in ("A,1 B,1", "C,1", "D,1"):
-        assert found.push(rows).error is None
-    name = found.table.shape.table
+        assert cities.push(rows).error is None
+    name = cities.table.shape.table
     store.spark.sql(AGED.format(f"`{name.schema}`.`{name.name}`"))
     done = Table(store, name).maintain()
     assert (done.files, done.files_after, done.snapshots_expired) == (3, 1, 3)
     assert door.verify_dataset(store, name.name, namespace="datasets").valid
-    assert found.push("E,1").offsets == (4, 4)
+    assert cities.push("E,1").offsets == (4, 4)
     assert door.verify_dataset(store, name.name, namespace="datasets").valid
     with pytest.raises(UsageError, match="keeps no memory"):
         Table(store, name).maintain(settle_before=t(1))

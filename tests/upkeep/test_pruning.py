@@ -48,9 +48,9 @@ RULES = {"allow_prune": True}
 def place(request, tmp_path):
     """An empty database of either kind. DuckDB is in memory, because each example changes schemas."""
     url = "duckdb://" if request.param == "duckdb" else request.getfixturevalue("postgres_url")
-    found = Place(request.param, url, tmp_path)
-    yield found
-    found.close()
+    database = Place(request.param, url, tmp_path)
+    yield database
+    database.close()
 
 
 def upkeep(place: Place, name="rc_p") -> Upkeep:
@@ -111,9 +111,11 @@ def test_pruned_versions_are_moved_to_the_archive(place):
 
         plan = keep.prune(before, keep_last=keep_last, legal_hold=sorted(hold))
         assert table_of(place, history, history.table) == ordered(stored(history, v) for v in life)
-        told = keep.prune(before, keep_last=keep_last, legal_hold=sorted(hold), run_id="p", apply=True)
+        receipt = keep.prune(before, keep_last=keep_last, legal_hold=sorted(hold), run_id="p", apply=True)
 
-        assert plan == told == model_histories.Pruned(len(gone), max((v.ended for v in gone), default=None))
+        assert (
+            plan == receipt == model_histories.Pruned(len(gone), max((v.ended for v in gone), default=None))
+        )
         left = [v for v in life if v not in gone]
         assert table_of(place, history, history.table) == ordered(stored(history, v) for v in left)
         rows = [{**stored(history, v), "archived_at": AT, "archive_run_id": "p"} for v in gone]
@@ -152,10 +154,10 @@ def test_pruning_changes_no_query_result_but_refuses_earlier_times(place):
                 for v, a, b in effective(life, "since", "timestamp", known)
             ]
             assert answer(place, effective_query(history, dating, known)) == ordered(spans)
-        found = {
+        states = {
             each["rc_p_hist_key"]: each["version_state"] for each in answer(place, labeled(history, words))
         }
-        assert found.items() <= {v.hist_key: word for v, word in labelled(life, words)}.items()
+        assert states.items() <= {v.hist_key: word for v, word in labelled(life, words)}.items()
         for key in KEYS:
             lines = [
                 (each["rc_p_hist_key"], each["gap_before"])
@@ -214,8 +216,8 @@ def test_an_interrupted_prune_is_resumed(place, steps):
 
         life = [replace(v, run="other") if changed and v.ended and steps == 3 else v for v in life]
         gone = may_go(life, cut.before, True, ())
-        kept = {each["rc_p_hist_key"] for each in table_of(place, history, history.table)}
-        assert kept == {v.hist_key for v in life if v not in gone}
+        keys = {each["rc_p_hist_key"] for each in table_of(place, history, history.table)}
+        assert keys == {v.hist_key for v in life if v not in gone}
         rows = archived(place, history)
         assert {each["rc_p_hist_key"] for each in rows} == {v.hist_key for v in gone}
         assert steps == 4 or {each["load_run_id"] for each in rows} == {v.run for v in gone}
@@ -299,8 +301,8 @@ def test_pruning_is_logged(two):
     upkeep(two, "rc_c").prune(second(9), run_id="p", apply=True)
     upkeep(two, "rc_c").erase("b", run_id="e", apply=True)
 
-    found = two.rows("SELECT load_run_id, step, rows_affected FROM meta.hist_step_log ORDER BY load_run_id")
-    assert found == [("e", "erase_values", 1), ("p", "prune", 2)]
+    rows = two.rows("SELECT load_run_id, step, rows_affected FROM meta.hist_step_log ORDER BY load_run_id")
+    assert rows == [("e", "erase_values", 1), ("p", "prune", 2)]
 
 
 def test_loads_continue_after_pruning(two):
@@ -341,8 +343,8 @@ def test_the_archive_is_usable_after_schema_changes_and_renames(place, tmp_path)
     lock.rename(place.lock("rc_c"))
     place.sql("DROP VIEW rawcore.rc_c_hist_all")
     load(4, "k* b n:INTEGER", "rc_d", former_names=["rc_c"], **key)
-    told = upkeep(place, "rc_d")
-    lines = told.ask(timeline(told.history(), "x"))
+    keep = upkeep(place, "rc_d")
+    lines = keep.ask(timeline(keep.history(), "x"))
 
     assert [(row["a"], row["b"], row["n"]) for row in lines] == [
         ("1", None, None),
@@ -350,7 +352,7 @@ def test_the_archive_is_usable_after_schema_changes_and_renames(place, tmp_path)
         ("3", None, None),
         (None, "4", 4),
     ]
-    assert told.prune(second(4.5), apply=True).versions == 2
+    assert keep.prune(second(4.5), apply=True).versions == 2
     assert upkeep(place, "rc_d").ask(timeline(upkeep(place, "rc_d").history(), "x")) == lines
     assert len(place.rows("SELECT * FROM rawcore.rc_d_hist_all")) == 4
     assert not place.has("rawcore", "rc_c_hist_archive")
@@ -406,8 +408,8 @@ def test_a_record_is_erased_everywhere(place, rows):
             expected += [{**stored(history, v), **nothing, "row_hash": "erased"} for v in mine]
         query = upkeep(place).history().union()
         names = [each.name for each in history.columns]
-        found = ordered(dict(zip(names, map(plain, row), strict=True)) for row in place.rows(query))
-        assert found == ordered(expected)
+        versions = ordered(dict(zip(names, map(plain, row), strict=True)) for row in place.rows(query))
+        assert versions == ordered(expected)
 
     holds(place, law, lives(), MOMENTS, st.sampled_from(KEYS))
 

@@ -65,7 +65,7 @@ def original(spark, tmp_path_factory):
 
 def answers(warehouse, names=tuple(VERSIONS)):
     """The results of all readers: snapshots, branches, row ids, changes, lives, files."""
-    found = {}
+    results = {}
     store = warehouse.store
     for name in names:
         table, sql = warehouse.table(name), store.sql_name(TableName("crm", name.partition(".")[2]))
@@ -73,7 +73,7 @@ def answers(warehouse, names=tuple(VERSIONS)):
             f"SELECT snapshot_id FROM {sql}.snapshots ORDER BY committed_at"
         ).collect()
         ids = ", _row_id" if VERSIONS[name] == 3 else ""
-        found[name] = [
+        results[name] = [
             [
                 sorted(
                     map(str, store.spark.sql(f"SELECT *{ids} FROM {sql} VERSION AS OF {each[0]}").collect())
@@ -88,7 +88,7 @@ def answers(warehouse, names=tuple(VERSIONS)):
             [each["violations"] for each in table.check()],
             existing(store, table.name).tags,
         ]
-    return found
+    return results
 
 
 def calls(warehouse, spark):
@@ -144,7 +144,7 @@ def used(copy, spark, tmp_path):
 def test_a_copied_warehouse_is_refused_until_it_is_relocated(spark, original, tmp_path):
     """No table of the copy is used, except tables outside. Afterwards, everything is as in the original."""
     home = original.store.home
-    before, told = digests(home), answers(original)
+    before, expected = digests(home), answers(original)
     copy = copy_of(spark, "copied", original, tmp_path)
     folder = copy.store.home
     as_copied = digests(folder)
@@ -179,7 +179,7 @@ def test_a_copied_warehouse_is_refused_until_it_is_relocated(spark, original, tm
     assert str(home).encode() not in b"".join(each.read_bytes() for each in folder.rglob("*.puffin"))
     shutil.move(home, home.with_name("away"))  # readers of the original would find nothing
     try:
-        assert answers(copy) == told
+        assert answers(copy) == expected
         used(copy, spark, tmp_path)
     finally:
         shutil.move(home.with_name("away"), home)
@@ -192,14 +192,14 @@ def test_relocation_with_a_damaged_file_changes_no_table(spark, original, tmp_pa
     copy = copy_of(spark, "torn", original, tmp_path)
     folder = copy.store.home
     lost = next(folder.glob("crm/two/data/**/*.parquet"))
-    kept = lost.rename(tmp_path / "kept")
+    backup = lost.rename(tmp_path / "kept")
     before = read_catalog(folder)
 
     with pytest.raises(Failed) as failed:
         relocate(folder)
     assert (failed.value.code, lost.name in failed.value.message) == ("file-lost", True)
     assert read_catalog(folder) == before
-    kept.rename(lost)
+    backup.rename(lost)
     manifest = next(folder.glob("crm/two/metadata/*-m0.avro"))
     content = manifest.read_bytes()
     header = content[: content.index(content[-16:]) + 16]

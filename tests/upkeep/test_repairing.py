@@ -17,10 +17,10 @@ from backstory.upkeep.repairing import REPAIR, repair, repair_small
 def lives(store, table, names):
     """The rows of each key in order of their starts."""
     rows = store.spark.table(store.sql_name(table)).select("k", *names).orderBy("k", names[0]).collect()
-    found = {}
+    by_key = {}
     for key, *rest in rows:
-        found.setdefault(key, []).append(tuple(_short(each) for each in rest))
-    return found
+        by_key.setdefault(key, []).append(tuple(_short(each) for each in rest))
+    return by_key
 
 
 def _short(value):
@@ -33,8 +33,8 @@ def _short(value):
 def healthy(store, table, *more):
     """The places and ids of the healthy records' rows, and the oldest of rows with these keys."""
     rows = store.spark.sql(f"SELECT _file, _pos, _row_id, k FROM {store.sql_name(table)}").collect()
-    found = {row["k"]: row for row in sorted(rows, key=lambda row: -row["_row_id"]) if row["k"] in more}
-    return sorted([*found.values(), *(row for row in rows if str(row["k"]).startswith("good"))])
+    oldest = {row["k"]: row for row in sorted(rows, key=lambda row: -row["_row_id"]) if row["k"] in more}
+    return sorted([*oldest.values(), *(row for row in rows if str(row["k"]).startswith("good"))])
 
 
 def test_native_versions_are_repaired(store):
@@ -52,17 +52,17 @@ def test_native_versions_are_repaired(store):
     assert healthy(store, table) == places
     assert done.left == {}
     assert not any(broken(check(store, table)).values())
-    found = lives(store, table, ["valid_from", "valid_to", "is_current", "v"])
-    assert found["overlap"] == [("T10", "T20", False, "a"), ("T20", "T40", False, "b")]
-    assert found["open"] == [("T10", "T20", False, "a"), ("T20", None, True, "b")]
-    assert found["empty"] == [("T20", None, True, "a")]
-    assert found["facts"] == [("T20", None, True, None)]  # the remaining event implies a version
-    assert found["marker"] == [("T10", None, True, "a")]
-    assert found["role"] == [("T10", "T20", False, "a")]
-    assert not {None, "back"} & set(found)
+    records = lives(store, table, ["valid_from", "valid_to", "is_current", "v"])
+    assert records["overlap"] == [("T10", "T20", False, "a"), ("T20", "T40", False, "b")]
+    assert records["open"] == [("T10", "T20", False, "a"), ("T20", None, True, "b")]
+    assert records["empty"] == [("T20", None, True, "a")]
+    assert records["facts"] == [("T20", None, True, None)]  # the remaining event implies a version
+    assert records["marker"] == [("T10", None, True, "a")]
+    assert records["role"] == [("T10", "T20", False, "a")]
+    assert not {None, "back"} & set(records)
     commit = newest_snapshot(existing(store, table))
-    told = json.loads(commit.get_property(REPAIR))
-    assert told == {"laws": dict(done.laws), "keys": done.keys, **done.counts}
+    mark = json.loads(commit.get_property(REPAIR))
+    assert mark == {"laws": dict(done.laws), "keys": done.keys, **done.counts}
     assert commit.get_property("backstory.door") == "native"
     assert commit.get_property("backstory.recorded-at") > "2024-02-29T00:00:05Z"
     again = repair(store, table, apply=True)
@@ -81,12 +81,12 @@ def test_fivetran_histories_are_repaired(store):
 
     assert healthy(store, table, "twin") == places
     assert broken(check(store, table))["open-marker"] == set(done.left["open-marker"]) == {"mark3"}
-    found = lives(store, table, ["_fivetran_start", "_fivetran_end", "_fivetran_active", "v"])
-    assert found["over"] == [("T10", "T19", False, "a"), ("T20", "T40", False, "b")]
-    assert found["start"] == [("T10", "TMAX", True, "b")]
-    assert found["mark1"] == [("T10", "TMAX", True, "a")]
-    assert found["mark2"] == [("T10", "T20", False, "a")]
-    assert found["twin"] == [("T1", "TMAX", True, "a")]
+    records = lives(store, table, ["_fivetran_start", "_fivetran_end", "_fivetran_active", "v"])
+    assert records["over"] == [("T10", "T19", False, "a"), ("T20", "T40", False, "b")]
+    assert records["start"] == [("T10", "TMAX", True, "b")]
+    assert records["mark1"] == [("T10", "TMAX", True, "a")]
+    assert records["mark2"] == [("T10", "T20", False, "a")]
+    assert records["twin"] == [("T1", "TMAX", True, "a")]
     assert existing(store, table).disorderly
     store.spark.sql(f"DELETE FROM {store.sql_name(table)} WHERE k = 'mark3'")
     assert repair(store, table, apply=True).applied
@@ -100,21 +100,21 @@ def test_model_histories_are_repaired_except_wrong_hashes(store):
     done = repair(store, table, apply=True)
 
     assert done.left == {"row-hash": ["hash1", "hash2"]}
-    found = lives(store, table, ["version_started_at", "version_ended_at", "version_state"])
-    assert found["over"] == [("T10", "T20", "changed"), ("T20", None, "changed")]
-    assert found["opens"] == [("T10", "T20", "changed"), ("T20", None, "new")]
-    assert found["state1"] == [("T10", "T20", "deleted")]
-    assert found["state2"] == found["state3"] == [("T10", None, "new")]
+    records = lives(store, table, ["version_started_at", "version_ended_at", "version_state"])
+    assert records["over"] == [("T10", "T20", "changed"), ("T20", None, "changed")]
+    assert records["opens"] == [("T10", "T20", "changed"), ("T20", None, "new")]
+    assert records["state1"] == [("T10", "T20", "deleted")]
+    assert records["state2"] == records["state3"] == [("T10", None, "new")]
 
 
 @pytest.mark.parametrize(
-    ("layout", "told"),
+    ("layout", "text"),
     [(Layout.VERSIONS, VERSIONS), (Layout.FIVETRAN_HISTORY, FIVETRAN), (Layout.HIST, HIST)],
     ids=str,
 )
-def test_small_tables_without_damaged_rows_need_no_spark_for_a_repair(store, layout, told):
+def test_small_tables_without_damaged_rows_need_no_spark_for_a_repair(store, layout, text):
     """A wrong property is never changed. Spark repairs rows."""
-    table = written(store, "s_hist", layout, told)
+    table = written(store, "s_hist", layout, text)
     recorded(store, table, "2024-02-29T00:00:05Z")
     with pytest.raises(Unreadable):
         of_files(store, table, repair_small)
@@ -123,8 +123,8 @@ def test_small_tables_without_damaged_rows_need_no_spark_for_a_repair(store, lay
 
     store.spark.sql(f"ALTER TABLE {store.sql_name(table)} UNSET TBLPROPERTIES ('backstory.layout-version')")
 
-    found = of_files(store, table, repair_small)
-    assert (found, found.left) == (repair(store, table), {"properties": ["backstory.layout-version"]})
+    receipt = of_files(store, table, repair_small)
+    assert (receipt, receipt.left) == (repair(store, table), {"properties": ["backstory.layout-version"]})
 
 
 def test_tables_without_a_basis_for_repair_are_refused(store):

@@ -8,7 +8,7 @@ from datasets import Dataset, s
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 from specification.rewind import live_rows_at
-from stored_versions import kept, life, put, rows_in, shown, t, version
+from stored_versions import life, make_table, put, rows_in, shown, t, version
 
 from backstory.doors.odf import door
 from backstory.errors import Refused, TryAgain, UsageError
@@ -35,7 +35,7 @@ class TestVersions:
     def test_a_dry_rewind_reports_its_effect_without_writing(self, store):
         """It reports rows by outcome, commits and keys. The rewind then runs once, and a pruned time is
         refused."""
-        name = kept(store, "told", life([version(1, "a", 10)]))
+        name = make_table(store, "told", life([version(1, "a", 10)]))
         put(
             store,
             name,
@@ -43,16 +43,16 @@ class TestVersions:
             "true",
         )
         table, before = Table(store, name), existing(store, name).metadata
-        told = table.rewind(t(1))
+        plan = table.rewind(t(1))
         assert existing(store, name).metadata == before
-        assert (told.applied, told.counts, told.keys) == (
+        assert (plan.applied, plan.counts, plan.keys) == (
             False,
             {"taken_back": 2, "moved": 1, "returned": 0},
             [{"id": 1}, {"id": 2}],
         )
-        assert [each["token"] for each in told.commits] == [f"token {t(2)}"]
+        assert [each["token"] for each in plan.commits] == [f"token {t(2)}"]
         done = table.rewind(t(1), apply=True)
-        assert (done.applied, done.counts) == (True, told.counts)
+        assert (done.applied, done.counts) == (True, plan.counts)
         assert shown(live_rows_at(rows_in(store, name), datetime.now(UTC))) == ["1 a [10,)"]
         after = existing(store, name).metadata
         again = table.rewind(t(1), apply=True)
@@ -73,8 +73,8 @@ class TestOtherLayouts:
         for rows in ("A,1 B,1", "C,1", "D,1"):
             assert dataset.push(rows).error is None
         table = Table(store, dataset.table.shape.table)
-        told = table.rewind(s(2))
-        assert (told.applied, len(told.commits), told.keys) == (False, 1, [{"city": "D"}])
+        plan = table.rewind(s(2))
+        assert (plan.applied, len(plan.commits), plan.keys) == (False, 1, [{"city": "D"}])
         assert table.rewind(s(2), apply=True).applied
         assert door.verify_dataset(store, table.name.name, namespace="datasets").valid
         assert not table.rewind(s(2), apply=True).applied

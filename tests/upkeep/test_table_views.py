@@ -16,27 +16,27 @@ from backstory.table import Table
 from backstory.upkeep.table_views import OF
 
 
-def asked(store, sql, **times):
+def lives_in(store, sql, **times):
     return lives(store.spark.sql(sql, args=times or None).toArrow().to_pylist())
 
 
 def test_views_show_current_and_past_native_versions(store):
     """Views contain no memory rows, can be recreated, and need only names in another session."""
-    found = remembered(store, "viewed", E14)
-    tried = found.views(dry_run=True)
+    history = remembered(store, "viewed", E14)
+    tried = history.views(dry_run=True)
     assert [(each["view"], each["made"]) for each in tried] == [
         ("reading.viewed_current", False),
         ("reading.viewed_versions", False),
         (None, False),
     ]
     assert store.spark.sql("SHOW VIEWS IN backstory.reading LIKE 'viewed*'").count() == 0
-    told = [each["made"] for each in found.views() for _ in found.views()[:1]]
-    assert told == [True, True, False]
-    fresh = Table(type(store)(store.spark.newSession()), found.name)
-    assert asked(fresh.store, "SELECT * FROM backstory.reading.viewed_current") == ["k: b[20,)"]
-    assert asked(fresh.store, "SELECT * FROM backstory.reading.viewed_versions") == ["k: a[10,20) b[20,)"]
+    made = [each["made"] for each in history.views() for _ in history.views()[:1]]
+    assert made == [True, True, False]
+    fresh = Table(type(store)(store.spark.newSession()), history.name)
+    assert lives_in(fresh.store, "SELECT * FROM backstory.reading.viewed_current") == ["k: b[20,)"]
+    assert lives_in(fresh.store, "SELECT * FROM backstory.reading.viewed_versions") == ["k: a[10,20) b[20,)"]
     query = tried[2]["sql"]
-    assert [asked(fresh.store, query, time=day(number)) for number in (5, 19, 20)] == [
+    assert [lives_in(fresh.store, query, time=day(number)) for number in (5, 19, 20)] == [
         [],
         ["k: a[10,20)"],
         ["k: b[20,)"],
@@ -58,25 +58,30 @@ def test_views_of_fivetran_histories_equal_the_readers_rows(store):
     make(store, Shape(name, columns, ("k",), Layout.FIVETRAN_HISTORY))
     text = "k v start end active\n a a T1 T3-1 false\n a b T3 TMAX true\n b c T1 TMAX true\n b d T2 - true\n c e T1 T2 -"
     append_past(store, name, [tuple(row.values()) for row in table(text)])
-    found = Table(store, name)
-    found.views()
-    for view, frame in (("current", found.current()), ("versions", table_in_session(store, name).versions())):
-        seen = asked(store, f"SELECT * FROM backstory.reading.seen_{view}")
+    history = Table(store, name)
+    history.views()
+    for view, frame in (
+        ("current", history.current()),
+        ("versions", table_in_session(store, name).versions()),
+    ):
+        seen = lives_in(store, f"SELECT * FROM backstory.reading.seen_{view}")
         assert seen == lives(frame.toArrow().to_pylist())
     assert len(seen) == 3
 
 
 def test_a_view_never_replaces_another_table_or_view(spark, store, tmp_path):
-    found = remembered(store, "crowded", E14)
+    history = remembered(store, "crowded", E14)
     taken = "backstory.reading.crowded_current"
     spark.sql(f"CREATE OR REPLACE VIEW {taken} AS SELECT 1 AS mine")
     with pytest.raises(Refused, match="another table or view reading.crowded_current"):  # noqa: RUF043
-        found.views()
+        history.views()
     assert spark.table(taken).columns == ["mine"]
     columns = [Column("mine", ColumnType(Kind.INT)), Column("more", ColumnType(Kind.INT))]
-    create_view(store, TableName("reading", "crowded_current"), columns, "SELECT 2, 3", {OF: str(found.name)})
+    create_view(
+        store, TableName("reading", "crowded_current"), columns, "SELECT 2, 3", {OF: str(history.name)}
+    )
     with pytest.raises(Refused):
-        create_view(store, found.name, columns, "SELECT 2, 3", {OF: str(found.name)})
+        create_view(store, history.name, columns, "SELECT 2, 3", {OF: str(history.name)})
     assert spark.table(taken).columns == ["mine"]
     spark.sql(f"DROP VIEW {taken}")
     log = Dataset(store, tmp_path, "{kind: Snapshot, primaryKey: [city]}", columns="city STRING, n INT")

@@ -24,8 +24,8 @@ class Owner:
     def load(self, rules, csv="k,a\nx,1\n", columns="k* a", *, name="rc_c", dry_run=False, **more):
         self.count += 1
         (self.place.folder / "stage.csv").write_text(csv)
-        told = {"lineage_key": "rawcore:rc_c", **more}
-        self.place.use(document(dataset(columns, name, input="stage.csv", historization=rules, **told)))
+        options = {"lineage_key": "rawcore:rc_c", **more}
+        self.place.use(document(dataset(columns, name, input="stage.csv", historization=rules, **options)))
         (receipt,) = self.place.loads(f"r{self.count}", self.count, dry_run=dry_run)
         assert receipt.error is None
         return receipt
@@ -65,13 +65,13 @@ def test_changed_labels_appear_in_the_view(owner):
 def test_the_effective_view_follows_a_changed_column_or_granularity(owner):
     """R52: After a load with another column or granularity, `_hist_effective` uses it."""
     csv, columns = "k,a,b\nx,2024-01-01,2024-06-01\n", "k* a:DATE b:DATE"
-    found = []
+    rows = []
     for dating in ({"column": "a"}, {"column": "b"}, {"column": "b", "granularity": "date"}):
         owner.load({"effective_dating": dating}, csv, columns)
-        found += owner.place.rows("SELECT effective_from FROM rawcore.rc_c_hist_effective")
+        rows += owner.place.rows("SELECT effective_from FROM rawcore.rc_c_hist_effective")
 
-    assert [str(each)[:10] for (each,) in found] == ["2024-01-01", "2024-06-01", "2024-06-01"]
-    assert found[1] != found[2]
+    assert [str(each)[:10] for (each,) in rows] == ["2024-01-01", "2024-06-01", "2024-06-01"]
+    assert rows[1] != rows[2]
 
 
 def test_the_view_of_a_removed_rule_is_dropped(owner):
@@ -153,8 +153,8 @@ def test_a_view_of_the_old_name_does_not_block_a_wider_column(owner):
     owner.load(RULES, "k,n\nx,1\n", "k* n:INTEGER")
     owner.load(RULES, "k,n\nx,5000000000\n", "k* n:BIGINT", name="rc_d", former_names=["rc_c"])
 
-    found = owner.place.rows("SELECT n FROM rawcore.rc_d_hist_labeled ORDER BY n")
-    assert found == [(1,), (5_000_000_000,)]
+    rows = owner.place.rows("SELECT n FROM rawcore.rc_d_hist_labeled ORDER BY n")
+    assert rows == [(1,), (5_000_000_000,)]
 
 
 def test_a_rename_affects_no_other_history(owner):

@@ -8,8 +8,10 @@ from memory_store.store import MemoryStore
 
 def pytest_generate_tests(metafunc):
     if "tables_on" in metafunc.fixturenames:
-        told = metafunc.definition.get_closest_marker("tables_on")
-        places = [*told.args, *(told.kwargs.values() if DEPTH == "laws" else ())] if told else ["memory"]
+        marker = metafunc.definition.get_closest_marker("tables_on")
+        places = (
+            [*marker.args, *(marker.kwargs.values() if DEPTH == "laws" else ())] if marker else ["memory"]
+        )
         metafunc.parametrize("tables_on", places, indirect=True, scope="session")
 
 
@@ -22,8 +24,8 @@ def tables_on(request):
 def in_memory():
     """A store in memory, and the address of a CSV destination over it."""
     store = MemoryStore()
-    with serving({"backstory": store}) as found:
-        yield store, found
+    with serving({"backstory": store}) as address:
+        yield store, address
 
 
 @pytest.fixture

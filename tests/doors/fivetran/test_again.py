@@ -59,9 +59,9 @@ def test_a_batch_that_failed_halfway_can_be_repeated(sender, store, schema, part
     place = Place.made(sender, store, schema, HISTORY, STORED)
     files = {kind: place.files(rows) for kind, rows in BATCH.items()}
     blocked = Path(existing(store, place.name).iceberg.location().removeprefix("file:"), "data", partition)
-    kept = blocked.with_name("kept")
+    backup = blocked.with_name("kept")
     if blocked.exists():
-        blocked.rename(kept)
+        blocked.rename(backup)
     blocked.write_text("no folder")
     before = place.metadata()
     error = status(lambda kinds: place.reply(**kinds), files)
@@ -69,8 +69,8 @@ def test_a_batch_that_failed_halfway_can_be_repeated(sender, store, schema, part
     assert error.code() in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
     assert place.metadata() == before
     blocked.unlink()
-    if kept.exists():
-        kept.rename(blocked)
+    if backup.exists():
+        backup.rename(blocked)
     assert gives(STORED) == place.rows()
     place.send(**files)
     assert gives(AFTER) == place.rows()

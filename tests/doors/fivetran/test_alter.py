@@ -4,7 +4,7 @@ from datetime import date, datetime
 from decimal import Decimal
 
 import pytest
-from destination import HISTORY, LIVE, Place, definition, gives, refusal, told
+from destination import HISTORY, LIVE, Place, column_types, definition, gives, refusal
 from tables_as_text import instant, table
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
@@ -32,12 +32,12 @@ def test_columns_are_added(place):
     place.alter("synced n:LONG v id:LONG* w")
     assert place.metadata() == metadata
     more = one.alter(f"{LIVE} w x.y:DECIMAL(9,3) z:BINARY deleted Ünï:NAIVE_TIME v.v V")
-    assert told(more.table) == place.described()
+    assert column_types(more.table) == place.described()
     more.write(
         replace="id v V n w synced \n 3 c C 3 w T2",
         update='id v.v _fivetran_deleted Ünï x.y \n 1 vv true 10:15 "1.5"',
     )
-    blank = dict.fromkeys(told(more.table))
+    blank = dict.fromkeys(column_types(more.table))
     expected = [
         {**blank, "id": 1, "v": "a", "n": 1, "_fivetran_synced": instant("T1"), "v.v": "vv"}
         | {"_fivetran_deleted": True, "Ünï": "10:15:00", "x.y": Decimal("1.5")},
@@ -60,7 +60,7 @@ def test_types_widen_and_keep_their_values(sender, store, schema):
     row |= {"_fivetran_synced": instant("T1")}
     place = Place.made(sender, store, schema, old, [row])
     wide = place.alter(old.replace("s:SHORT*", "s:INT*")).alter(new)
-    assert place.described() == told(wide.table)
+    assert place.described() == column_types(wide.table)
     row |= {"f": 0.1}
     assert gives([row]) == place.rows()
     more = row | {"k": 2**40, "i": 2**63 - 1, "f": 1e300, "d": Decimal("1e30")}
@@ -98,7 +98,7 @@ def test_a_changed_type_rewrites_the_table_in_one_commit(
     bare = row | {"id": 2, "odd": None}
     place = Place.made(sender, store, schema, columns.format(f"odd:{old}"), [row, bare])
     altered = place.alter(columns.format(f"odd:{new} more"))
-    assert place.described() == told(altered.table)
+    assert place.described() == column_types(altered.table)
     assert gives([row | {"odd": gives_, "more": None}, bare | {"more": None}]) == place.rows()
     assert len(place.snapshots()) == 2
     metadata = place.metadata()
@@ -117,7 +117,7 @@ def test_many_columns_change_their_types_in_one_commit(sender, store, schema):
     system = {"id": 1, "_fivetran_synced": instant("T1")}
     place = Place.made(sender, store, schema, f"id:LONG* {old} synced", [system | before])
     altered = place.alter(f"id:LONG* {new} synced")
-    assert place.described() == told(altered.table)
+    assert place.described() == column_types(altered.table)
     assert gives([system | after]) == place.rows()
     assert len(place.snapshots()) == 2
 
@@ -168,7 +168,7 @@ def test_an_empty_table_changes_its_types_without_a_snapshot(sender, store, sche
     """31: A table without rows needs no rewrite and gets no snapshot."""
     place = Place.made(sender, store, schema, "id:LONG* odd synced")
     altered = place.alter("id* odd:BINARY synced")
-    assert place.described() == told(altered.table)
+    assert place.described() == column_types(altered.table)
     assert not place.snapshots()
 
 
@@ -203,7 +203,7 @@ def test_keys_gain_lose_and_swap_columns(sender, store, schema):
     wider.write(replace="a b c synced \n x p 3 T2", delete="a b c \n x p 1")
     assert gives("a b c synced \n x p 3 T2 \n y q 2 T1") == place.rows()
     swapped = wider.alter("a* b c:LONG new* synced")
-    assert place.described() == told(swapped.table)
+    assert place.described() == column_types(swapped.table)
     swapped.write(
         replace="a new synced \n z 7 T3",
         update="a new b \n x - P",
@@ -245,7 +245,7 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
         "a b v start end active synced \n x p 1 T1 T2-1 false T1 \n x p 2 T2 TMAX true T1 \n x q 2 T3 TMAX true T1",
     )
     narrow = place.alter("a* b v synced start* end active w:LONG")
-    assert place.described() == told(narrow.table)
+    assert place.described() == column_types(narrow.table)
     twin = Place.made(
         sender,
         store,
@@ -263,8 +263,8 @@ def test_columns_are_dropped_only_on_request(place):
     """35: Only `drop_columns` drops the columns that a request lacks. A column that returns is new."""
     place.alter("id:LONG* synced")
     assert gives(STORED) == place.rows()
-    kept = place.alter(f"{LIVE} more*").alter("id:LONG* n:LONG synced", drop_columns=True)
-    assert place.described() == told(kept.table)
+    narrow = place.alter(f"{LIVE} more*").alter("id:LONG* n:LONG synced", drop_columns=True)
+    assert place.described() == column_types(narrow.table)
     assert gives("id n synced \n 1 1 T1 \n 2 2 T1") == place.rows()
     again = place.alter("id:LONG* n:LONG v:LONG synced")
     assert gives("id n synced v \n 1 1 T1 - \n 2 2 T1 -") == place.rows()

@@ -18,8 +18,8 @@ STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
 
 
 def properties(place):
-    found = place.store.spark.sql(f"SHOW TBLPROPERTIES {place.store.sql_name(place.name)}").collect()
-    return {row.key: row.value for row in found}
+    rows = place.store.spark.sql(f"SHOW TBLPROPERTIES {place.store.sql_name(place.name)}").collect()
+    return {row.key: row.value for row in rows}
 
 
 def test_a_batch_is_one_commit_that_records_its_counts(sender, store, schema):
@@ -66,12 +66,12 @@ def test_tables_store_their_layout_and_key(sender, store, schema, columns, layou
     """Interface 1, F15: The table stores layout, layout version, key as JSON without the start, and format
     version 3."""
     place = Place.made(sender, store, schema, columns.replace("v ", 'v k"ü* '))
-    found = properties(place)
-    assert found["backstory.layout"] == layout
-    assert json.loads(found["backstory.key"]) == ["id", 'k"ü']
-    assert found["backstory.layout-version"] == "1"
-    assert found["format-version"] == "3"
-    assert found["write.delete.mode"] == "merge-on-read"
+    stored = properties(place)
+    assert stored["backstory.layout"] == layout
+    assert json.loads(stored["backstory.key"]) == ["id", 'k"ü']
+    assert stored["backstory.layout-version"] == "1"
+    assert stored["format-version"] == "3"
+    assert stored["write.delete.mode"] == "merge-on-read"
 
 
 @pytest.fixture(scope="module")

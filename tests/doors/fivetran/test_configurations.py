@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from destination import LIVE, Place, definition, gives, serving, told
+from destination import LIVE, Place, column_types, definition, gives, serving
 from lakes import lake
 from memory_store.store import MemoryStore
 from tables_as_text import instant
@@ -65,7 +65,7 @@ def test_each_configuration_has_its_own_tables(places, schema):
         place.sender.create(schema, place.having(f"{LIVE} only{number}").table)
     for number, place in enumerate(places):
         place.write(replace=f"id v n synced \n 0 early {number} T{number} \n 1 late {number} T3")
-        assert list(told(place.sender.describe(schema, "t")))[-1] == f"only{number}"
+        assert list(column_types(place.sender.describe(schema, "t")))[-1] == f"only{number}"
 
     def rest(numbered):
         number, place = numbered

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from destination import HISTORY, LIVE, Place, add_column, definition, fresh, gives, refusal, told
+from destination import HISTORY, LIVE, Place, add_column, column_types, definition, fresh, gives, refusal
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import common_pb2 as common
@@ -28,8 +28,8 @@ def test_every_type_is_described_as_created(sender, store, schema):
     reads values of each type."""
     place = Place.made(sender, store, schema, EVERY_TYPE)
     described = sender.describe(schema, place.table.name)
-    expected = told(place.table) | {"bare": "DECIMAL(38,10)"}
-    assert list(told(described).items()) == list(expected.items())
+    expected = column_types(place.table) | {"bare": "DECIMAL(38,10)"}
+    assert list(column_types(described).items()) == list(expected.items())
     assert described.name == place.table.name
     decimals = {name for name, type_ in expected.items() if type_.startswith("DECIMAL")}
     assert {column.name for column in described.columns if column.HasField("params")} == decimals
@@ -52,9 +52,9 @@ def test_history_tables_describe_their_start_as_a_key(sender, store, schema):
     """24: The start is a key whether the definition marks it or not. Rows are matched by the other keys
     (F15)."""
     marked = Place.made(sender, store, schema, HISTORY)
-    assert told(sender.describe(schema, marked.table.name)) == told(marked.table)
+    assert column_types(sender.describe(schema, marked.table.name)) == column_types(marked.table)
     bare = Place.made(sender, store, schema, HISTORY.replace("start*", "start"))
-    assert told(sender.describe(schema, bare.table.name)) == told(marked.table)
+    assert column_types(sender.describe(schema, bare.table.name)) == column_types(marked.table)
 
 
 def test_missing_tables_and_schemas_are_not_found(sender, store, schema):
@@ -81,7 +81,7 @@ def test_column_names_are_kept_exactly(sender, store, schema):
         add_column(place.table, name, "STRING", key=name in {"with.dots", "back`tick"})
     add_column(place.table, "_fivetran_synced", "UTC_DATETIME")
     sender.create(schema, place.table)
-    assert told(sender.describe(schema, "named")) == told(place.table)
+    assert column_types(sender.describe(schema, "named")) == column_types(place.table)
 
     row = {name: f"value of {name}" for name in NAMES} | {"_fivetran_synced": instant("T1")}
     place.write(replace=[row])
@@ -109,7 +109,7 @@ def test_any_table_name_is_kept_and_no_path_leaves_the_warehouse(sender, store, 
         try:
             sender.create(where, place.table)
             described = sender.describe(where, table)
-            assert (described.name, told(described)) == (table, told(place.table))
+            assert (described.name, column_types(described)) == (table, column_types(place.table))
             if number < 8:
                 place.write(replace=f"id v n synced \n 1 {number} 1 T1")
                 assert [row["v"] for row in place.rows()] == [str(number)]
@@ -120,8 +120,8 @@ def test_any_table_name_is_kept_and_no_path_leaves_the_warehouse(sender, store, 
 
 
 def _listing(folder: Path, but: Path) -> set[str]:
-    found = {str(path) for path in folder.iterdir() if path != but}
-    return found | {str(path) for path in Path("/etc").glob("x*")}
+    paths = {str(path) for path in folder.iterdir() if path != but}
+    return paths | {str(path) for path in Path("/etc").glob("x*")}
 
 
 def test_an_existing_table_is_not_created_again(sender, store, schema):
@@ -131,7 +131,7 @@ def test_an_existing_table_is_not_created_again(sender, store, schema):
     for columns in (LIVE, "other*"):
         request = sdk.CreateTableRequest(schema_name=schema, table=place.having(columns).table)
         assert place.table.name in refusal(sender.stub.CreateTable(request))
-    assert told(sender.describe(schema, place.table.name)) == told(place.table)
+    assert column_types(sender.describe(schema, place.table.name)) == column_types(place.table)
     assert gives("id v n synced \n 1 a 1 T1") == place.rows()
     assert place.snapshots() == commits
 
@@ -173,8 +173,8 @@ def test_decimals_beyond_38_digits_are_capped(sender, store, schema):
     """28, F12: Precision is limited to 38, and the scale is kept."""
     columns = "id:LONG* a:DECIMAL(50,5) b:DECIMAL(76,37) c:DECIMAL(5,9) synced"
     place = Place.made(sender, store, schema, columns)
-    found = told(sender.describe(schema, place.table.name))
-    assert [found[name] for name in "abc"] == ["DECIMAL(38,5)", "DECIMAL(38,37)", "DECIMAL(9,9)"]
+    types = column_types(sender.describe(schema, place.table.name))
+    assert [types[name] for name in "abc"] == ["DECIMAL(38,5)", "DECIMAL(38,37)", "DECIMAL(9,9)"]
 
 
 @pytest.mark.tables_on("memory", "iceberg")

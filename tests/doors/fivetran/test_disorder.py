@@ -20,29 +20,29 @@ def test_overlapping_versions_mark_the_table_for_full_reads(sender, store, schem
     """A delete finds the version with the greatest start, even if that version ended long before (5.2, step
     4)."""
     columns = (Column("id", ColumnType(Kind.LONG)), Column("a", ColumnType(Kind.STRING)))
-    told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
-    sender.create(schema, told)
+    target = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
+    sender.create(schema, target)
     overlapping = table("""id a start end  active synced
                            1  p T1    TMAX true   T1
                            1  q T2    T3   false  T2""")
     late = [{"id": 1, "_fivetran_end": table("t\nT5")[0]["t"]}]
 
-    sender.write(schema, told, CopyDifference(replace=overlapping))
-    sender.write(schema, told, CopyDifference(delete=late))
+    sender.write(schema, target, CopyDifference(replace=overlapping))
+    sender.write(schema, target, CopyDifference(delete=late))
 
     expected = rule.apply(overlapping, ["id"], ["id", "a"], delete=late).rows
-    assert in_order(expected) == Place(sender, store, schema, told).rows()
+    assert in_order(expected) == Place(sender, store, schema, target).rows()
     assert load(store, TableName(schema, "t")).disorderly
 
 
 def test_versions_in_order_do_not_mark_the_table(sender, store, schema):
     """If all senders keep the order, only slices of the table are read."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
-    told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
-    sender.create(schema, told)
+    target = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
+    sender.create(schema, target)
     sender.write(
         schema,
-        told,
+        target,
         CopyDifference(
             replace=table("""id start end  active synced
                              1  T1    T2-1 false  T1
@@ -69,10 +69,10 @@ def test_a_key_change_that_merges_records_marks_the_table(sender, store, schema,
     assert not load(store, place.name).disorderly
     place = place.alter(columns + SYSTEM)
     assert load(store, place.name).disorderly
-    told = table("id part b a start end active synced \n 1 1 - u T5 TMAX true T5")
-    named = [{name: row[name] for name in place.described() if name in row} for row in told]
+    new_rows = table("id part b a start end active synced \n 1 1 - u T5 TMAX true T5")
+    named = [{name: row[name] for name in place.described() if name in row} for row in new_rows]
     key = [name.rstrip("*").partition(":")[0] for name in columns.split() if name.endswith("*")]
-    place.write(earliest=[{n: row[n] for n in (*key, "_fivetran_start")} for row in told], replace=named)
+    place.write(earliest=[{n: row[n] for n in (*key, "_fivetran_start")} for row in new_rows], replace=named)
     lives = [(row["a"], row["_fivetran_active"]) for row in place.rows()]
     assert sorted(lives) == [("p", False), ("q", False), ("u", True)]
 
@@ -106,17 +106,17 @@ def test_a_slice_corrupted_by_another_program_is_refused(sender, store, schema, 
     written."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
     name = f"t{SPOILT.index(spoilt)}"
-    told = definition(name, SourceCopy(("id",), columns), ["id"], history=True)
-    sender.create(schema, told)
-    found = load(store, TableName(schema, name))
-    commit(store, found, Change(added=rows_as(found.shape.columns, table(spoilt))))
-    before = Place(sender, store, schema, told).rows()
+    target = definition(name, SourceCopy(("id",), columns), ["id"], history=True)
+    sender.create(schema, target)
+    stored = load(store, TableName(schema, name))
+    commit(store, stored, Change(added=rows_as(stored.shape.columns, table(spoilt))))
+    before = Place(sender, store, schema, target).rows()
     healthy = CopyDifference(replace=table("id start end active synced\n8 T5 TMAX true T1"))
     touching = CopyDifference(replace=table("id start end active synced\n7 T8 TMAX true T1"))
 
-    sender.write(schema, told, healthy)
+    sender.write(schema, target, healthy)
     with pytest.raises(BackstoryError, match="backstory repair") as stop:
-        sender.write(schema, told, touching)
+        sender.write(schema, target, touching)
 
     assert "something other than backstory wrote" in str(stop.value)
-    assert len(Place(sender, store, schema, told).rows()) == len(before) + 1
+    assert len(Place(sender, store, schema, target).rows()) == len(before) + 1

@@ -26,7 +26,7 @@ def place(sender, store, schema):
     return Place.made(sender, store, schema, LIVE, ROWS)
 
 
-def told(place, encoding, *files, kind="update"):
+def task_of(place, encoding, *files, kind="update"):
     """The task for these files. It must contain no value and no key."""
     text = refusal(place.sent(encoding=encoding).reply(**{kind: list(files)}))
     keys = [f.key for f in files if f.key]
@@ -78,7 +78,7 @@ def test_unreadable_batch_files_are_refused_by_name(place):
             (GZIP, cut(sealed(encoding=GZIP), -3)),
         ]
     ):
-        assert file.name in told(place, encoding, file), number
+        assert file.name in task_of(place, encoding, file), number
     assert gives(ROWS) == place.rows()
     assert place.metadata() == metadata
 
@@ -118,7 +118,7 @@ def test_malformed_csv_is_refused_without_its_values(place, content, words):
     metadata = place.metadata()
     content = content if isinstance(content, bytes) else content.encode()
     file = seal(place.sender.folder, content, PLAIN)
-    text = told(place, PLAIN, file)
+    text = task_of(place, PLAIN, file)
     assert all(word in text for word in [file.name, *words]), text
     assert place.metadata() == metadata
 
@@ -187,7 +187,7 @@ def test_store_faults_are_answered_with_a_status(sender, store, schema):
     continues."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
     lost = Path(place.metadata().removeprefix("file:"))
-    kept = lost.rename(lost.with_suffix(".kept"))
+    backup = lost.rename(lost.with_suffix(".kept"))
     stub, about = sender.stub, {"schema_name": schema}
     name = place.table.name
     for call, request in [
@@ -203,7 +203,7 @@ def test_store_faults_are_answered_with_a_status(sender, store, schema):
         assert error is not None
         assert error.code() in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
         assert 0 < len(error.details().encode()) <= 8000
-    kept.rename(lost)
+    backup.rename(lost)
     assert gives(ROWS) == place.rows()
     place.write(update="id v \n 1 x")
     assert place.rows()[0]["v"] == "x"

@@ -54,25 +54,25 @@ def member(reply):
 def test_every_reply_has_one_member_that_is_not_false(sender, schema):
     """2, 3: All ten RPCs answer, for any table or an empty request. A reply sets exactly one member of its
     oneof, never to false."""
-    told = {method.name: set() for method in METHODS}
-    asked = [requests(schema, "live"), requests(schema, "history", HISTORY), requests(schema, "live")]
-    asked += [
+    answers = {method.name: set() for method in METHODS}
+    rounds = [requests(schema, "live"), requests(schema, "history", HISTORY), requests(schema, "live")]
+    rounds += [
         requests("no schema", "none"),
         requests("", ""),
         requests(schema, "live", configuration={"catalog": "no"}),
     ]
-    for each in asked:
+    for each in rounds:
         for rpc, request in each.items():
-            told[rpc].add(member(getattr(sender.stub, rpc)(request)))
+            answers[rpc].add(member(getattr(sender.stub, rpc)(request)))
     for method in METHODS:
         empty = sdk.DESCRIPTOR.pool.FindMessageTypeByName(method.input_type.full_name)._concrete_class()
-        told[method.name].add(member(getattr(sender.stub, method.name)(empty)))
-    assert len(told) == 10
-    assert told.pop("ConfigurationForm") == told.pop("Capabilities") == {None}
-    assert told.pop("Test") == {"success", "failure"}
-    assert told.pop("DescribeTable") == {"table", "not_found", "task"}
-    assert told.pop("Migrate") <= {"success", "unsupported", "task"}
-    assert all(members == {"success", "task"} for members in told.values()), told
+        answers[method.name].add(member(getattr(sender.stub, method.name)(empty)))
+    assert len(answers) == 10
+    assert answers.pop("ConfigurationForm") == answers.pop("Capabilities") == {None}
+    assert answers.pop("Test") == {"success", "failure"}
+    assert answers.pop("DescribeTable") == {"table", "not_found", "task"}
+    assert answers.pop("Migrate") <= {"success", "unsupported", "task"}
+    assert all(members == {"success", "task"} for members in answers.values()), answers
 
 
 @contextmanager
@@ -81,9 +81,9 @@ def broken(spark, folder, kind):
     where = folder / kind
     where.write_text("neither a database nor a folder")
     database = {"database": where, "warehouse": folder / "catalog.db"}[kind]
-    told = {"type": "jdbc", "uri": f"jdbc:sqlite:{database}", "jdbc.schema-version": "V1"}
+    options = {"type": "jdbc", "uri": f"jdbc:sqlite:{database}", "jdbc.schema-version": "V1"}
     spark.conf.set(f"spark.sql.catalog.no_{kind}", "org.apache.iceberg.spark.SparkCatalog")
-    for name, value in (told | {"warehouse": f"{where}/tables"}).items():
+    for name, value in (options | {"warehouse": f"{where}/tables"}).items():
         spark.conf.set(f"spark.sql.catalog.no_{kind}.{name}", value)
     with serving({"backstory": IcebergStore(spark), "broken": IcebergStore(spark, f"no_{kind}")}) as address:
         yield address

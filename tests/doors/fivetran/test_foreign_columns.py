@@ -89,6 +89,6 @@ def test_an_unreadable_table_does_not_hide_other_tables(spark, schema, tmp_path)
         sender = Sender.to(address, tmp_path)
         others, place = (Place.made(sender, store, schema, HISTORY, VERSIONS) for _ in range(2))
     add(place, "extra", "time")
-    found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(SessionCatalog(store))}
-    assert found[str(others.name)] == (4, 2)
-    assert found[str(place.name)] == (None, None)
+    counts = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(SessionCatalog(store))}
+    assert counts[str(others.name)] == (4, 2)
+    assert counts[str(place.name)] == (None, None)

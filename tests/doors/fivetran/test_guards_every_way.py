@@ -62,8 +62,8 @@ def test_a_batch_is_refused_in_every_way_of_planning(place):
     """A batch with valid and invalid rows is refused, and the table is unchanged."""
     for guard, wrong in GUARDS.items():
         if guard == SPOILT:
-            found = existing(place.store, place.name)
-            commit(place.store, found, Change(added=rows_as(found.shape.columns, table(OPEN_TWICE))))
+            stored = existing(place.store, place.name)
+            commit(place.store, stored, Change(added=rows_as(stored.shape.columns, table(OPEN_TWICE))))
         before = place.rows()
         files = {kind: place.files(rows) for kind, rows in wrong.items()}
         files["replace"] = [*place.files(RIGHT), *files.get("replace", [])]
@@ -100,15 +100,15 @@ def test_a_batch_whose_files_change_while_they_are_read_is_refused(place, monkey
         (file,), before = place.files(RIGHT.replace(" 8 ", f" {number} ")), place.rows()
 
         def digest_and_change(each, change=change):
-            told = digest(each)
+            text = digest(each)
             change(each.path)
-            return told
+            return text
 
         content = file.path.read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(BatchFile, "digest", digest_and_change)
-            told = refusal(place.reply(replace=[file]))
-        assert f"{file.name} changed while it was read" in told, change
+            text = refusal(place.reply(replace=[file]))
+        assert f"{file.name} changed while it was read" in text, change
         assert place.rows() == before
         file.path.write_bytes(content)
         place.send(replace=[file])

@@ -71,14 +71,14 @@ def by_the_guide(stored, batch):
         base.execute("UPDATE t SET active = 0, end_ = ? WHERE id = ? AND active", (before(start), number))
     for row in batch["update"]:
         names = [name for name in ("v", "n") if row[name] is not UNMODIFIED]
-        [found] = base.execute("SELECT v, n FROM last WHERE id = ?", (row["id"],)).fetchall()
-        values = dict(zip(("v", "n"), found, strict=True)) | {name: row[name] for name in names}
+        [latest] = base.execute("SELECT v, n FROM last WHERE id = ?", (row["id"],)).fetchall()
+        values = dict(zip(("v", "n"), latest, strict=True)) | {name: row[name] for name in names}
         base.execute("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", tuple((row | values).values()))
     for row in batch["replace"]:
         base.execute("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(row.values()))
     for row in batch["delete"]:
-        told = (row["_fivetran_end"], row["id"])
-        base.execute("UPDATE t SET active = 0, end_ = ? WHERE id = ? AND active", told)
+        parameters = (row["_fivetran_end"], row["id"])
+        base.execute("UPDATE t SET active = 0, end_ = ? WHERE id = ? AND active", parameters)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in base.execute("SELECT * FROM t").fetchall()]
     base.close()
     instants = COLUMNS[3:6]
@@ -118,6 +118,6 @@ def test_any_of_the_four_lists_may_be_empty(sender, store, schema):
     for place_, kinds in enumerate(SUBSETS):
         batch = {kind: PARTS[kind].format(*range(3 * place_, 3 * place_ + 3)) for kind in kinds}
         place.write(**batch)
-        parts = {kind: table(told) for kind, told in batch.items()}
+        parts = {kind: table(part) for kind, part in batch.items()}
         rows = rule.apply(rows, ["id"], COLUMNS, **parts).rows
     assert gives(rows) == place.rows()

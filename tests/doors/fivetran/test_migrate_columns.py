@@ -62,13 +62,13 @@ def test_the_text_null_is_null_for_every_type(live, type_):
 def test_defaults_and_nulls_of_every_type_in_one_table(live):
     """93, 101: Each column has the same result as if only this column were migrated."""
     for place, (type_, text, _) in enumerate(TYPES):
-        asked = {"column": f"w{place}", "column_type": type_, "default_value": text}
-        done(live.migrate("add_column_with_default_value", **asked))
+        arguments = {"column": f"w{place}", "column_type": type_, "default_value": text}
+        done(live.migrate("add_column_with_default_value", **arguments))
     expected = [value for _, _, value in TYPES]
     for row in live.rows():
-        found = [row[f"w{place}"] for place in range(len(TYPES))]
-        assert found == expected
-        assert list(map(type, found)) == list(map(type, expected))
+        values = [row[f"w{place}"] for place in range(len(TYPES))]
+        assert values == expected
+        assert list(map(type, values)) == list(map(type, expected))
     some = range(0, len(TYPES), deep(1, 4))
     for place in some:
         done(live.migrate("update_column_value", column=f"w{place}", value="NULL"))
@@ -97,8 +97,8 @@ def test_a_value_is_set_on_every_row_and_no_time_changes(kind, request):
 def test_a_column_added_to_a_history_opens_new_versions(history):
     """93, 99: Open versions close 1 ms before, and continue with the default. Deleted keys get nothing, and
     old versions read NULL."""
-    asked = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
-    twice(history, "add_column_in_history_mode", **asked)
+    arguments = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
+    twice(history, "add_column_in_history_mode", **arguments)
     assert (
         gives("""
         id v n start end  active synced w
@@ -215,8 +215,8 @@ T2 = "2024-02-29T00:00:02Z"
 
 def test_an_update_after_a_migration_continues_its_version(history):
     """93: The next update is based on the version that the migration created."""
-    asked = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
-    done(history.migrate("add_column_in_history_mode", **asked))
+    arguments = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
+    done(history.migrate("add_column_in_history_mode", **arguments))
     history.having(f"{HISTORY} w").write(
         earliest="id start \n 1 T7",
         update="id v n start end active synced w \n 1 . 9 T7 TMAX true T7 .",
@@ -261,7 +261,7 @@ IN_HISTORY = ADD | {"operation_timestamp": P}
 
 
 @pytest.mark.parametrize(
-    ("kind", "entity", "asked"),
+    ("kind", "entity", "arguments"),
     [
         ("live", "add_column_in_history_mode", {"column": "w"} | IN_HISTORY),
         ("live", "drop_column_in_history_mode", {"column": "v", "operation_timestamp": P}),
@@ -292,16 +292,16 @@ IN_HISTORY = ADD | {"operation_timestamp": P}
         ),
     ],
 )
-def test_invalid_column_migrations_are_refused(kind, entity, asked, request):
+def test_invalid_column_migrations_are_refused(kind, entity, arguments, request):
     """110, F17: The answer is a task without values, and the table is unchanged."""
     place = request.getfixturevalue(kind)
     metadata = place.metadata()
-    assert "seven" not in refusal(place.migrate(entity, **asked))
+    assert "seven" not in refusal(place.migrate(entity, **arguments))
     assert place.metadata() == metadata
 
 
 @pytest.mark.parametrize(
-    ("entity", "asked"),
+    ("entity", "arguments"),
     [
         ("add_column_with_default_value", {"column": "w"} | ADD),
         ("add_column_in_history_mode", {"column": "w"} | IN_HISTORY),
@@ -312,9 +312,9 @@ def test_invalid_column_migrations_are_refused(kind, entity, asked, request):
         ("table_sync_mode_migration", {"type": 1}),
     ],
 )
-def test_a_missing_table_is_a_task(live, entity, asked):
+def test_a_missing_table_is_a_task(live, entity, arguments):
     """6.1: Every operation on a missing table is answered with a task."""
-    assert "missing" in refusal(live.named("missing").migrate(entity, **asked))
+    assert "missing" in refusal(live.named("missing").migrate(entity, **arguments))
 
 
 def test_a_migration_stays_in_its_schema(sender, store, schema):

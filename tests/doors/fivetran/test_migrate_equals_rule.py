@@ -78,24 +78,28 @@ def migrations(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
     )
 
 
-def by_rule(table: rule.Content, entity: str, asked: dict[str, object]) -> rule.Content | None:
+def by_rule(table: rule.Content, entity: str, arguments: dict[str, object]) -> rule.Content | None:
     """The table after the migration by the rule, or None if it is refused."""
-    column, value = asked.get("column"), asked.get("default_value")
-    given = None if value == "NULL" else int(value) if column == "n" and value else value
-    flag = asked.get("soft_deleted_column", DELETED)
-    at = datetime.fromisoformat(asked["operation_timestamp"]) if "operation_timestamp" in asked else None
+    column, value = arguments.get("column"), arguments.get("default_value")
+    default = None if value == "NULL" else int(value) if column == "n" and value else value
+    flag = arguments.get("soft_deleted_column", DELETED)
+    at = (
+        datetime.fromisoformat(arguments["operation_timestamp"])
+        if "operation_timestamp" in arguments
+        else None
+    )
     if at and ACTIVE not in table.columns:
         return None
     acts = {
-        "add_column_with_default_value": lambda: rule.set_value(table, column, given),
-        "add_column_in_history_mode": lambda: rule.add_in_history(table, column, given, at),
+        "add_column_with_default_value": lambda: rule.set_value(table, column, default),
+        "add_column_in_history_mode": lambda: rule.add_in_history(table, column, default, at),
         "drop_column_in_history_mode": lambda: rule.drop_in_history(table, column, at),
         "copy_column": lambda: rule.copy_column(table, "v", "w"),
         1: lambda: rule.to_history(table, flag, NOW),
         2: lambda: rule.to_soft_delete(table, flag),
     }
     try:
-        return acts[asked.get("type", entity)]()
+        return acts[arguments.get("type", entity)]()
     except rule.TooEarly:
         return None
 
@@ -110,9 +114,9 @@ def columns_of(table: rule.Content) -> str:
 def test_migrations(sender, store, schema, table, steps):
     """93 to 107: Any series of migrations has the rule's result. A refused migration changes nothing."""
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, columns_of(table), list(table.rows))
-    for entity, asked in steps:
-        expected = by_rule(table, entity, asked)
-        reply = place.migrate(entity, **asked)
+    for entity, arguments in steps:
+        expected = by_rule(table, entity, arguments)
+        reply = place.migrate(entity, **arguments)
         if expected is None:
             assert refusal(reply)
             continue

@@ -25,8 +25,8 @@ FLAGGED = [
 ]
 
 
-def mode(place, name, **asked):
-    twice(place, "table_sync_mode_migration", type=MODES[name], **asked)
+def mode(place, name, **options):
+    twice(place, "table_sync_mode_migration", type=MODES[name], **options)
 
 
 def other(place, name):
@@ -74,12 +74,12 @@ def test_a_copy_overwrites_an_existing_table(soft, history):
 def test_a_renamed_table_keeps_all_but_its_name(soft):
     """93, 103: The table keeps all but its name, and another table can use the old name."""
     new = other(soft, "new")
-    before, told = soft.rows(), soft.described()
-    asked = {"from_table": soft.table.name, "to_table": new.table.name}
+    before, columns = soft.rows(), soft.described()
+    arguments = {"from_table": soft.table.name, "to_table": new.table.name}
     for _ in range(2):
-        done(soft.migrate("rename_table", **asked))
+        done(soft.migrate("rename_table", **arguments))
         assert soft.described() is None
-        assert (new.rows(), new.described()) == (before, told)
+        assert (new.rows(), new.described()) == (before, columns)
     soft.sender.create(soft.schema, soft.table)
     assert soft.rows() == []
     soft.drop()
@@ -89,8 +89,8 @@ def test_a_renamed_table_keeps_all_but_its_name(soft):
 @pytest.mark.parametrize("entity", ["copy_table", "copy_table_to_history_mode", "rename_table"])
 def test_a_missing_source_is_a_task(soft, entity):
     """6.1: The answer is a task, and the target is unchanged."""
-    asked = {"from_table": "missing", "to_table": "nowhere"}
-    assert "missing" in refusal(soft.migrate(entity, **asked)) or entity == "rename_table"
+    arguments = {"from_table": "missing", "to_table": "nowhere"}
+    assert "missing" in refusal(soft.migrate(entity, **arguments)) or entity == "rename_table"
     assert soft.named("nowhere").described() is None
 
 
@@ -196,8 +196,8 @@ def test_zero_and_minus_zero_remain_separate_keys(sender, store, schema):
 def test_a_custom_deleted_flag_is_added_next_to_the_standard_flag(history):
     """106: The table has both flags, and ours is FALSE."""
     mode(history, "HISTORY_TO_SOFT_DELETE", soft_deleted_column="gone")
-    found = {row["id"]: (row["gone"], row["_fivetran_deleted"]) for row in history.rows()}
-    assert found == {1: (False, False), 2: (True, False), 3: (False, False)}
+    flags = {row["id"]: (row["gone"], row["_fivetran_deleted"]) for row in history.rows()}
+    assert flags == {1: (False, False), 2: (True, False), 3: (False, False)}
 
 
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "", "missing"])
@@ -205,10 +205,10 @@ def test_a_custom_deleted_flag_is_added_next_to_the_standard_flag(history):
 def test_a_copy_to_history_leaves_its_source_unchanged(soft, flag):
     """107: The source is unchanged, with its flag, without a flag, and with a missing flag."""
     copy = other(soft, "history")
-    asked = {"from_table": soft.table.name, "to_table": copy.table.name, "soft_deleted_column": flag}
+    arguments = {"from_table": soft.table.name, "to_table": copy.table.name, "soft_deleted_column": flag}
     metadata = soft.metadata()
     for _ in range(2):
-        done(soft.migrate("copy_table_to_history_mode", **asked))
+        done(soft.migrate("copy_table_to_history_mode", **arguments))
         assert expected_history(FLAGGED, flag) == copy.rows()
     assert copy.described()["_fivetran_start"] == "UTC_DATETIME*"
     assert soft.metadata() == metadata
@@ -217,8 +217,8 @@ def test_a_copy_to_history_leaves_its_source_unchanged(soft, flag):
 def test_a_copy_of_a_history_to_history_mode_is_equal(history):
     """6.10: A history that is copied to history mode is copied unchanged."""
     copy = other(history, "copy")
-    asked = {"from_table": history.table.name, "to_table": copy.table.name}
-    done(history.migrate("copy_table_to_history_mode", **asked))
+    arguments = {"from_table": history.table.name, "to_table": copy.table.name}
+    done(history.migrate("copy_table_to_history_mode", **arguments))
     assert (copy.rows(), copy.described()) == (history.rows(), history.described())
 
 
@@ -284,11 +284,11 @@ def test_rows_without_a_sync_time_start_at_the_current_time(sender, store, schem
 def test_a_flag_of_another_type_is_refused(soft, history):
     """110: The answer is a task, and the tables are unchanged. The same holds for a history's own column."""
     metadata = soft.metadata(), history.metadata()
-    asked = {"type": 2, "soft_deleted_column": "_fivetran_active"}
-    assert refusal(history.migrate("table_sync_mode_migration", **asked))
+    arguments = {"type": 2, "soft_deleted_column": "_fivetran_active"}
+    assert refusal(history.migrate("table_sync_mode_migration", **arguments))
     for place, type_ in ((soft, 1), (history, 2)):
-        asked = {"type": type_, "soft_deleted_column": "v"}
-        assert refusal(place.migrate("table_sync_mode_migration", **asked))
+        arguments = {"type": type_, "soft_deleted_column": "v"}
+        assert refusal(place.migrate("table_sync_mode_migration", **arguments))
     assert (soft.metadata(), history.metadata()) == metadata
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from destination import PLAIN, Place, gives, told, without
+from destination import PLAIN, Place, column_types, gives, without
 from tables_as_text import instant, table
 from tester import Replay, play, ticking
 
@@ -62,9 +62,9 @@ class Target:
         place = Place(self.replay.sender, self.store, self.replay.schema, common.Table(name=name))
         return place.rows()
 
-    def told(self, name: str) -> dict[str, str] | None:
-        found = self.replay.sender.describe(self.replay.schema, name)
-        return found and told(found)
+    def described(self, name: str) -> dict[str, str] | None:
+        definition = self.replay.sender.describe(self.replay.schema, name)
+        return definition and column_types(definition)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ HISTORY = columns("id:INT* amount:DOUBLE desc:STRING", history=True)
 def test_input(target):
     """Columns and keys are altered, a history gets updates and deletes, and tables are truncated in both
     modes."""
-    assert target.told("transaction") == columns(
+    assert target.described("transaction") == columns(
         """
         id:INT* amount_double:DOUBLE amount_float:FLOAT amount_decimal:DECIMAL(38,15) flag:BOOLEAN
         short_val:SHORT long_val:LONG time_val:NAIVE_TIME date_val:NAIVE_DATE datetime_val:NAIVE_DATETIME
@@ -127,13 +127,15 @@ def test_input(target):
         """,
         history=True,
     )
-    assert target.told("campaign") == columns(
+    assert target.described("campaign") == columns(
         """
         name:STRING num_decimal:DECIMAL(6,3) start_date:NAIVE_DATE end_datetime:NAIVE_DATETIME
         is_active:BOOLEAN _fivetran_id:STRING*
         """
     )
-    assert target.told("composite_table") == columns("pk1:INT* pk2:INT* old_pk:INT new_pk:INT* value:STRING")
+    assert target.described("composite_table") == columns(
+        "pk1:INT* pk2:INT* old_pk:INT new_pk:INT* value:STRING"
+    )
     first = {
         "id": 1,
         "amount_double": 100.45,
@@ -205,7 +207,7 @@ def test_input(target):
 @replayed("schema_migrations_input_ddl.json")
 def test_columns_change(target):
     """A column is added, one changes from DOUBLE to FLOAT, and one is dropped."""
-    assert target.told("transaction") == columns("id:INT* amount:FLOAT operation_time:UTC_DATETIME")
+    assert target.described("transaction") == columns("id:INT* amount:FLOAT operation_time:UTC_DATETIME")
     rows = without(state(SIX_ROWS, operation_time=None, _fivetran_deleted=False), "desc")
     assert gives(row | {"amount": single(row["amount"])} for row in rows) == target.rows("transaction")
 
@@ -214,10 +216,10 @@ def test_columns_change(target):
 def test_columns_and_tables_are_copied_renamed_filled_and_dropped(target):
     """Values are copied before they are overwritten, and the copied table keeps the old column name."""
     more = "desc:STRING desc_detailed:STRING operation_time:UTC_DATETIME"
-    assert target.told("transaction") == columns(f"id:INT* amount_renamed:DOUBLE {more}")
-    assert target.told("transaction_renamed") == columns(f"id:INT* amount:DOUBLE {more}")
-    assert target.told("transaction_new") is None
-    assert target.told("transaction_drop") is None
+    assert target.described("transaction") == columns(f"id:INT* amount_renamed:DOUBLE {more}")
+    assert target.described("transaction_renamed") == columns(f"id:INT* amount:DOUBLE {more}")
+    assert target.described("transaction_new") is None
+    assert target.described("transaction_drop") is None
     filled = [
         {"id": row["id"], "desc": None, "desc_detailed": row["desc"], "_fivetran_synced": instant("T1")}
         | {"operation_time": datetime(2005, 5, 28, 20, 57, tzinfo=UTC), "_fivetran_deleted": False}
@@ -252,9 +254,9 @@ def test_sync_modes_change(target):
     """108, example I: Columns are added and dropped at one instant, tables change modes and back, and the
     next file's rows load."""
     with_article = columns("id:INT* amount:DOUBLE desc:STRING article:STRING", history=True)
-    assert target.told("transaction_history") == with_article
-    assert target.told("transaction") == HISTORY
-    assert target.told("new_transaction_history") == LIVE
+    assert target.described("transaction_history") == with_article
+    assert target.described("transaction") == HISTORY
+    assert target.described("new_transaction_history") == LIVE
     expected = """
         id  amount  desc    article            synced  start                 end                       active
         1   100.45  -       -                  T1      2005-05-23T20:57:00Z  2005-05-28T20:56:59.999Z  false
@@ -308,8 +310,8 @@ CAMPAIGN = columns("name:STRING num:INT _fivetran_id:STRING*")
 )
 def test_operations_on_missing_records_are_ignored(target):
     """An update, a delete and a soft delete of missing records leave both tables empty."""
-    assert target.told("transaction") == HISTORY
-    assert target.told("campaign") == CAMPAIGN
+    assert target.described("transaction") == HISTORY
+    assert target.described("campaign") == CAMPAIGN
     assert target.rows("transaction") == []
     assert target.rows("campaign") == []
 
@@ -317,7 +319,7 @@ def test_operations_on_missing_records_are_ignored(target):
 @replayed("operations_on_nonexistent_records/truncate_missing_table.json")
 def test_a_truncate_of_a_missing_table_is_ignored(target):
     """The truncate succeeds, and the table is still missing."""
-    assert target.told("nonexistent_table") is None
+    assert target.described("nonexistent_table") is None
 
 
 def left(target, *, transaction=(), campaign=()):

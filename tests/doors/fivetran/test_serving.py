@@ -63,8 +63,8 @@ def test_the_metrics_port_is_free_again_after_the_server_stops(store):
     with serve(stores, ServeRequest(host="127.0.0.1", port=0, metrics_port=free)) as running:
         with pytest.raises(Failed, match="metrics on port"):
             serve(stores, ServeRequest(host="127.0.0.1", port=0, metrics_port=free))
-        asked = ServeRequest(host="127.0.0.1", port=running.port, metrics_port=spare)
+        request = ServeRequest(host="127.0.0.1", port=running.port, metrics_port=spare)
         with pytest.raises(Failed, match=f"cannot listen on port {running.port}"):
-            serve(stores, asked)
+            serve(stores, request)
         require_port("127.0.0.1", spare, "metrics_port")
     require_port("127.0.0.1", free, "metrics_port")

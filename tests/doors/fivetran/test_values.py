@@ -104,8 +104,8 @@ def test_the_extremes_of_every_type_are_stored(sender, store, schema):
     """59: The extremes of every type are replaced, read for an update and written again, without losing a
     digit."""
     columns = {type_: f"c{place}" for place, type_ in enumerate(EXTREMES)}
-    told = " ".join(f"{column}:{type_}" for type_, column in columns.items())
-    place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"id:LONG* {told} v synced")
+    typed_columns = " ".join(f"{column}:{type_}" for type_, column in columns.items())
+    place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"id:LONG* {typed_columns} v synced")
     sent, expected = [], []
     for type_, column in columns.items():
         for text, value in EXTREMES[type_].items():

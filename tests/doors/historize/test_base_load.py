@@ -47,8 +47,8 @@ def stage(place, text):
     """Fill the stage with these rows: `key:attribute`, and after a comma the days since the change."""
     rows = []
     for word in text.split():
-        told, _, days = word.partition(",")
-        key, value = (None if part == "-" else part for part in told.split(":"))
+        pair, _, days = word.partition(",")
+        key, value = (None if part == "-" else part for part in pair.split(":"))
         rows.append(
             {"k": key, "a": value, "changed_at": DAY - timedelta(days=float(days))}
             if days
@@ -57,15 +57,15 @@ def stage(place, text):
     place.stage("s", "k* a changed_at:TIMESTAMP" if "," in text else "k* a", rows)
 
 
-def load(place, number, **asked):
-    (receipt,) = place.loads(f"r{number}", number, **asked)
+def load(place, number, **options):
+    (receipt,) = place.loads(f"r{number}", number, **options)
     return receipt
 
 
 def base(place):
     """The base as text: `key:attribute run`."""
-    found = place.rows("SELECT k, a, load_run_id FROM rawcore.rc_c ORDER BY k")
-    return " ".join(f"{k}:{'-' if a is None else a}@{run}" for k, a, run in found)
+    rows = place.rows("SELECT k, a, load_run_id FROM rawcore.rc_c ORDER BY k")
+    return " ".join(f"{k}:{'-' if a is None else a}@{run}" for k, a, run in rows)
 
 
 def test_a_full_load(full):
@@ -356,10 +356,10 @@ def filed(place, engine, columns="k* a", name="s.csv"):
 
 def assert_parsed(place):
     """Check that keys and hashes are the reference's, so that every value is the file's."""
-    found = {
+    stored = {
         k: (key, made) for k, key, made in place.rows("SELECT k, rc_c_key, row_hash FROM rawcore.rc_c_hist")
     }
-    assert found == {
+    assert stored == {
         k: (
             place.hashes.base_key(place.dataset, {"k": k, **row}),
             place.hashes.row_hash(place.dataset, {"k": k, **row}),
@@ -390,7 +390,7 @@ def test_a_parquet_file(place, engine):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "parts"),
     [
         ("k,a,n\na,1,1\nb,2,x\n", ["s.csv", "line 3", "column n"]),
         ('k,a,n\n"a\nb",1,1\nb,2,1.5\n', ["s.csv", "line 4", "column n"]),
@@ -398,14 +398,14 @@ def test_a_parquet_file(place, engine):
         ("k,n\na,1\n", ["s.csv", "no column a"]),
     ],
 )
-def test_a_malformed_file_is_refused(place, engine, text, told):
+def test_a_malformed_file_is_refused(place, engine, text, parts):
     """R19: An error in a file is reported with its line but without the value, and nothing is written."""
     filed(place, engine, "k* a n:INTEGER")
     (place.folder / "s.csv").write_text(text)
     receipt = load(place, 1)
 
     assert (receipt.status, receipt.exit_code) == ("rejected", 3)
-    assert all(part in receipt.error["message"] for part in told)
+    assert all(part in receipt.error["message"] for part in parts)
     assert not place.has("rawcore", "rc_c")
 
 
@@ -463,8 +463,8 @@ COLLIDING = ["k,a,b,c", "1,x|y,z,s", "2,,z,s", "3,p,q,s"]
 COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 
 
-@pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)])
-def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, told):
+@pytest.mark.parametrize(("profile", "warnings"), [("elevata_v1", 1), ("strict_v2", 0)])
+def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, warnings):
     """Section 2.4: If changed columns may collide under the default profile, the load names them."""
     place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
     for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
@@ -473,9 +473,9 @@ def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, told):
             (receipt,) = place.loads(f"r{number}", number)
         assert receipt.error is None
         warned = [each for each in logs if "same hash as before" in each["event"]]
-        assert len(warned) == (told if number == 2 else 0)
-    assert receipt.counts["changed"] == 3 - 2 * told
-    assert [each["columns"] for each in warned] == [["a", "b"]] * told
+        assert len(warned) == (warnings if number == 2 else 0)
+    assert receipt.counts["changed"] == 3 - 2 * warnings
+    assert [each["columns"] for each in warned] == [["a", "b"]] * warnings
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ COMPUTED = "row_hash", "load_run_id", "loaded_at"
 
 @pytest.fixture
 def place(store, tmp_path):
-    found = SparkPlace(store, tmp_path)
-    yield found
-    found.close()
+    place = SparkPlace(store, tmp_path)
+    yield place
+    place.close()
 
 
 def test_a_load_without_a_layout_column_is_refused(place):

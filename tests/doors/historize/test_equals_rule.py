@@ -74,7 +74,7 @@ class Side:
         """The versions in the rule's form, without the dataset's name."""
         self.chosen()
         listed = "k, a, row_hash, version_started_at, version_ended_at, version_state, load_run_id, loaded_at"
-        found = self.place.rows(f"SELECT {listed} FROM rawcore.{self.dataset.hist_name}")
+        rows = self.place.rows(f"SELECT {listed} FROM rawcore.{self.dataset.hist_name}")
         return [
             Version(
                 (k, aware(start)),
@@ -87,7 +87,7 @@ class Side:
                 run,
                 aware(loaded),
             )
-            for k, a, row_hash, start, end, state, run, loaded in found
+            for k, a, row_hash, start, end, state, run, loaded in rows
         ]
 
 
@@ -173,13 +173,13 @@ class Life:
         interrupted = self.sides[0].history()
         for side in self.sides:
             outcome = side.load(run, at)
-            told = f"{kind} {words} {run}@{at} by {side.engine}: {outcome}"
+            message = f"{kind} {words} {run}@{at} by {side.engine}: {outcome}"
             if isinstance(expected, str):
-                assert outcome == expected, told
-                assert shown(side.history()) == shown(before), told
+                assert outcome == expected, message
+                assert shown(side.history()) == shown(before), message
             else:
-                assert shown(side.history()) == shown(expected[0]), told
-                self.check_counts(side, outcome, interrupted, words, run, at, told)
+                assert shown(side.history()) == shown(expected[0]), message
+                self.check_counts(side, outcome, interrupted, words, run, at, message)
                 check_kept(before, side.history(), second(at))
                 assert_lawful(side.chosen())
         self.loads[expected if isinstance(expected, str) else kind] += 1
@@ -194,7 +194,7 @@ class Life:
         except LoadRejected as rejected:
             return rejected.code
 
-    def check_counts(self, side, outcome, interrupted, words, run, at, told):
+    def check_counts(self, side, outcome, interrupted, words, run, at, message):
         """R47: The load's counts equal the rule's, starting from the state after the crash."""
         after, tally = historize(
             interrupted,
@@ -204,10 +204,10 @@ class Life:
             made,
             replace(self.rules, allow_empty=True, max_delete_ratio=None),
         )
-        assert outcome.counts == tally.counts, told
-        assert outcome.base == len({word.split(":")[0] for word in words}), told
+        assert outcome.counts == tally.counts, message
+        assert outcome.base == len({word.split(":")[0] for word in words}), message
         steps = {step.name: step.rows for step in outcome.steps if step.name not in {"preflight", "merge"}}
-        assert {"close_deleted": 0} | steps == tally.rows, told
+        assert {"close_deleted": 0} | steps == tally.rows, message
         assert tally.rows["insert_changed"] >= tally.rows["close_changed"]
         opened = sum(v.ended is None for v in after) - sum(v.ended is None for v in interrupted)
         assert opened == sum(tally.rows[name] for name in BEGINNINGS) - sum(
@@ -215,15 +215,15 @@ class Life:
         )
 
     def rows(self, words):
-        found = []
+        rows = []
         for word in words:
-            told, _, lacks = word.partition("!")
-            key, value = (None if part == "-" else part for part in told.split(":"))
+            pair, _, lacks = word.partition("!")
+            key, value = (None if part == "-" else part for part in pair.split(":"))
             row_hash = self.place.hashes.row_hash(self.sides[0].dataset, {"k": key, "a": value})
-            found.append(
+            rows.append(
                 BaseRow(None if lacks == "key" else key, None if lacks == "hash" else row_hash, {"a": value})
             )
-        return found
+        return rows
 
 
 def made(key, started):
@@ -237,12 +237,12 @@ def shown(versions):
 
 def check_kept(before, after, now):
     """R12, R13: Closed rows are identical byte for byte, and at most three columns of open rows change."""
-    found = {version.hist_key: version for version in after}
+    by_key = {version.hist_key: version for version in after}
     for version in before:
-        kept = found[version.hist_key]
-        if kept != version:
+        later = by_key[version.hist_key]
+        if later != version:
             assert version.ended is None
-            assert kept == replace(version, ended=now, state=kept.state, run=kept.run)
+            assert later == replace(version, ended=now, state=later.state, run=later.run)
 
 
 @pytest.fixture

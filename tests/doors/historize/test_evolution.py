@@ -35,8 +35,8 @@ class Owner:
         others = {each["referenced_dataset"] for each in more.get("references", [])}
         tables = [written, *(dataset("r*", other, historize=False) for other in others)]
         model, folder = open_model(save(document(*tables, **(model or {})), self.folder))
-        asked = LoadRequest(run_id=f"r{self.count}", load_timestamp=second(self.count))
-        (receipt,) = run_model(model, folder, self.place.target, asked)
+        request = LoadRequest(run_id=f"r{self.count}", load_timestamp=second(self.count))
+        (receipt,) = run_model(model, folder, self.place.target, request)
         return receipt
 
     def _column(self, word):
@@ -238,8 +238,8 @@ def test_r40_a_column_widens_in_place(owner):
     expected = sorted(f"ALTER_COLUMN_TYPE {name}" for name in altered * 2)
     assert sorted(each.partition(" from")[0] for each in changes) == expected
     assert [len(set(owner.types(name))) for name in WIDER] == [1] * len(WIDER)
-    (found,) = owner.rows(", ".join(WIDER), f"k = '1' AND {OPEN}")
-    assert list(map(str, found)) == values
+    (current,) = owner.rows(", ".join(WIDER), f"k = '1' AND {OPEN}")
+    assert list(map(str, current)) == values
     (former,) = owner.rows(", ".join(WIDER), f"k = '1' AND NOT {OPEN}")
     assert list(map(float, former)) == [10] * len(WIDER)
 
@@ -338,8 +338,8 @@ def test_a_lost_lock_file_is_rebuilt_from_the_table(owner):
     owner.place.lock().unlink()
     assert owner.loaded("k* a", CSV) == ([], "unchanged=2")
     assert owner.place.dump(HIST) == before
-    told = [(each.name, each.datatype, each.active) for each in owner.state().target_columns[2:5]]
-    assert told == [("k", "STRING", True), ("a", "STRING", True), ("b", "BIGINT", False)]
+    columns = [(each.name, each.datatype, each.active) for each in owner.state().target_columns[2:5]]
+    assert columns == [("k", "STRING", True), ("a", "STRING", True), ("b", "BIGINT", False)]
 
 
 def test_a_lost_lock_file_and_a_rename_at_once(owner):
@@ -348,8 +348,8 @@ def test_a_lost_lock_file_and_a_rename_at_once(owner):
     owner.place.lock().unlink()
     _, counts = owner.loaded("k* z<a b:BIGINT", "k,z,b;1,x,10;2,y,20", name="rc_d", former_names=["rc_c"])
     assert counts == "unchanged=2"
-    found = owner.rows("k, z, b", table="rawcore.rc_d_hist")
-    assert found == [("1", "x", 10), ("2", "y", 20)]
+    rows = owner.rows("k, z, b", table="rawcore.rc_d_hist")
+    assert rows == [("1", "x", 10), ("2", "y", 20)]
 
 
 def test_the_lock_file_contains_the_metadata_of_the_history(owner):

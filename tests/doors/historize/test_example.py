@@ -84,7 +84,7 @@ def test_the_history_equals_the_rule(loaded):
     """After all loads, every version equals the rule's: key, hash, start, end, state and run."""
     module, warehouse, _, folder = loaded
     rows = warehouse.spark.table(f"backstory.{TABLE}").toArrow().to_pylist()
-    found = {
+    versions = {
         (
             row["code"],
             row["row_hash"],
@@ -96,8 +96,8 @@ def test_the_history_equals_the_rule(loaded):
         for row in rows
     }
     history, _ = by_the_rule(folder, module)
-    assert found == {(v.key, v.row_hash, v.started, v.ended, v.state, v.run) for v in history}
-    assert len(found) == len(rows)
+    assert versions == {(v.key, v.row_hash, v.started, v.ended, v.state, v.run) for v in history}
+    assert len(versions) == len(rows)
 
 
 def test_each_load_reports_the_counts_of_the_rule(loaded):

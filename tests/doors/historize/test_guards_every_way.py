@@ -88,27 +88,27 @@ def place(store, tmp_path, monkeypatch):
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
-    found = DatedPlace(store, tmp_path)
-    yield found
-    found.close()
+    place = DatedPlace(store, tmp_path)
+    yield place
+    place.close()
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=" ".join)
 def test_a_load_has_the_same_refusal_in_every_way_of_planning(place, store, guard):
     """Code, sentence and keys are equal in every way of planning. Base and history are unchanged."""
-    told, code = GUARDS[guard], guard[1]
-    columns = [column(word) for word in told.get("columns", "k* a:STRING(5)").split()]
+    case, code = GUARDS[guard], guard[1]
+    columns = [column(word) for word in case.get("columns", "k* a:STRING(5)").split()]
     columns[1]["nullable"] = code != "NULL_VALUE"
-    written = dataset(input="stage.csv", historization=told.get("rules", {})) | {"target_columns": columns}
+    written = dataset(input="stage.csv", historization=case.get("rules", {})) | {"target_columns": columns}
     place.use(document(written))
-    value = "1" if "columns" not in told else "2020-01-01"
+    value = "1" if "columns" not in case else "2020-01-01"
     base, history = BESIDE.replace(":1", f":{value}"), OPEN.replace(" 1 ", f" {value} ")
-    stage = told.get("stage")
+    stage = case.get("stage")
     (place.folder / "stage.csv").write_text("k,a\n" + ("" if stage == "only" else STAGE + (stage or "")))
-    place.pepper = told.get("pepper", PEPPER)
-    place.base("" if told.get("base") == "only" else f"{base} {told.get('base', '')}")
+    place.pepper = case.get("pepper", PEPPER)
+    place.base("" if case.get("base") == "only" else f"{base} {case.get('base', '')}")
     place.pepper = PEPPER
-    place.put(history + told.get("history", ""))
+    place.put(history + case.get("history", ""))
     before, errors = _snapshots(store), []
     for way, (held, logged) in WAYS.items():
         place.with_memory(held)

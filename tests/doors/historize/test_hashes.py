@@ -112,20 +112,20 @@ def test_the_texts_of_the_golden_vectors(text):
 
 def test_golden_vectors_in_python():
     """R4, R5: The Python reference produces these keys and hashes."""
-    told = {}
+    texts = {}
     for profile, row_hash in (("elevata_v1", "row_v1"), ("strict_v2", "row_v2")):
         model, base = customer(profile)
         hashes = Hashes(schema_of(model, base), PEPPER)
-        told[row_hash] = hashes.row_hash(base, ROW)
+        texts[row_hash] = hashes.row_hash(base, ROW)
         assert hashes.base_key(base, ROW) == TEXTS["key"]
     model, base = customer()
     hashes = Hashes(schema_of(model, base), PEPPER)
-    told["key"] = hashes.base_key(base, ROW)
-    told["null_key"] = hashes.base_key(base, ROW | {"customer_id": None})
-    told["first"] = hashes.hist_key(base, KEY, datetime(2025, 1, 2, 3, 4, 5, 600_000, UTC))
-    told["second"] = hashes.hist_key(base, KEY, datetime(2025, 1, 3, tzinfo=UTC))
+    texts["key"] = hashes.base_key(base, ROW)
+    texts["null_key"] = hashes.base_key(base, ROW | {"customer_id": None})
+    texts["first"] = hashes.hist_key(base, KEY, datetime(2025, 1, 2, 3, 4, 5, 600_000, UTC))
+    texts["second"] = hashes.hist_key(base, KEY, datetime(2025, 1, 3, tzinfo=UTC))
 
-    assert told == TEXTS
+    assert texts == TEXTS
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -134,22 +134,22 @@ def test_golden_vectors_in_a_database(place, zone):
     model, base = customer()
     place.stage("s", CUSTOMER, [ROW])
     in_zone(place, zone)
-    told = {}
+    texts = {}
     for profile, name in (("elevata_v1", "row_v1"), ("strict_v2", "row_v2")):
         strict, strict_base = customer(profile)
-        told[name] = hashed(place, load_of(strict, place.dialect).row_hash("s"), "FROM stage.s AS s")
+        texts[name] = hashed(place, load_of(strict, place.dialect).row_hash("s"), "FROM stage.s AS s")
     load = load_of(model, place.dialect)
-    told["key"] = hashed(place, load.base_key("s"), "FROM stage.s AS s")
+    texts["key"] = hashed(place, load.base_key("s"), "FROM stage.s AS s")
     entity = f"FROM (SELECT '{KEY}' AS rc_crm_customer_key) AS s"
     for name, at in (
         ("first", datetime(2025, 1, 2, 3, 4, 5, 600_000, UTC)),
         ("second", datetime(2025, 1, 3, tzinfo=UTC)),
     ):
-        told[name] = hashed(place, load.hist_key("s"), entity, at)
+        texts[name] = hashed(place, load.hist_key("s"), entity, at)
     place.sql("UPDATE stage.s SET customer_id = NULL")
-    told["null_key"] = hashed(place, load.base_key("s"), "FROM stage.s AS s")
+    texts["null_key"] = hashed(place, load.base_key("s"), "FROM stage.s AS s")
 
-    assert told == TEXTS
+    assert texts == TEXTS
 
 
 def test_a_key_name_sorted_after_version_started_at_is_hashed_after_it():
@@ -210,9 +210,9 @@ def test_every_type_is_hashed_as_in_python(place, zone, profile):
     hashes = Hashes(schema_of(model, base), PEPPER)
     pepper = {"pepper": place.dialect.string_literal(PEPPER)}
     sql = f"SELECT k, {load.base_key('s')}, {load.row_hash('s')} FROM stage.s AS s"
-    found = {k: (key, row_hash) for k, key, row_hash in place.rows(fill_placeholders(sql, pepper))}
+    computed = {k: (key, row_hash) for k, key, row_hash in place.rows(fill_placeholders(sql, pepper))}
 
-    assert found == {row["k"]: (hashes.base_key(base, row), hashes.row_hash(base, row)) for row in rows}
+    assert computed == {row["k"]: (hashes.base_key(base, row), hashes.row_hash(base, row)) for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -269,10 +269,10 @@ def test_a_foreign_key_equals_the_key_of_its_parent(place):
 
     assert [column.name for column in foreign_keys(place.dataset)] == ["home_rc_region_key"]
     ((key,),) = place.rows("SELECT rc_region_key FROM rawcore.rc_region_hist")
-    found = dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child_hist"))
+    keys = dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child_hist"))
     null = hashlib.sha256(f"land~null_replaced|region_code~null_replaced|{PEPPER}".encode()).hexdigest()
-    assert found == {"a": key, "b": null}
-    assert dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child")) == found
+    assert keys == {"a": key, "b": null}
+    assert dict(place.rows("SELECT k, home_rc_region_key FROM rawcore.rc_child")) == keys
 
 
 def test_strict_hashes_distinguish_all_tuples(place):
@@ -312,11 +312,11 @@ def assert_told_apart(place, columns, rows):
     place.stage("s", columns, rows)
     pepper = {"pepper": place.dialect.string_literal(PEPPER)}
     sql = f"SELECT k, {load.base_key('s')}, {load.row_hash('s')} FROM stage.s AS s"
-    found = {k: each for k, *each in place.rows(fill_placeholders(sql, pepper))}
+    computed = {k: each for k, *each in place.rows(fill_placeholders(sql, pepper))}
 
-    assert len({key for key, _ in found.values()}) == len({row["a"] for row in rows})
-    assert len({made for _, made in found.values()}) == len({(row["b"], row["c"]) for row in rows})
-    assert found == {row["k"]: [hashes.base_key(base, row), hashes.row_hash(base, row)] for row in rows}
+    assert len({key for key, _ in computed.values()}) == len({row["a"] for row in rows})
+    assert len({made for _, made in computed.values()}) == len({(row["b"], row["c"]) for row in rows})
+    assert computed == {row["k"]: [hashes.base_key(base, row), hashes.row_hash(base, row)] for row in rows}
 
 
 def test_the_known_collisions_of_the_old_profile():

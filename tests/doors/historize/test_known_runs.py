@@ -11,11 +11,11 @@ EU, US = "rawcore", "rawcore_us"
 def place(request, tmp_path):
     """An empty place of each kind."""
     if request.param == "spark":
-        found = SparkPlace(request.getfixturevalue("store"), tmp_path)
+        place = SparkPlace(request.getfixturevalue("store"), tmp_path)
     else:
-        found = Place(request.param, request.getfixturevalue(f"{request.param}_url"), tmp_path)
-    yield found
-    found.close()
+        place = Place(request.param, request.getfixturevalue(f"{request.param}_url"), tmp_path)
+    yield place
+    place.close()
 
 
 def load(place, schema, run, rows, at=None, columns="k* a"):

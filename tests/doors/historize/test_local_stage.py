@@ -47,9 +47,9 @@ ROWS = {
 
 @pytest.fixture
 def place(store, tmp_path):
-    found = SparkPlace(store, tmp_path)
-    yield found
-    found.close()
+    place = SparkPlace(store, tmp_path)
+    yield place
+    place.close()
 
 
 def work_of(place, columns, rows, schema=None, **more):

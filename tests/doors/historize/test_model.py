@@ -83,8 +83,8 @@ def loaded(text, folder):
     """The model from a text, as written and resolved."""
     path = Path(folder, "model.yaml")
     path.write_text(text, encoding="utf-8")
-    written, told = read_model(path)
-    return written, resolve(written, told)
+    written, yaml_document = read_model(path)
+    return written, resolve(written, yaml_document)
 
 
 def refusal(text, folder):
@@ -137,8 +137,8 @@ def test_r1_every_default_is_written_out(tmp_path):
         "table",
     )
     assert (region.lineage_key, region.handle_deletes) == ("rawcore:rc_crm_region", True)
-    told = [(column.name, str(column.system_role or ""), column.input) for column in region.target_columns]
-    assert told == [
+    columns = [(column.name, str(column.system_role or ""), column.input) for column in region.target_columns]
+    assert columns == [
         ("rc_crm_region_key", "surrogate_key", None),
         ("region_code", "business_key", "region_code"),
         ("row_hash", "row_hash", None),
@@ -282,9 +282,9 @@ RULES = [
 def test_every_rule_violation_is_refused_with_its_place(tmp_path, old, new, place, why):
     """R2, R3, R9, R26, 1.1: The error contains path and line when the model is read."""
     assert WHOLE.count(old) >= 1
-    told = refusal(WHOLE.replace(old, new, 1), tmp_path).message
-    assert told.startswith(f"model.yaml, {place}: ")
-    assert why in told
+    message = refusal(WHOLE.replace(old, new, 1), tmp_path).message
+    assert message.startswith(f"model.yaml, {place}: ")
+    assert why in message
 
 
 def test_a_repeated_name_is_refused(tmp_path):
@@ -319,8 +319,8 @@ def test_r2_the_longest_names_that_fit(tmp_path):
 def test_r3_the_strategy_makes_a_dataset_a_history(name, more, history):
     """R3: Layer and strategy decide. A misleading name is reported, and a history is never historized."""
     model = model_of(document(dataset("k*", name, **more)))
-    (found,) = model.target_datasets
-    assert is_hist(found) is history
+    (target,) = model.target_datasets
+    assert is_hist(target) is history
     assert bool(findings(model)) is (name.endswith("_hist") and not history)
     assert [each.name for each in datasets_to_load(model, None)] == (["rc_c"] if name == "rc_c" else [])
 
@@ -386,7 +386,7 @@ def test_boolean_words_of_older_yaml_are_names(tmp_path, word):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("database_name: lake", "database_name: lake\n    database_name: sea", "line 8: found duplicate key"),
         ("database_name: lake", "database_name: [lake", "line "),
@@ -411,9 +411,9 @@ def test_boolean_words_of_older_yaml_are_names(tmp_path, word):
         ),
     ],
 )
-def test_broken_or_ambiguous_yaml_is_refused(tmp_path, old, new, told):
+def test_broken_or_ambiguous_yaml_is_refused(tmp_path, old, new, message):
     """1.3: Duplicate keys, unknown aliases and numbers as names are refused with their line."""
-    assert told in refusal(WHOLE.replace(old, new, 1), tmp_path).message
+    assert message in refusal(WHOLE.replace(old, new, 1), tmp_path).message
 
 
 def test_a_date_in_yaml_remains_text(tmp_path):

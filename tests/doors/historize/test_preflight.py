@@ -15,10 +15,10 @@ def mode(request):
     return request.param
 
 
-def refused(place, run="r2", at=2, **asked):
+def refused(place, run="r2", at=2, **options):
     """The error of a load that must be refused without changes of the tables."""
     before = place.dump()
-    receipt = place.load(run, at, **asked)
+    receipt = place.load(run, at, **options)
     assert place.dump() == before
     assert (receipt.status, receipt.exit_code) == ("rejected", 3)
     assert not any(receipt.counts.values())

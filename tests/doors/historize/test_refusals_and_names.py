@@ -160,9 +160,9 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
     place.use(document(dataset(input="a.csv")))
     for run in ("r1", "r2"):
         place.loads(run)
-    told = "load_run_id, attempt_no, status"
-    found = place.rows(f"SELECT {told} FROM meta.load_run_log ORDER BY load_run_id, attempt_no")
-    assert found == [
+    columns = "load_run_id, attempt_no, status"
+    attempts = place.rows(f"SELECT {columns} FROM meta.load_run_log ORDER BY load_run_id, attempt_no")
+    assert attempts == [
         ("r1", 1, "error"),
         ("r1", 2, "success"),
         ("r2", 1, "error"),
@@ -192,15 +192,15 @@ def test_two_key_columns_with_one_name_are_refused():  # section 2.3: every busi
 
 def test_the_label_of_new_records_applies_to_reappeared_records():  # section 7.2
     labels = {"new": "N", "changed": "C", "deleted": "D"}
-    found = model_of(document(dataset(historization={"state_labels": labels}))).target_datasets[0]
-    assert found.historization.state_labels.reappeared == "N"
+    target = model_of(document(dataset(historization={"state_labels": labels}))).target_datasets[0]
+    assert target.historization.state_labels.reappeared == "N"
 
 
 def test_a_dry_run_does_not_list_kept_keys(place):  # R25
     place.mode("auto", snapshot="partial")
     place.base("a:1 b:1").load("r1", 1)
-    found = place.base("a:1").load("r2", 2, dry_run=True)
-    assert (found.counts["deleted"], list(found.keys["deleted"])) == (0, [])
+    receipt = place.base("a:1").load("r2", 2, dry_run=True)
+    assert (receipt.counts["deleted"], list(receipt.keys["deleted"])) == (0, [])
 
 
 def test_the_delete_ratio_is_exact(place):  # P7: more than the part, not as much

@@ -24,11 +24,11 @@ def use(place, profile, columns="k* a n:INTEGER", engine="auto"):
     return place
 
 
-def load(place, run, rows, header="k,a", **asked):
+def load(place, run, rows, header="k,a", **options):
     """Load a stage with these values."""
     lines = [f"{key},{value}" for key, value in rows.items()]
     (place.folder / "stage.csv").write_text("\n".join([header, *lines]) + "\n")
-    (receipt,) = place.loads(f"r{run}", run, **asked)
+    (receipt,) = place.loads(f"r{run}", run, **options)
     return receipt
 
 

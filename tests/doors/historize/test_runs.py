@@ -119,13 +119,13 @@ def test_a_clock_that_is_behind(place):
     """3.5 rule 4: A clock behind by up to a second is raised by a microsecond. Beyond that, the load is
     refused."""
     place.base("a:1").load("r1", 10)
-    asked = LoadRequest(run_id="r2", skip_base=True)
-    (receipt,) = run_model(place.base("a:2").model, place.folder, place.target, asked, clock("9.5"))
+    request = LoadRequest(run_id="r2", skip_base=True)
+    (receipt,) = run_model(place.base("a:2").model, place.folder, place.target, request, clock("9.5"))
     assert receipt.load_timestamp == iso(second("10.000001"))
 
     before = place.dump()
-    asked = LoadRequest(run_id="r3", skip_base=True)
-    (receipt,) = run_model(place.base("a:3").model, place.folder, place.target, asked, clock("8.9"))
+    request = LoadRequest(run_id="r3", skip_base=True)
+    (receipt,) = run_model(place.base("a:3").model, place.folder, place.target, request, clock("8.9"))
     assert (receipt.status, receipt.error["code"]) == ("rejected", "NON_MONOTONIC_TIMESTAMP")
     assert place.dump("rawcore.rc_c_hist")["rawcore.rc_c_hist"] == before["rawcore.rc_c_hist"]
 
@@ -174,9 +174,13 @@ def test_the_columns_of_the_run_log(place):
     assert list(names) == LOG
     assert len(LOG) == 28
     for row in rows:
-        told = dict(zip(names, row, strict=True))
-        assert None not in {name: told[name] for name in NOT_NULL}.values()
-        assert (told["mode"], told["run_kind"], told["target_dataset"]) == ("historize", "sql", "rc_c_hist")
+        entry = dict(zip(names, row, strict=True))
+        assert None not in {name: entry[name] for name in NOT_NULL}.values()
+        assert (entry["mode"], entry["run_kind"], entry["target_dataset"]) == (
+            "historize",
+            "sql",
+            "rc_c_hist",
+        )
     assert {row[names.index("status")] for row in rows} == {"success", "error"}
 
 
@@ -256,9 +260,9 @@ def test_a_long_error_is_shortened_to_one_line(place, engine):
     (row,) = place.rows("SELECT error_message, status_reason FROM meta.load_run_log WHERE status = 'error'")
 
     assert receipt.status == "failed"
-    told = ("it's broken " * 500)[:1500]
-    assert row == (told, "database-failed")
-    assert place.registered("error_message", "status", run="r2") == [(told, "failed")]
+    message = ("it's broken " * 500)[:1500]
+    assert row == (message, "database-failed")
+    assert place.registered("error_message", "status", run="r2") == [(message, "failed")]
 
 
 def lease(place, run, until):
@@ -321,16 +325,16 @@ def test_threads_that_load_one_dataset(place, engine, same):
     def one(number):
         with place.connection() as target:
             gate.wait()
-            asked = LoadRequest(run_id="r" if same else f"r{number + 1}", skip_base=True)
-            (receipt,) = run_model(place.model, place.folder, target, asked)
+            request = LoadRequest(run_id="r" if same else f"r{number + 1}", skip_base=True)
+            (receipt,) = run_model(place.model, place.folder, target, request)
         return receipt
 
     with ThreadPoolExecutor(3) as pool:
         receipts = list(pool.map(one, range(3)))
 
-    told = {receipt.error["code"] if receipt.error else receipt.status for receipt in receipts}
-    assert "success" in told
-    assert told <= {"success", "unchanged", "CONCURRENT_RUN", "conflict"}
+    outcomes = {receipt.error["code"] if receipt.error else receipt.status for receipt in receipts}
+    assert "success" in outcomes
+    assert outcomes <= {"success", "unchanged", "CONCURRENT_RUN", "conflict"}
     assert sum(line.endswith("new r0") for line in place.history()) == 0
     assert len(place.history()) == 50 + 50
     winners = {receipt.run_id for receipt in receipts if receipt.status == "success"}
@@ -358,17 +362,17 @@ def test_processes_that_load_one_dataset(postgres_url, tmp_path, engine):
     place.base(" ".join(f"k{n}:1" for n in range(300))).load("r0", 1)
     place.base(" ".join(f"k{n}:2" for n in range(100, 400)))
     path = save(document(dataset(historization={"engine": engine})), tmp_path)
-    found = [
+    processes = [
         subprocess.Popen(
             [sys.executable, "-c", LOADER, path, "postgres", postgres_url, f"r{n}"],
             stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": PYTHONPATH},
         )
         for n in (1, 2)
     ]  # fmt: skip
-    told = [process.communicate(timeout=300)[0].strip() for process in found]
+    outcomes = [process.communicate(timeout=300)[0].strip() for process in processes]
 
-    assert "success" in told
-    assert set(told) <= {"success", "unchanged", "CONCURRENT_RUN", "conflict"}
+    assert "success" in outcomes
+    assert set(outcomes) <= {"success", "unchanged", "CONCURRENT_RUN", "conflict"}
     assert len(place.history()) == 300 + 300
     place.close()
 

@@ -256,9 +256,9 @@ def test_the_columns_of_a_new_version(place, engine):
         "rc_c_hist_key", "rc_c_key", "k", "a", "row_hash",
         "version_started_at", "version_ended_at", "version_state", "load_run_id", "loaded_at",
     )  # fmt: skip
-    told = dict(zip(names, row, strict=True))
-    assert told["loaded_at"] == told["version_started_at"]
-    assert told["load_run_id"] == "r1"
+    values = dict(zip(names, row, strict=True))
+    assert values["loaded_at"] == values["version_started_at"]
+    assert values["load_run_id"] == "r1"
 
 
 def test_many_loads_on_one_key(place, engine):
@@ -303,7 +303,7 @@ def test_the_rule_finds_reappeared_records():
     """R15, 7.2: The rule and all engines agree on these pasts."""
     lines = [VERSION.fullmatch(line) for line in versions(PASTS)]
     gone = [
-        told["key"] == "archived" or (told["key"], told["state"]) == ("pruned", "changed") for told in lines
+        past["key"] == "archived" or (past["key"], past["state"]) == ("pruned", "changed") for past in lines
     ]
     made = [
         Version((t["key"], t["start"]), t["key"], t["value"], {}, int(t["start"]),
@@ -313,6 +313,6 @@ def test_the_rule_finds_reappeared_records():
     history = [version for version, away in zip(made, gone, strict=True) if not away]
     archived = {version.key for version, away in zip(made, gone, strict=True) if away}
     rows = [BaseRow(*word.split(":")) for word in BASE.split()]
-    _, found = historize(history, rows, 5, "r5", lambda *key: key, Rules(archived=archived))
-    assert found.counts == {"new": 1, "changed": 1, "deleted": 0, "reappeared": 4, "unchanged": 1}
-    assert found.rows == {"close_changed": 0, "close_deleted": 0, "insert_changed": 1, "insert_new": 5}
+    _, tally = historize(history, rows, 5, "r5", lambda *key: key, Rules(archived=archived))
+    assert tally.counts == {"new": 1, "changed": 1, "deleted": 0, "reappeared": 4, "unchanged": 1}
+    assert tally.rows == {"close_changed": 0, "close_deleted": 0, "insert_changed": 1, "insert_new": 5}

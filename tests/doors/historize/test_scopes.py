@@ -33,31 +33,31 @@ def model(filter_=FILTER, scope=None, columns=None, policies=None, environment="
 
 
 def scoped(filter_=FILTER, dialect=DuckDB, alias="t", **more):
-    found = model(filter_, **more)
-    return increment_scope(found, found.target_datasets[0], dialect(), alias)
+    resolved = model(filter_, **more)
+    return increment_scope(resolved, resolved.target_datasets[0], dialect(), alias)
 
 
 def test_a20_names_of_the_stage_become_columns_of_the_base():
     """A20: Each identifier is matched by letters and digits, and quoted. The cutoff is unchanged."""
-    told = scoped()
-    assert told == 't."upd_date" >= {{ DELTA_CUTOFF }} AND t."is_deleted_flag" = 0'
+    condition = scoped()
+    assert condition == 't."upd_date" >= {{ DELTA_CUTOFF }} AND t."is_deleted_flag" = 0'
 
 
 @pytest.mark.parametrize(
-    ("dialect", "told"),
+    ("dialect", "condition"),
     [
         (Postgres, 'b."upd_date" >= {{ DELTA_CUTOFF }} AND b."name" <> \'x\''),
         (Spark, "b.`upd_date` >= {{ DELTA_CUTOFF }} AND b.`name` <> 'x'"),
         (SqlServer, "b.[upd_date] >= {{ DELTA_CUTOFF }} AND b.[name] <> 'x'"),
     ],
 )
-def test_the_condition_is_written_in_each_dialect(dialect, told):
+def test_the_condition_is_written_in_each_dialect(dialect, condition):
     """3.7: A parsed condition is written with the dialect's quotes."""
-    assert scoped("ModifiedDate >= {{DELTA_CUTOFF}} AND NAME <> 'x'", dialect, "b") == told
+    assert scoped("ModifiedDate >= {{DELTA_CUTOFF}} AND NAME <> 'x'", dialect, "b") == condition
 
 
 @pytest.mark.parametrize(
-    ("filter_", "told"),
+    ("filter_", "condition"),
     [
         ('col("ModifiedDate") >= {{ DELTA_CUTOFF }}', 't."upd_date" >= {{ DELTA_CUTOFF }}'),
         ("col('modified_date') IS NULL", 't."upd_date" IS NULL'),
@@ -69,10 +69,10 @@ def test_the_condition_is_written_in_each_dialect(dialect, told):
         ("id = 1 OR id IN (2, 3)", 't."id" = 1 OR t."id" IN (2, 3)'),
     ],
 )
-def test_supported_filters_are_translated(filter_, told):
+def test_supported_filters_are_translated(filter_, condition):
     """3.7: `col("X")`, qualified names and a quoted cutoff are allowed. Texts are data, and comments are
     removed."""
-    assert scoped(filter_) == told
+    assert scoped(filter_) == condition
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_supported_filters_are_translated(filter_, told):
 )
 def test_filters_with_more_than_a_condition_are_refused(text):
     """3.7: Statements, subqueries, other placeholders and unknown names are never part of the SQL."""
-    found = model(scope=text or " ")
-    hist = sync_hist(found.target_datasets[0], None, NOW)
+    resolved = model(scope=text or " ")
+    hist = sync_hist(resolved.target_datasets[0], None, NOW)
     with pytest.raises(UsageError) as refused:
-        hist_scope(found.target_datasets[0], hist, DuckDB())
+        hist_scope(resolved.target_datasets[0], hist, DuckDB())
     assert refused.value.code == "wrong-model"
     if text:
         with pytest.raises(UsageError):
@@ -128,10 +128,10 @@ def test_a_name_that_matches_two_columns_is_refused():
 def test_a_delete_scope_uses_the_columns_of_the_history():
     """3.7: A scope is a boolean expression over the history's columns, including technical ones, with alias
     `h`."""
-    found = model(scope="name = 'x' AND version_state = 'new'")
-    hist = sync_hist(found.target_datasets[0], None, NOW)
-    told = hist_scope(found.target_datasets[0], hist, DuckDB())
-    assert told == "h.\"name\" = 'x' AND h.\"version_state\" = 'new'"
+    resolved = model(scope="name = 'x' AND version_state = 'new'")
+    hist = sync_hist(resolved.target_datasets[0], None, NOW)
+    condition = hist_scope(resolved.target_datasets[0], hist, DuckDB())
+    assert condition == "h.\"name\" = 'x' AND h.\"version_state\" = 'new'"
 
 
 def test_a_dataset_without_a_filter_has_no_scope():
@@ -168,8 +168,8 @@ def test_the_cutoff_is_the_run_s_instant_minus_the_interval(length, unit, now, c
         "increment_interval_length": length,
         "increment_interval_unit": unit,
     }
-    found = model(policies=[policy])
-    assert delta_cutoff(found, found.target_datasets[0], now) == cutoff
+    resolved = model(policies=[policy])
+    assert delta_cutoff(resolved, resolved.target_datasets[0], now) == cutoff
 
 
 def test_the_active_policy_of_the_environment_is_used():
@@ -183,7 +183,7 @@ def test_the_active_policy_of_the_environment_is_used():
         }
         for env, days, on in (("prod", 1, True), ("dev", 2, False), ("dev", 3, True), ("dev", 4, True))
     ]
-    found = model(policies=policies)
-    assert delta_cutoff(found, found.target_datasets[0], NOW) == NOW - timedelta(days=3)
+    resolved = model(policies=policies)
+    assert delta_cutoff(resolved, resolved.target_datasets[0], NOW) == NOW - timedelta(days=3)
     east = NOW.astimezone(timezone(timedelta(hours=9)))
-    assert delta_cutoff(found, found.target_datasets[0], east) == NOW - timedelta(days=3)
+    assert delta_cutoff(resolved, resolved.target_datasets[0], east) == NOW - timedelta(days=3)

@@ -43,10 +43,10 @@ NASTY = [
 @pytest.fixture
 def peppered(request, place, engine):
     """A place with a recognizable pepper."""
-    found = Place(place.name, place.url, place.folder, pepper=PEPPER)
-    found.use(document(dataset(input="stage.s", historization={"engine": engine})))
-    yield found
-    found.close()
+    peppered = Place(place.name, place.url, place.folder, pepper=PEPPER)
+    peppered.use(document(dataset(input="stage.s", historization={"engine": engine})))
+    yield peppered
+    peppered.close()
 
 
 def everything(place):
@@ -63,23 +63,23 @@ def test_the_pepper_is_in_no_table_log_or_receipt(peppered, capsys, caplog):
     """R10: After loads, refusals, failures and dry runs, no table, output, lock file or receipt contains the
     pepper."""
     caplog.set_level(logging.DEBUG)
-    told = []
+    receipts = []
     peppered.stage("s", "k* a", [{"k": "a", "a": "1"}, {"k": "b", "a": "1"}])
-    told += peppered.loads("r1", 1)
+    receipts += peppered.loads("r1", 1)
     peppered.insert("stage.s", [{"k": "a", "a": "2"}])
-    told += peppered.loads("r2", 2)
+    receipts += peppered.loads("r2", 2)
     peppered.stage("s", "k* a", [{"k": "a", "a": "2"}])
-    told += peppered.loads("r3", 3, dry_run=True)
+    receipts += peppered.loads("r3", 3, dry_run=True)
     peppered.sql("ALTER TABLE rawcore.rc_c RENAME COLUMN load_run_id TO away")
     peppered.sql("ALTER TABLE rawcore.rc_c ADD COLUMN load_run_id INTEGER")
-    told += peppered.loads("r4", 4)
-    assert [receipt.status for receipt in told] == ["success", "rejected", "success", "rejected"]
+    receipts += peppered.loads("r4", 4)
+    assert [receipt.status for receipt in receipts] == ["success", "rejected", "success", "rejected"]
     files = " ".join(path.read_text() for path in peppered.folder.glob("*.yaml"))
     output = "".join(capsys.readouterr()) + caplog.text
 
     for text in (
         everything(peppered),
-        str(told),
+        str(receipts),
         files,
         output,
         repr(peppered.target.__dict__.get("_pepper")),
@@ -172,8 +172,8 @@ def test_values_are_data(place, engine):
     (second_,) = place.loads("r2", 2)
 
     assert (first.counts["new"], second_.counts["changed"]) == (len(NASTY), len(NASTY))
-    found = set(place.rows("SELECT k, a FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL"))
-    assert found == {(text, text + "!") for text in NASTY}
+    current = set(place.rows("SELECT k, a FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL"))
+    assert current == {(text, text + "!") for text in NASTY}
     assert len(place.history()) == 2 * len(NASTY)
 
 

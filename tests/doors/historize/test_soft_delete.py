@@ -41,7 +41,7 @@ def load(place, number, rows, header="k,a,gone"):
 def test_a_set_flag_closes_and_a_cleared_flag_reopens_a_record(soft):
     """R54: A set flag closes as deleted, and a cleared flag begins a new version. NULL and other values are
     live."""
-    told = [
+    counts = [
         load(soft, number, [f"x 1 {flag}", "y 1 no"]) for number, flag in enumerate(["-", "X", "X", "no"], 1)
     ]
 
@@ -50,7 +50,7 @@ def test_a_set_flag_closes_and_a_cleared_flag_reopens_a_record(soft):
         x 1 [4,-) new r4
         y 1 [1,-) new r1
     """)
-    assert told == [
+    assert counts == [
         {"new": 2},
         {"deleted": 1, "unchanged": 1},
         {"unchanged": 1},
@@ -137,9 +137,9 @@ def test_a_base_can_flag_missing_rows(place, engine):
     """R54: With on_delete flag, a row missing from the stage is flagged at T and kept. It can return."""
     using(place, engine, f"{COLUMNS} went:TIMESTAMP", deleted_at="went", on_delete="flag")
     header = "k,a,gone,went"
-    told = [load(place, 1, ["x 1 - -", "y 1 - -"], header), load(place, 2, ["y 1 - -"], header)]
+    counts = [load(place, 1, ["x 1 - -", "y 1 - -"], header), load(place, 2, ["y 1 - -"], header)]
     flagged = place.rows("SELECT k, gone, went FROM rawcore.rc_c ORDER BY k")
-    told += [load(place, 3, ["y 1 - -"], header), load(place, 4, ["x 1 - -", "y 1 - -"], header)]
+    counts += [load(place, 3, ["y 1 - -"], header), load(place, 4, ["x 1 - -", "y 1 - -"], header)]
 
     assert [(k, flag, when and aware(when).astimezone(UTC)) for k, flag, when in flagged] == [
         ("x", "X", second(2)),
@@ -150,7 +150,7 @@ def test_a_base_can_flag_missing_rows(place, engine):
         x 1 [4,-) new r4
         y 1 [1,-) new r1
     """)
-    assert told[2] == {"unchanged": 1}
+    assert counts[2] == {"unchanged": 1}
 
 
 def test_random_loads_equal_the_rule(soft):

@@ -38,9 +38,9 @@ KINDS = ("next", "early", "next")
 
 @pytest.fixture
 def place(store, tmp_path):
-    found = SparkPlace(store, tmp_path)
-    yield found
-    found.close()
+    place = SparkPlace(store, tmp_path)
+    yield place
+    place.close()
 
 
 LISTED = "k, a, row_hash, version_started_at, version_ended_at, version_state, load_run_id, loaded_at"
@@ -49,23 +49,23 @@ LISTED = "k, a, row_hash, version_started_at, version_ended_at, version_state, l
 def stored(place, *tables):
     """The versions of histories in the rule's form, by table."""
     named = (f"SELECT '{table}', {LISTED} FROM rawcore.{table}" for table in tables)
-    found = {table: [] for table in tables}
+    histories = {table: [] for table in tables}
     for table, k, a, made, start, end, state, run, at in place.rows(" UNION ALL ".join(named)):
         version = Version(
             (k, aware(start)), k, made, {"a": a}, aware(start), end and aware(end), state, run, aware(at)
         )
-        found[table].append(version)
-    return {table: sorted(versions, key=repr) for table, versions in found.items()}
+        histories[table].append(version)
+    return {table: sorted(versions, key=repr) for table, versions in histories.items()}
 
 
 def rows_of(place, words):
     """The base's rows in the rule's form."""
-    found = []
+    rows = []
     for word in words:
         key, value = (None if part == "-" else part for part in word.split(":"))
         hashed = place.hashes.row_hash(place.dataset, {"k": key, "a": value})
-        found.append(BaseRow(key, hashed, {"a": value}))
-    return found
+        rows.append(BaseRow(key, hashed, {"a": value}))
+    return rows
 
 
 def sql_values(place, run, at):
@@ -146,13 +146,13 @@ def test_a_load_makes_at_most_one_commit(place):
     assert (receipt.status, receipt.counts["unchanged"]) == ("unchanged", 2)
     assert place.dump("rawcore.rc_c_hist", "meta.load_run_log") == before
     assert place.snapshots("rc_c_hist") == 2
-    told = place.base("a:3 c:1").load("r3", 4)
-    assert told.counts["changed"] == 1
+    original = place.base("a:3 c:1").load("r3", 4)
+    assert original.counts["changed"] == 1
     place.base("a:4")
     before = place.dump()
-    assert place.load("r3").to_dict() == told.to_dict()
+    assert place.load("r3").to_dict() == original.to_dict()
     place.drop("meta.load_run_log")
-    assert place.load("r3").to_dict() == told.to_dict()
+    assert place.load("r3").to_dict() == original.to_dict()
     assert place.dump() == before
     assert place.history() == versions("""
         a 1 [1,2) changed r2
@@ -182,11 +182,11 @@ REFUSALS = {
 }
 
 
-def both_ways(place, *load, **asked):
+def both_ways(place, *load, **options):
     """A load without changes, planned by Spark's tasks and by the driver."""
     for always in (True, False):
         place.in_tasks(always=always)
-        yield place.load(*load, **asked)
+        yield place.load(*load, **options)
 
 
 def test_unsafe_loads_are_refused(place):
@@ -273,12 +273,12 @@ def test_a_hash_change_applies_to_all_records(place):
     """R56, section 7.6: Another profile needs a decision. `rehash` versions only changed records, and
     `version` all. Base rows outside a delta are hashed again too, once."""
 
-    def load(number, profile, *rows, **asked):
+    def load(number, profile, *rows, **options):
         (place.folder / "stage.csv").write_text("\n".join(["k,a", *rows, ""]))
         delta = {"incremental_strategy": "merge", "incremental_source": "crm"}
         written = dataset(input="stage.csv", historization={"snapshot": "partial"}, **delta)
         place.use(document(written, hash_profile=profile, source_datasets=[{"name": "crm"}]))
-        (receipt,) = place.loads(f"r{number}", number, **asked)
+        (receipt,) = place.loads(f"r{number}", number, **options)
         return receipt.error["code"] if receipt.error else receipt.counts["changed"]
 
     assert load(1, "elevata_v1", "a,1", "b,1", "c,1") == 0
@@ -343,8 +343,8 @@ def test_a_known_record_without_an_open_version_reappears(place):
     assert receipt.counts == {"new": 0, "changed": 1, "deleted": 1, "reappeared": 1, "unchanged": 4}
     assert began(place) == {k: state for k, state in (back | {"open": "C"}).items() if k != "fresh"}
     ended = f"version_ended_at = {place.literal(second(7))}"
-    told = place.rows(f"SELECT k, version_state FROM rawcore.rc_c_hist WHERE {ended}")
-    assert dict(told) == {"fresh": "D", "open": "C"}
+    states = place.rows(f"SELECT k, version_state FROM rawcore.rc_c_hist WHERE {ended}")
+    assert dict(states) == {"fresh": "D", "open": "C"}
 
 
 def began(place):

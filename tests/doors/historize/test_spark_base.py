@@ -46,9 +46,9 @@ ROWS = [
 
 @pytest.fixture
 def place(store, tmp_path):
-    found = SparkPlace(store, tmp_path)
-    yield found
-    found.close()
+    place = SparkPlace(store, tmp_path)
+    yield place
+    place.close()
 
 
 def staged(place, rows, columns=EVERY, name="stage.parquet", **more):
@@ -90,7 +90,7 @@ def test_keys_and_hashes_equal_the_reference(place, store, zone, profile):
         assert place.load("r1", 1, skip_base=False).error is None
     finally:
         store.spark.conf.set("spark.sql.session.timeZone", "UTC")
-    found = base_rows(place, "k", "rc_c_key", "row_hash")
+    stored = base_rows(place, "k", "rc_c_key", "row_hash")
     full = [dict.fromkeys(EVERY.replace("*", "").split()) | row for row in ROWS]
     expected = []
     for row in full:
@@ -107,7 +107,7 @@ def test_keys_and_hashes_equal_the_reference(place, store, zone, profile):
                 place.hashes.row_hash(place.dataset, values),
             )
         )
-    assert found == expected
+    assert stored == expected
     hist = place.rows("SELECT rc_c_hist_key, rc_c_key FROM rawcore.rc_c_hist")
     assert {made for made, _ in hist} == {
         place.hashes.hist_key(place.dataset, key, second(1)) for _, key in hist
@@ -123,12 +123,12 @@ def test_the_pepper_is_in_no_plan(place, store):
     path = place.folder / "stage.parquet"
     run = LoadRun(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
     rows = stage_frame(SparkWork(store, load_, run, place.pepper))
-    said = io.StringIO()
-    with redirect_stdout(said):
+    output = io.StringIO()
+    with redirect_stdout(output):
         rows.explain("extended")
         rows.explain("formatted")
-    assert "sha2" in said.getvalue()
-    assert "Pfeffer" not in said.getvalue()
+    assert "sha2" in output.getvalue()
+    assert "Pfeffer" not in output.getvalue()
     key = rows.where("k = 1").select("rc_c_key").collect()[0][0]
     assert key == place.hashes.base_key(place.dataset, {"k": 1})
 
@@ -379,8 +379,8 @@ def test_a_history_continues_through_schema_changes(place, store):
 def _assert_told(hist):
     """Check the metadata of a history after the run r1."""
     properties = hist.iceberg.properties()
-    told = [properties.get(f"backstory.{name}") for name in ("layout", "key", "layout-version")]
-    assert told == ["hist", '["k"]', "1"]
+    values = [properties.get(f"backstory.{name}") for name in ("layout", "key", "layout-version")]
+    assert values == ["hist", '["k"]', "1"]
     summary = hist.iceberg.currentSnapshot().summary()
     assert summary.get("backstory.door") == "historize"
     assert summary.get("backstory.token") == "rawcore.rawcore:rc_c r1"
@@ -396,18 +396,18 @@ def test_a_dataset_with_a_failed_input_is_not_loaded(place):
     (place.folder / "a.csv").write_text("k,a\n1,x\n1,y\n")
     (place.folder / "d.csv").write_text("k,a\n1,x\n")
     place.use(document(first, second_, third))
-    told = [(receipt.status, (receipt.error and receipt.error.code)) for receipt in place.loads("r1", 1)]
-    assert told == [("rejected", "DUPLICATE_KEY"), ("rejected", "BASE_NOT_LOADED"), ("success", None)]
+    outcomes = [(receipt.status, (receipt.error and receipt.error.code)) for receipt in place.loads("r1", 1)]
+    assert outcomes == [("rejected", "DUPLICATE_KEY"), ("rejected", "BASE_NOT_LOADED"), ("success", None)]
     (row,) = place.rows(
         "SELECT status, blocked_by FROM meta.load_run_log WHERE status_reason = 'blocked_by_dependency'"
     )
     assert row == ("skipped", "rawcore.rc_a")
 
 
-# With these bytes, the driver plans a load in parts, at once, or leaves it to Spark's tasks. TOLD has the log
+# With these bytes, the driver plans a load in parts, at once, or leaves it to Spark's tasks. PLANNED has the log
 # lines.
 WAYS = (6_000, None, 0)
-TOLD = (["more rows than driver-memory holds: planned in parts"], [], ["planned in Spark's tasks"])
+PLANNED = (["more rows than driver-memory holds: planned in parts"], [], ["planned in Spark's tasks"])
 VERSION = "concat(k, ' ', cast(version_started_at AS STRING))"
 
 
@@ -424,8 +424,8 @@ def test_random_stages_become_their_base(place, monkeypatch):
         staged(place, [{"k": k, "a": a} for k, a in now.items()], "k* a")
         with capture_logs() as logs:
             counts = place.load(f"r{number}", number, skip_base=False).counts
-        told = [each["event"] for each in logs if "planned in" in each["event"]]
-        assert told == TOLD[number % len(WAYS)]
+        planned = [each["event"] for each in logs if "planned in" in each["event"]]
+        assert planned == PLANNED[number % len(WAYS)]
         assert dict(base_rows(place, "k", "a")) == now
         assert counts["deleted"] == len(before.keys() - now.keys())
         both = before.keys() & now.keys()
@@ -437,7 +437,7 @@ def test_random_stages_become_their_base(place, monkeypatch):
             assert rows[k][1] > base[k][1] if k in changed else rows[k] == base[k]
         begun = [rows[k][0] for k in now.keys() - before.keys()]
         assert not {row_id for row_id, _ in base.values()} & set(begun)
-        assert {each: versions_[each][0] for each in hist} == {each: told[0] for each, told in hist.items()}
+        assert {each: versions_[each][0] for each in hist} == {each: row[0] for each, row in hist.items()}
         assert len({row_id for row_id, _ in versions_.values()}) == len(versions_)
         before, base, hist = now, rows, versions_
 
@@ -476,8 +476,8 @@ def test_columns_may_have_internal_names(place, always):
         rows = [{"rows": "x"} | dict.fromkeys(words.split(), text), {"rows": text}]
         staged(place, rows, f"rows* {words}")
         assert place.load(f"r{number}", number, skip_base=False).error is None
-    found = place.rows("SELECT `rows`, action, v, version_state FROM rawcore.rc_c_hist")
-    assert sorted(found, key=str) == [
+    history = place.rows("SELECT `rows`, action, v, version_state FROM rawcore.rc_c_hist")
+    assert sorted(history, key=str) == [
         ("p", None, None, "deleted"),
         ("q", None, None, "new"),
         ("x", "p", "p", "changed"),
@@ -512,10 +512,10 @@ def strange(store):
     for name, value in strange.items():
         store.spark.conf.set(name, value)
     yield store.spark
-    found = {name: store.spark.conf.get(name) for name in strange}
+    after = {name: store.spark.conf.get(name) for name in strange}
     for name, value in before.items():
         store.spark.conf.set(name, value)
-    assert found == strange  # the owner's settings are unchanged
+    assert after == strange  # the owner's settings are unchanged
 
 
 def test_summer_time_changes_nothing(place, strange):
@@ -528,8 +528,8 @@ def test_summer_time_changes_nothing(place, strange):
     assert receipt.counts["changed"] == 1
     hours = [datetime(2024, 3, 10, hour, 30, 0, micro, UTC) for hour in range(8) for micro in (0, 500000)]
     expected = [place.hashes.row_hash(place.dataset, {"t": hour}) for hour in hours]
-    told = place.dialect.canonical_text("t", Datatype.TIMESTAMP)
-    rows = strange.createDataFrame(pa.table({"t": hours})).selectExpr(f"sha2({told}, 256) h")
+    expression = place.dialect.canonical_text("t", Datatype.TIMESTAMP)
+    rows = strange.createDataFrame(pa.table({"t": hours})).selectExpr(f"sha2({expression}, 256) h")
     assert [row["h"] for row in rows.collect()] == expected
     naive = ["2024-11-03 05:30:00", "2024-11-03 06:30:00", "2024-03-10 02:30:00"]
     listed = ", ".join(f"('{k}', TIMESTAMP_NTZ'{time}')" for k, time in enumerate(naive))
@@ -583,16 +583,16 @@ def test_only_current_rows_of_a_fivetran_table_are_read(place, store):
     rules = {"soft_delete": {"column": "gone", "deleted_values": ["true"]}}
     flagged = dataset("id:BIGINT* v gone:BOOLEAN", "rc_flag", input="stage.live", historization=rules)
     flagged["target_columns"][-1]["input"] = "_fivetran_deleted"
-    kept = [dataset("id:BIGINT* v", f"rc_{name}", input=f"stage.{name}") for name in ("history", "live")]
-    place.use(document(*kept, flagged))
+    plain = [dataset("id:BIGINT* v", f"rc_{name}", input=f"stage.{name}") for name in ("history", "live")]
+    place.use(document(*plain, flagged))
     receipts = place.loads("r1", 1)
     assert [(each.error, each.counts["new"]) for each in receipts] == [(None, 1), (None, 2), (None, 2)]
     for name in ("history", "live"):
-        found = place.rows(f"SELECT id, v FROM rawcore.rc_{name}_hist ORDER BY id")
+        stored = place.rows(f"SELECT id, v FROM rawcore.rc_{name}_hist ORDER BY id")
         read = table_in_session(store, TableName("stage", name)).rows_at().orderBy("id").toArrow().to_pylist()
-        assert found == [tuple(row.values())[:2] for row in read]
-        assert found[0] == (1, "now")
-        assert "gone" not in {v for _, v in found}
+        assert stored == [tuple(row.values())[:2] for row in read]
+        assert stored[0] == (1, "now")
+        assert "gone" not in {v for _, v in stored}
     assert place.rows("SELECT count(*) FROM rawcore.rc_flag") == [(3,)]
 
 
@@ -616,8 +616,8 @@ COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 
 
 # The other profile is tested on databases, and here only before a release.
-@pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)][: deep(2, 1)])
-def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, told):
+@pytest.mark.parametrize(("profile", "warnings"), [("elevata_v1", 1), ("strict_v2", 0)][: deep(2, 1)])
+def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, warnings):
     """Section 2.4: If changed columns may collide under the default profile, the load names them."""
     place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
     for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
@@ -626,9 +626,9 @@ def test_a_change_hidden_by_a_hash_collision_is_logged(place, profile, told):
             (receipt,) = place.loads(f"r{number}", number)
         assert receipt.error is None
         warned = [each for each in logs if "same hash as before" in each["event"]]
-        assert len(warned) == (told if number == 2 else 0)
-    assert receipt.counts["changed"] == 3 - 2 * told
-    assert [each["columns"] for each in warned] == [["a", "b"]] * told
+        assert len(warned) == (warnings if number == 2 else 0)
+    assert receipt.counts["changed"] == 3 - 2 * warnings
+    assert [each["columns"] for each in warned] == [["a", "b"]] * warnings
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
@@ -646,8 +646,8 @@ def test_a_stage_float_widened_to_double_is_unchanged(place, always):
     place.sql("INSERT INTO stage.widens VALUES ('a', 72.1), ('b', 0.1), ('c', 66.0), ('d', NULL)")
     (receipt,) = place.loads("r2", 2)
     assert (receipt.error, receipt.status) == (None, "unchanged")
-    found = place.rows("SELECT x FROM rawcore.rc_widens_hist ORDER BY k")
-    assert found == [(72.1,), (0.1,), (66.0,), (None,)]
+    values = place.rows("SELECT x FROM rawcore.rc_widens_hist ORDER BY k")
+    assert values == [(72.1,), (0.1,), (66.0,), (None,)]
 
 
 @pytest.mark.parametrize("held", [None, 240_000, 0])

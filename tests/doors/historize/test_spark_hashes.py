@@ -28,28 +28,30 @@ def place(store, tmp_path):
     place.close()
 
 
-def load(place, run, header, rows, **asked):
+def load(place, run, header, rows, **options):
     text = "\n".join([header, *(f"{key},{values}" for key, values in rows.items())])
     (place.folder / "stage.csv").write_text(text + "\n")
-    (receipt,) = place.loads(f"r{run}", run, **asked)
+    (receipt,) = place.loads(f"r{run}", run, **options)
     assert receipt.error is None
     return receipt
 
 
-def told(store, table):
+def row_hashes(store, table):
     return json.loads(existing(store, table).properties.get(ROW_HASHES, "null"))
 
 
-def wrong(store, asked=check):
+def wrong(store, checker=check):
     """The keys whose hash does not match their values, by table."""
-    found = {str(table): asked(store, table) for table in (BASE, HISTORY)}
-    return {name: each["keys"] for name, laws in found.items() for each in laws if each["law"] == "row-hash"}
+    results = {str(table): checker(store, table) for table in (BASE, HISTORY)}
+    return {
+        name: each["keys"] for name, laws in results.items() for each in laws if each["law"] == "row-hash"
+    }
 
 
 @pytest.mark.parametrize(
-    ("columns", "asked"), [(COLUMNS, check), (COLUMNS.replace(":TIME ", " "), checked_twice)]
+    ("columns", "checker"), [(COLUMNS, check), (COLUMNS.replace(":TIME ", " "), checked_twice)]
 )
-def test_a_wrong_hash_is_found_under_every_hash_definition(store, place, columns, asked):
+def test_a_wrong_hash_is_found_under_every_hash_definition(store, place, columns, checker):
     """A wrong hash is found under every definition of the model: another profile, an added or a renamed
     column."""
     place.use(document(dataset(columns, input="stage.csv")))
@@ -59,23 +61,23 @@ def test_a_wrong_hash_is_found_under_every_hash_definition(store, place, columns
     place.use(document(written, hash_profile="strict_v2"))
     rows = {key: f"{values},{number}" for number, (key, values) in enumerate(ROWS.items())}
     load(place, 2, "k,first,n,t,d,b,c,i,more", {"x": rows["x"], "z": rows["z"]}, hash_change="version")
-    assert wrong(store, asked) == {str(BASE): [], str(HISTORY): []}
-    assert [len(told(store, table)) for table in (BASE, HISTORY)] == [2, 2]
+    assert wrong(store, checker) == {str(BASE): [], str(HISTORY): []}
+    assert [len(row_hashes(store, table)) for table in (BASE, HISTORY)] == [2, 2]
     later = "k = 'x' AND version_ended_at IS NULL"
     place.sql(f"UPDATE {HISTORY} SET i = coalesce(i, 0) + 1 WHERE k = 'y' OR ({later})")
     place.sql(f"UPDATE {BASE} SET more = more + 1 WHERE k = 'z'")
-    assert wrong(store, asked) == {str(BASE): ["z"], str(HISTORY): ["x", "y"]}
+    assert wrong(store, checker) == {str(BASE): ["z"], str(HISTORY): ["x", "y"]}
 
 
 def test_a_missing_hash_definition_is_not_recorded_later(store, place):
     """Without a record of the hash definition, rows are never checked later."""
     place.use(document(dataset(input="stage.csv")))
     load(place, 1, "k,a", {"a": "1"})
-    assert [len(told(store, table)) for table in (BASE, HISTORY)] == [1, 1]
+    assert [len(row_hashes(store, table)) for table in (BASE, HISTORY)] == [1, 1]
     for table in (BASE, HISTORY):
         place.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('{ROW_HASHES}')")
     load(place, 2, "k,a", {"a": "2"})
-    assert [told(store, table) for table in (BASE, HISTORY)] == [None, None]
+    assert [row_hashes(store, table) for table in (BASE, HISTORY)] == [None, None]
     for table in (BASE, HISTORY):
         place.sql(f"UPDATE {table} SET a = 'x'")
     assert wrong(store) == {str(BASE): [], str(HISTORY): []}
@@ -85,12 +87,12 @@ def test_a_base_hashed_by_another_tool_clears_the_definition_of_its_history(stor
     """If another tool hashed the base, its history is not checked any more."""
     place.base("a:1")
     place.load("r1", 1)
-    assert told(store, HISTORY) is None
+    assert row_hashes(store, HISTORY) is None
     place.drop("rawcore.rc_c_hist")
     place.drop("rawcore.rc_c")
     place.use(document(dataset(input="stage.csv")))
     load(place, 2, "k,a", {"a": "1"})
-    assert len(told(store, HISTORY)) == 1
+    assert len(row_hashes(store, HISTORY)) == 1
     place.drop("rawcore.rc_c")
     place.base("a:2").load("r3", 3)
-    assert told(store, HISTORY) is None
+    assert row_hashes(store, HISTORY) is None

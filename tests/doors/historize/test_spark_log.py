@@ -11,18 +11,18 @@ from backstory.stores.metadata.catalogs import metadata_of
 @pytest.fixture
 def place(store, tmp_path):
     """A place with two datasets from files, and one that is loaded from the second."""
-    found = SparkPlace(store, tmp_path)
+    place = SparkPlace(store, tmp_path)
     a, b = (dataset(name=f"rc_{name}", input=f"{name}.csv") for name in "ab")
-    found.use(document(a, b, dataset(name="rc_c", input="rawcore.rc_b")))
-    yield found
-    found.close()
+    place.use(document(a, b, dataset(name="rc_c", input="rawcore.rc_b")))
+    yield place
+    place.close()
 
 
-def loaded(place, run, at, files, **asked):
+def loaded(place, run, at, files, **options):
     """The outcome of each dataset, and the number of commits to the tables of `meta`."""
     for name, rows in files.items():
         (place.folder / f"{name}.csv").write_text("\n".join(["k,a", *rows.split(), ""]))
-    receipts = place.loads(run, at, **asked)
+    receipts = place.loads(run, at, **options)
     store = place.store
     stored = (existing(store, each) for each in tables(store, "meta"))
     return [each.status for each in receipts], sum(len(metadata_of(store, each).commits) for each in stored)
@@ -58,10 +58,12 @@ def test_a_run_makes_at_most_one_commit_in_meta(place):
     assert loaded(place, "r4", 4, more, dry_run=True) == (["success", "rejected", "rejected"], 1)
     assert loaded(place, "r2", 2, more) == (["success", "rejected", "rejected"], 2)
     counts = "base_row_count, closed_changed, closed_deleted, inserted_changed, inserted_new, unchanged"
-    told = f"dataset_key, load_run_id, attempt_no, engine, status, {counts}, error_code"
-    assert shown(place, f"SELECT {told} FROM meta.hist_run ORDER BY load_run_id, dataset_key") == RUNS.split()
-    told = "dataset_key, load_run_id, attempt_no, step_no, step, rows_affected, status, error_code"
-    steps = f"SELECT {told} FROM meta.hist_step_log WHERE load_run_id = 'r2' ORDER BY dataset_key, step_no"
+    columns = f"dataset_key, load_run_id, attempt_no, engine, status, {counts}, error_code"
+    assert (
+        shown(place, f"SELECT {columns} FROM meta.hist_run ORDER BY load_run_id, dataset_key") == RUNS.split()
+    )
+    columns = "dataset_key, load_run_id, attempt_no, step_no, step, rows_affected, status, error_code"
+    steps = f"SELECT {columns} FROM meta.hist_step_log WHERE load_run_id = 'r2' ORDER BY dataset_key, step_no"
     assert shown(place, steps) == STEPS.split()
     blocked = (
         "SELECT target_dataset, blocked_by FROM meta.load_run_log WHERE receipt IS NULL AND steps IS NULL"

@@ -19,17 +19,17 @@ LEASE = "backstory.loading"
 
 @pytest.fixture
 def place(store, tmp_path):
-    found = SparkPlace(store, tmp_path)
-    found.use(document(dataset(input="stage.csv")))
-    yield found
-    found.close()
+    place = SparkPlace(store, tmp_path)
+    place.use(document(dataset(input="stage.csv")))
+    yield place
+    place.close()
 
 
-def load(place, run, rows, at=None, **asked):
+def load(place, run, rows, at=None, **options):
     """Load the rows `a:1 b:2`."""
     lines = [word.replace(":", ",") for word in rows.split()]
     (place.folder / "stage.csv").write_text("\n".join(["k,a", *lines, ""]))
-    (receipt,) = place.loads(run, at, **asked)
+    (receipt,) = place.loads(run, at, **options)
     return receipt
 
 
@@ -38,12 +38,12 @@ def between(place, act):
     loading, left = place.target.load, [act]
 
     def load(the, run, finished):
-        def told(outcome):
+        def act_and_finish(outcome):
             if left:
                 left.pop()()
             return finished(outcome)
 
-        return loading(the, run, told)
+        return loading(the, run, act_and_finish)
 
     place.target.load = load
 
@@ -68,10 +68,10 @@ def base(place):
 
 def interrupted(place, run, rows, at, until):
     """The state after a process is killed between the two commits, with its lease."""
-    found = {}
+    state = {}
 
     def die():
-        found.update(lease=json.loads(properties(place)[LEASE]), base=current(place, "rc_c"))
+        state.update(lease=json.loads(properties(place)[LEASE]), base=current(place, "rc_c"))
         raise KeyboardInterrupt
 
     between(place, die)
@@ -79,8 +79,8 @@ def interrupted(place, run, rows, at, until):
         load(place, run, rows, at)
     del place.target.load
     assert LEASE not in properties(place)  # a run that is only stopped leaves no lease
-    stored(place, "rc_c").manageSnapshots().setCurrentSnapshot(found["base"]).commit()
-    lease = json.dumps(found["lease"] | {"until": until})
+    stored(place, "rc_c").manageSnapshots().setCurrentSnapshot(state["base"]).commit()
+    lease = json.dumps(state["lease"] | {"until": until})
     stored(place).updateProperties().set(LEASE, lease).commit()
     assert base(place) == rows
 
@@ -131,13 +131,13 @@ def test_a_run_killed_between_the_commits_continues(place, monkeypatch):
     assert (waiting.error["code"], waiting.exit_code) == ("CONCURRENT_RUN", 75)
     assert load(place, "r2", "a:2 b:1").counts["changed"] == 1
     assert base(place) == "a:2 b:1"
-    told = "a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1"
-    assert place.history() == versions(told)
+    history = "a 1 [1,2) changed r2\na 2 [2,-) changed r2\nb 1 [1,-) new r1"
+    assert place.history() == versions(history)
     interrupted(place, "r4", "a:4 b:1", 4, PAST)
     assert load(place, "r5", "a:2 b:5", 5, dry_run=True).error["code"] == "CONCURRENT_RUN"
     assert load(place, "r5", "a:2 b:5", 5).counts["changed"] == 1
     assert base(place) == "a:2 b:5"
-    ended = told.replace("b 1 [1,-) new r1", "b 1 [1,5) changed r5\nb 5 [5,-) changed r5")
+    ended = history.replace("b 1 [1,-) new r1", "b 1 [1,5) changed r5\nb 5 [5,-) changed r5")
     assert place.history() == versions(ended)
     interrupted(place, "r6", "a:6 b:5", 6, PAST)
     place.drop("rawcore.rc_c")
@@ -154,16 +154,16 @@ def test_concurrent_runs_leave_a_consistent_base_and_history(place, monkeypatch)
         folder = place.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "stage.csv").write_text(f"k,a\na,{name}\nb,{name}\n")
-        told[name] = run_model(place.model, folder, place.connected(), LoadRequest(run_id=name))[0]
+        receipts[name] = run_model(place.model, folder, place.connected(), LoadRequest(run_id=name))[0]
 
-    told = {}
+    receipts = {}
     threads = [threading.Thread(target=one, args=(name,)) for name in ("p", "q")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {each.exit_code for each in told.values()} <= {0, 3, 75}
-    assert any(each.status == "success" for each in told.values())
+    assert {each.exit_code for each in receipts.values()} <= {0, 3, 75}
+    assert any(each.status == "success" for each in receipts.values())
     live = place.rows("SELECT k, a FROM rawcore.rc_c_hist WHERE version_ended_at IS NULL ORDER BY k")
     assert place.rows("SELECT k, a FROM rawcore.rc_c ORDER BY k") == live
     assert LEASE not in properties(place)

@@ -57,11 +57,11 @@ def _zip(content):
     return packed.getvalue()
 
 
-def refusal(read, *asked):
+def refusal(read, *arguments):
     """The error for a refused file."""
-    with pytest.raises(Refused) as told:
-        read(*asked)
-    return told.value
+    with pytest.raises(Refused) as error:
+        read(*arguments)
+    return error.value
 
 
 @pytest.mark.parametrize("long", ["x" * (MIB + 1), "x\n" * MIB], ids=["one line", "many lines"])
@@ -134,11 +134,11 @@ def test_a_file_that_is_not_csv(tmp_path, text, code):
 )
 def test_csv_errors_are_reported_with_their_line(tmp_path, line, text):
     """E1: A refusal names the file and the line, but no key."""
-    told = refusal(of_csv, tmp_path, text)
-    assert f"line {line}" in told.message
-    assert "s.csv" in told.message
-    assert "key may be" not in told.message
-    assert "batch" not in told.remedy
+    error = refusal(of_csv, tmp_path, text)
+    assert f"line {line}" in error.message
+    assert "s.csv" in error.message
+    assert "key may be" not in error.message
+    assert "batch" not in error.remedy
 
 
 @pytest.mark.parametrize("text", ["1,a", '1,""', "1,", '1,"a\n""b"', '1,a"b', " 1, a ", "1,a\n\n2,b"])
@@ -173,9 +173,9 @@ def test_an_empty_cell(tmp_path, type_):
 def test_finer_than_microseconds(tmp_path, digits, type_, before, after):
     """E1: An instant with nanoseconds is refused with its line, not rounded."""
     text = f"k,a\n1,{before}5{after}\n2,{before}{digits}{after}\n"
-    told = refusal(of_csv, tmp_path, text, f"k* a:{type_}")
+    error = refusal(of_csv, tmp_path, text, f"k* a:{type_}")
 
-    assert (told.code, "line 3, column a" in told.message) == ("unreadable-cell", True)
+    assert (error.code, "line 3, column a" in error.message) == ("unreadable-cell", True)
 
 
 def test_zeros_beyond_microseconds(tmp_path):
@@ -321,18 +321,18 @@ def test_read_options_that_do_not_fit_the_input_are_refused(tmp_path):
 def test_an_archive_is_refused_with_the_advice_to_unpack_it(tmp_path, name, pack, program):
     """H7: A stage file is CSV or Parquet as it is, so the remedy for an archive is to unpack it."""
     (tmp_path / name).write_bytes(pack(b"k,a\n1,x\n"))
-    told = refusal(rows, tmp_path, "k* a", name)
-    assert told.message == f"The stage input {name} is packed by {program}."
-    assert "unpack the file" in told.remedy
+    error = refusal(rows, tmp_path, "k* a", name)
+    assert error.message == f"The stage input {name} is packed by {program}."
+    assert "unpack the file" in error.remedy
 
 
 @pytest.mark.parametrize("name", ["s.jsonl", "S.JSON", "s.tsv.gz"])
 def test_an_unsupported_file_name_is_refused_with_the_supported_formats(tmp_path, name):
     """H7: A name like s.jsonl is a table's, and the error also says which files a stage may be."""
     (the,) = model_of(document(dataset("k*", input=name))).target_datasets
-    told = no_stage_table(stage_of(the, tmp_path))
-    assert (told.code, "a file must be CSV or Parquet" in told.message) == ("no-stage", True)
-    assert told.remedy.startswith("Convert the file")
+    error = no_stage_table(stage_of(the, tmp_path))
+    assert (error.code, "a file must be CSV or Parquet" in error.message) == ("no-stage", True)
+    assert error.remedy.startswith("Convert the file")
 
 
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
@@ -343,8 +343,10 @@ def test_a_stage_that_changes_during_a_load_is_refused(tmp_path, name, passes):
     path, (the,) = tmp_path / name, model_of(document(dataset(input=name))).target_datasets
 
     def write(value):
-        told = pa.table({"k": ["1", "2"], "a": [value, value]})
-        pq.write_table(told, path) if name == "s.parquet" else path.write_text(f"k,a\n1,{value}\n2,{value}\n")
+        table = pa.table({"k": ["1", "2"], "a": [value, value]})
+        pq.write_table(table, path) if name == "s.parquet" else path.write_text(
+            f"k,a\n1,{value}\n2,{value}\n"
+        )
 
     def read(stage):
         return partial(stage_batches, stage, user_columns(the))

@@ -29,7 +29,7 @@ def _written(word):
     return column(word) | ({"former_names": former.split(",")} if former else {})
 
 
-def told(hist, part="business"):
+def columns_of(hist, part="business"):
     """The history's columns as text: `name:TYPE<former`, in brackets if retired."""
     words = []
     for each in hist.target_columns:
@@ -48,21 +48,21 @@ def told(hist, part="business"):
 def test_a7_a_history_mirrors_its_base():
     """R3, R11, A7: Name, identity, keys and technical columns follow the base. Copied columns are nullable,
     with one input."""
-    found = sync_hist(base("k* name city"), None, T1)
-    assert (found.target_dataset_name, found.lineage_key) == ("rc_c_hist", "rawcore:rc_c")
-    names = [each.name for each in found.target_columns]
+    hist = sync_hist(base("k* name city"), None, T1)
+    assert (hist.target_dataset_name, hist.lineage_key) == ("rc_c_hist", "rawcore:rc_c")
+    names = [each.name for each in hist.target_columns]
     assert names == ["rc_c_hist_key", "rc_c_key", "k", "name", "city", *TAIL]
-    roles = {each.name: each.system_role for each in found.target_columns}
+    roles = {each.name: each.system_role for each in hist.target_columns}
     assert (roles["rc_c_hist_key"], roles["rc_c_key"], roles["k"]) == (
         "surrogate_key",
         "entity_key",
         "business_key",
     )
-    copied = [each for each in found.target_columns if each.name in {"k", "name", "city"}]
+    copied = [each for each in hist.target_columns if each.name in {"k", "name", "city"}]
     assert [(each.nullable, each.input) for each in copied] == [(True, "k"), (True, "name"), (True, "city")]
-    required = [each.name for each in found.target_columns if not each.nullable]
+    required = [each.name for each in hist.target_columns if not each.nullable]
     assert required == ["rc_c_hist_key", "rc_c_key", *(each for each in TAIL if each != "version_ended_at")]
-    assert all(each.is_system_managed for each in found.target_columns)
+    assert all(each.is_system_managed for each in hist.target_columns)
 
 
 def test_a8_synchronisation_is_idempotent():
@@ -115,7 +115,7 @@ def test_a10_a33_columns_follow_the_base(before, after, history):
     """R33, R34, R37, A10, A33: Columns are renamed, swapped, moved along a chain, removed, added and widened."""
     first = sync_hist(base(before), None, T1)
     second_ = sync_hist(base(after), first, T2)
-    assert told(second_) == history
+    assert columns_of(second_) == history
     assert sync_hist(base(after), second_, second(3)) == second_
 
 
@@ -132,7 +132,7 @@ def test_a_reused_former_name_is_a_separate_column():
     state = None
     for columns in ("k* a", "k* b<a", "k* b<a a:DATE", "k* c<a,b a:DATE"):
         state = sync_hist(base(columns), state, T1)
-    assert told(state) == "k c<a,b a:DATE"
+    assert columns_of(state) == "k c<a,b a:DATE"
 
 
 def test_a_column_cannot_be_renamed_to_a_retired_column():
@@ -179,13 +179,13 @@ def test_a_returning_column_is_no_longer_retired():
     columns."""
     gone = sync_hist(base("k* a"), sync_hist(base("k* a b:INTEGER"), None, T1), T1)
     assert [each.retired_at for each in gone.target_columns if not each.active] == [RETIRED_AT_1]
-    assert told(sync_hist(base("k* a b:INTEGER"), gone, T2)) == "k a b:INTEGER"
-    assert told(sync_hist(base("k* a b:BIGINT"), gone, T2)) == "k a b:BIGINT"
+    assert columns_of(sync_hist(base("k* a b:INTEGER"), gone, T2)) == "k a b:INTEGER"
+    assert columns_of(sync_hist(base("k* a b:BIGINT"), gone, T2)) == "k a b:BIGINT"
     with pytest.raises(Refused) as refused:
         sync_hist(base("k* a b:DATE"), gone, T2)
     assert (refused.value.code, refused.value.keys) == ("REINTRODUCED_TYPE_CONFLICT", ["b"])
     forked = sync_hist(base("k* a b:DATE", historization={"on_incompatible_type": "fork"}), gone, T2)
-    assert told(forked) == "k a b:DATE [b__until_20250102000002:INTEGER<b]"
+    assert columns_of(forked) == "k a b:DATE [b__until_20250102000002:INTEGER<b]"
     assert [each.retired_at for each in forked.target_columns if not each.active] == [RETIRED_AT_1]
 
 
@@ -218,7 +218,7 @@ def test_an_incompatible_type_is_refused_or_forked(before, after):
             assert (refused.value.code, refused.value.keys) == ("HIST_TYPE_CONFLICT", ["a"])
             continue
         state = sync_hist(changed, first, T2)
-        assert told(state).endswith(f"[{before.replace('a', 'a__until_20250102000002', 1)}<a]")
+        assert columns_of(state).endswith(f"[{before.replace('a', 'a__until_20250102000002', 1)}<a]")
         assert [each.name for each in mirrored_columns(base_columns(changed))] == ["k", "a"]
         assert sync_hist(changed, state, second(3)) == state
 
@@ -382,8 +382,8 @@ def _assert_lawful(made, before, after):
     ]
     assert names[2 : 2 + len(active)] == [each.name for each in active], "retired columns come last"
     for old in business(before) if before else []:
-        kept = [each for each in business(after) if old.name in {each.name, *each.former_names}]
-        assert kept, f"{old.name} is lost"
+        matching = [each for each in business(after) if old.name in {each.name, *each.former_names}]
+        assert matching, f"{old.name} is lost"
         if not old.active:
             (same,) = [each for each in business(after) if each.name == old.name] or [None]
             if same is not None and not same.active:

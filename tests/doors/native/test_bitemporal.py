@@ -48,11 +48,11 @@ def source(store, name, rows, columns="id INT, status STRING", times="TIMESTAMP"
     spark.sql(f"DROP TABLE IF EXISTS {store.catalog}.lake.{name}")
     schema = ", ".join([columns, *(f"{time} {times}" for time in TIMES)])
     names = [each.split()[0] for each in schema.split(", ")]
-    told = [
+    values = [
         tuple({NAMES.get(key, key): value for key, value in row.items()}[each] for each in names)
         for row in rows
     ]
-    frame = spark.createDataFrame(told, schema)
+    frame = spark.createDataFrame(values, schema)
     frame.writeTo(f"{store.catalog}.lake.{name}").using("iceberg").create()
     return f"lake.{name}"
 
@@ -63,7 +63,7 @@ def into(store, name):
     return f"native.{name}"
 
 
-def told(rows):
+def statuses(rows):
     return sorted((row["id"], row["status"]) for row in rows.collect())
 
 
@@ -109,10 +109,10 @@ def test_the_published_example_is_three_rows(house, store):
         ],
         key=str,
     )
-    assert told(imported.as_of(at(3))) == [(42, "ACTIVE")]
-    assert told(imported.as_of(at(3), known_at=at(2))) == [(42, "PENDING")]
-    assert told(imported.as_of(at(3), known_at=at(0))) == []
-    assert told(imported.current()) == [(42, "SUSPENDED")]
+    assert statuses(imported.as_of(at(3))) == [(42, "ACTIVE")]
+    assert statuses(imported.as_of(at(3), known_at=at(2))) == [(42, "PENDING")]
+    assert statuses(imported.as_of(at(3), known_at=at(0))) == []
+    assert statuses(imported.current()) == [(42, "SUSPENDED")]
     assert (receipt.counts, receipt.changed) == ({"versions": 3, "past": 2}, True)
     (commit,) = imported.log()
     assert (commit["note"], commit["recorded_at"]) == ("from Databricks", receipt.recorded_at)
@@ -138,7 +138,7 @@ def test_an_import_has_the_answers_of_its_source(house, store, seed):
     for _ in range(5):
         valid, known = chance.randrange(21), chance.randrange(14)
         wanted = [(key, value) for key, some in rows.items() for value in rule.believed(some, valid, known)]
-        assert told(imported.as_of(t(valid), known_at=t(known))) == sorted(wanted)
+        assert statuses(imported.as_of(t(valid), known_at=t(known))) == sorted(wanted)
     assert stored(store, imported.name) == sorted(
         (cells for key, events in lives.items() for cells in _as_written(key, events)), key=str
     )
@@ -294,7 +294,7 @@ def test_an_imported_table_supports_later_copies_and_rewinds(house, store):
     table, target = source(store, "onward", rows_of_text(PUBLISHED)), into(store, "onward")
     house.adopt(table, layout=LAYOUT, key="id", into=target)
     imported, known = house.table(target), datetime(2024, 2, 29, 0, 0, 4, tzinfo=UTC)
-    told_at_four = told(imported.current(known_at=known))
+    told_at_four = statuses(imported.current(known_at=known))
 
     copy = store.spark.sql("SELECT 42 AS id, 'CLOSED' AS status UNION ALL SELECT 43, 'PENDING'")
     receipt = house.snapshot(copy, into=target, at="2024-03-05")
@@ -305,9 +305,9 @@ def test_an_imported_table_supports_later_copies_and_rewinds(house, store):
     assert receipt.counts["changed"] == receipt.counts["new"] == 1
     assert stop.value.code == "settled"
     assert told_at_four == [(42, "ACTIVE")]
-    assert told(imported.current(known_at=known)) == told_at_four
+    assert statuses(imported.current(known_at=known)) == told_at_four
     assert not any(law["violations"] for law in imported.check())
     imported.rewind(known, apply=True)
-    assert told(imported.current()) == told_at_four
-    assert told(imported.current(known_at=receipt.recorded_at)) == [(42, "CLOSED"), (43, "PENDING")]
+    assert statuses(imported.current()) == told_at_four
+    assert statuses(imported.current(known_at=receipt.recorded_at)) == [(42, "CLOSED"), (43, "PENDING")]
     assert not any(law["violations"] for law in imported.check())

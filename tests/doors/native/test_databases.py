@@ -187,11 +187,11 @@ def test_read_errors_do_not_contain_the_password(lake, server):
         assert "canary" not in str(failed.value.to_dict())
     into = f"databases.{next(NAMES)}"
     copy(lake, f"{address}?table=t", into, allow_empty=True)
-    told = [
+    metadata = [
         lake.table(into).log(),
         *lake.spark.sql(f"SHOW TBLPROPERTIES {lake.store.catalog}.{into}").collect(),
     ]
-    assert "canary" not in str(told)
+    assert "canary" not in str(metadata)
     for options in ({"query": "SELECT * FROM t", "key": "id"}, {"separator": ";"}, {"format": "csv"}):
         with pytest.raises(
             UsageError, match=r"both a table and a query|does not apply|`format=` is for files"
@@ -218,8 +218,8 @@ def test_a_connection_lost_during_a_copy_writes_nothing(lake, server):
             "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
         )
         assert within(SECONDS, lambda: do(query).fetchone())
-        found = do(query).fetchone()
-        do("SELECT pg_terminate_backend(%s)", [found[0]])
+        row = do(query).fetchone()
+        do("SELECT pg_terminate_backend(%s)", [row[0]])
 
     cutter = Thread(target=cut)
     cutter.start()

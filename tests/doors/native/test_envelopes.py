@@ -243,8 +243,8 @@ def test_V131_the_log_order_decides_instead_of_the_clock(way, connector, name, t
     """Late reads, clocks that are set back, deletes and truncates have one result, together and one by one."""
     lake = request.getfixturevalue(way)
     for number, life in enumerate(CONNECTORS[connector, way]):
-        told, values = LATE_READS[life]
-        lines = [log_message(connector, *each) for each in told]
+        changes, values = LATE_READS[life]
+        lines = [log_message(connector, *each) for each in changes]
         whole = apply_lines(lake, f"{name}w{number}", tmp_path, *lines, key="id", envelope="debezium")
         assert whole.counts["raised"] > 0
         tables = [f"{name}w{number}"]
@@ -262,12 +262,12 @@ def test_V131_the_log_order_decides_instead_of_the_clock(way, connector, name, t
 def test_V131_a_transaction_that_commits_later_is_ordered_later(way, name, tmp_path, request):
     """Its `lsn` is lower than the others' and a read's, but the log has not restarted."""
     lake = request.getfixturevalue(way)
-    told = [
+    changes = [
         ("r", 40, 500, "old", [None, "500"]),
         ("u", 41, 480, "new", ["510", "480"]),
         ("u", 42, 460, "newer", ["520", "460"]),
     ]
-    lines = [log_message("postgresql", *each, sequence=json.dumps(commits)) for *each, commits in told]
+    lines = [log_message("postgresql", *each, sequence=json.dumps(commits)) for *each, commits in changes]
     apply_lines(lake, f"{name}w", tmp_path, *lines, key="id", envelope="debezium")
     for line in lines:
         apply_lines(lake, name, tmp_path, line, key="id", envelope="debezium")

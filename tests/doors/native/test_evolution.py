@@ -64,8 +64,8 @@ TYPES = {
 
 def columns(text):
     """The columns of `k int, v string`, without Spark's parser, which needs a session."""
-    told = (each.split(" ") for each in text.split(", "))
-    return delivered_columns(t.StructType([t.StructField(name, TYPES[type_]) for name, type_ in told]))
+    pairs = (each.split(" ") for each in text.split(", "))
+    return delivered_columns(t.StructType([t.StructField(name, TYPES[type_]) for name, type_ in pairs]))
 
 
 def begun(ddl, key=("k",)):
@@ -77,8 +77,8 @@ def after(before, ddl, key=None, retype=None, valueless=(), **rename):
     return evolve_shape(begun(before).shape, *columns(ddl), request, lambda name: name in valueless)
 
 
-def types(found):
-    return {each.name: str(each.type) for each in found.shape.user_columns}
+def types(evolved):
+    return {each.name: str(each.type) for each in evolved.shape.user_columns}
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_wider_type_widens_the_column(stored, delivered, now):
     ],
 )
 def test_any_other_type_is_refused_with_both_types(stored, delivered):
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after(f"k int, v {stored}", f"k int, v {delivered}")
-    assert (told.value.code, told.value.keys, told.value.exit_code) == ("type-changed", ["v"], 3)
+    assert (error.value.code, error.value.keys, error.value.exit_code) == ("type-changed", ["v"], 3)
     one, other = (str(columns(f"v {each}")[0][0].type) for each in (stored, delivered))
-    assert one in told.value.message
-    assert other in told.value.message
+    assert one in error.value.message
+    assert other in error.value.message
 
 
 def test_a_struct_field_without_values_becomes_text():
@@ -164,8 +164,8 @@ def test_retype_sets_the_type_of_a_column():
     """The column is named by its old or new name. If it already has the type, nothing changes."""
     double = {"v": type_named("double")}
     for name in "vx":
-        found = after("k int, v bigint", "k int, x double", v="x", retype={name: double["v"]})
-        assert (types(found), {name: str(type_) for name, type_ in found.retyped.items()}) == (
+        evolved = after("k int, v bigint", "k int, x double", v="x", retype={name: double["v"]})
+        assert (types(evolved), {name: str(type_) for name, type_ in evolved.retyped.items()}) == (
             {"k": "INT", "x": "DOUBLE"},
             {"x": "BIGINT"},
         )
@@ -192,19 +192,19 @@ def test_retype_sets_the_type_of_a_column():
     ],
 )
 def test_a_refused_type_change_suggests_a_common_type(stored, delivered, holds):
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after(f"k int, v {stored}", f"k int, v {delivered}")
-    assert told.value.code == "type-changed"
-    assert ("`retype=" in told.value.remedy) == (holds is not None)
+    assert error.value.code == "type-changed"
+    assert ("`retype=" in error.value.remedy) == (holds is not None)
     if holds:
-        assert f"`retype={{'v': '{holds}'}}`" in told.value.remedy
+        assert f"`retype={{'v': '{holds}'}}`" in error.value.remedy
 
 
 def test_new_columns_are_added_after_existing_columns():
-    found = after("k int, a int, b int", "new int, b int, k int", a="c")
-    assert [each.name for each in found.shape.columns] == ["k", "c", "b", "new", *OWN]
-    assert (found.renamed, found.added) == ({"a": "c"}, {"new"})
-    assert {each.name for each in found.delivered} == {"new", "b", "k"}
+    evolved = after("k int, a int, b int", "new int, b int, k int", a="c")
+    assert [each.name for each in evolved.shape.columns] == ["k", "c", "b", "new", *OWN]
+    assert (evolved.renamed, evolved.added) == ({"a": "c"}, {"new"})
+    assert {each.name for each in evolved.delivered} == {"new", "b", "k"}
     assert after("k int, a int", "q int, a int", k="q").shape.key == ("q",)
 
 
@@ -226,33 +226,33 @@ def test_new_columns_are_added_after_existing_columns():
     ],
 )
 def test_unsupported_column_changes_are_refused(delivered, options, code):
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after("k int, v int", delivered, **options)
-    assert told.value.code == code
+    assert error.value.code == code
 
 
 def test_a_first_copy_needs_a_valid_key():
     for key, code in ((None, "bad-option"), (("v",), "bad-option"), (("q",), "missing-column")):
-        with pytest.raises(BackstoryError) as told:
+        with pytest.raises(BackstoryError) as error:
             begun("k int, v array<int>", key)
-        assert (told.value.code, told.value.exit_code) == (code, 2)
+        assert (error.value.code, error.value.exit_code) == (code, 2)
 
 
 def test_the_refusal_of_types_names_every_column():
     """The refusal names all columns at once, so that one correction suffices."""
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after("k int, v bigint, w date, x string", "k int, v double, w timestamp, x string")
-    assert told.value.keys == ["v", "w"]
-    assert "`retype={'v': 'DOUBLE', 'w': 'TIMESTAMP'}`" in told.value.remedy
-    assert "Column v has type BIGINT" in told.value.message
-    assert "column w has type" in told.value.message
+    assert error.value.keys == ["v", "w"]
+    assert "`retype={'v': 'DOUBLE', 'w': 'TIMESTAMP'}`" in error.value.remedy
+    assert "Column v has type BIGINT" in error.value.message
+    assert "column w has type" in error.value.message
 
 
 @pytest.mark.parametrize("type_", ["struct<>", "array<struct<>>", "struct<s<>>", "map<struct<>>"])
 def test_a_struct_without_fields_is_refused(type_):
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after("k int", f"k int, v {type_}")
-    assert (told.value.code, told.value.keys) == ("unsupported-type", ["v"])
+    assert (error.value.code, error.value.keys) == ("unsupported-type", ["v"])
 
 
 @pytest.mark.parametrize(
@@ -267,21 +267,21 @@ def test_a_struct_without_fields_is_refused(type_):
 )
 def test_incompatible_types_are_refused_with_a_remedy(stored, delivered, way):
     """The remedy names a type that holds numbers beyond a double, and nested values next to text."""
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after(f"k int, v {stored}", f"k int, v {delivered}")
-    assert way in told.value.remedy
+    assert way in error.value.remedy
 
 
 def test_refusals_of_several_types_suggest_types_that_hold_both():
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         after("k int, v int, w string, x decimal(10,2)", "k int, v decimal(10,2), w int, x double")
-    assert "for types that hold both" in told.value.remedy
+    assert "for types that hold both" in error.value.remedy
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_delivery_without_columns_is_refused_with_a_remedy(kept):
+@pytest.mark.parametrize("own_key", [True, False])
+def test_a_delivery_without_columns_is_refused_with_a_remedy(own_key):
     """An empty file of JSON names no columns, to which a remedy could refer."""
-    with pytest.raises(BackstoryError) as told:
-        refuse_lacking_key(["id"], [], kept=kept)
-    assert told.value.code == "missing-column"
-    assert told.value.remedy.endswith("or a CSV file with only a header if there are no rows.")
+    with pytest.raises(BackstoryError) as error:
+        refuse_lacking_key(["id"], [], kept=own_key)
+    assert error.value.code == "missing-column"
+    assert error.value.remedy.endswith("or a CSV file with only a header if there are no rows.")

@@ -29,9 +29,9 @@ class Fed:
 
     def _cells(self, row, schema):
         cells = dict(zip(schema.names, row.split(), strict=True))
-        found = {name: None if cell == "~" else cell for name, cell in cells.items()}
-        return found | {
-            field.name: day(found[field.name]) if field.name == "at" else int(found[field.name])
+        values = {name: None if cell == "~" else cell for name, cell in cells.items()}
+        return values | {
+            field.name: day(values[field.name]) if field.name == "at" else int(values[field.name])
             for field in schema
             if field.name == "at" or pa.types.is_integer(field.type)
         }
@@ -98,9 +98,9 @@ def test_each_change_is_counted_once(fed):
         "duplicate": 1,
         "late": 2,
     }
-    told = receipt.to_dict()
-    assert told.keys() == {"table", "counts", "schema_changes", "recorded_at", "snapshot_id"}
-    assert told["snapshot_id"] is not None
+    document = receipt.to_dict()
+    assert document.keys() == {"table", "counts", "schema_changes", "recorded_at", "snapshot_id"}
+    assert document["snapshot_id"] is not None
 
 
 def test_a_delivery_without_effect_makes_no_commit(fed):

@@ -154,8 +154,8 @@ def test_a_rename_can_follow_a_rewind_of_a_feed(store, memory):
     before = parse_instant(mistake.recorded_at) - timedelta(microseconds=1)
     fed.warehouse.table(fed.name).rewind(before, apply=True)
     copy = pa.table({"k": ["k", "m"], "w": ["a", "b"]})
-    told = fed.warehouse.snapshot(copy, into=fed.name, key="k", at=day(15), rename={"v": "w"})
-    assert "column v renamed to w" in told.schema_changes
+    receipt = fed.warehouse.snapshot(copy, into=fed.name, key="k", at=day(15), rename={"v": "w"})
+    assert "column v renamed to w" in receipt.schema_changes
     again = bring()
     assert (again.counts["began"], again.schema_changes) == (mistake.counts["began"], [])
     assert fed.check() == []
@@ -363,14 +363,14 @@ def test_the_first_feed_starts_the_memory_and_settles_earlier_copies(fed):
 
 
 @pytest.mark.parametrize(
-    ("column", "type_", "code", "told"),
+    ("column", "type_", "code", "type_name"),
     [
         ("at", pa.int64(), "no-instant", "BIGINT"),
         ("at", pa.float64(), "no-instant", "DOUBLE"),
         ("at", pa.timestamp("us"), "naive-time", None),
     ],
 )
-def test_sequence_columns_without_instants_are_refused(store, column, type_, code, told):
+def test_sequence_columns_without_instants_are_refused(store, column, type_, code, type_name):
     """V45: The first of sequence_by must contain instants."""
     fed = Fed(Warehouse(store, embedded=False))
     rows = events("k: a@10")
@@ -379,7 +379,7 @@ def test_sequence_columns_without_instants_are_refused(store, column, type_, cod
     with pytest.raises(BackstoryError) as stop:
         fed.warehouse.apply(rows, into=fed.name, **FEED)
     assert stop.value.code == code
-    assert (f"of type {told}," in stop.value.message) is (told is not None)
+    assert (f"of type {type_name}," in stop.value.message) is (type_name is not None)
 
 
 LINES = (

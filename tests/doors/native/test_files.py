@@ -37,8 +37,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def named(found):
-    return [file.name for file in found.files], found.format
+def named(source):
+    return [file.name for file in source.files], source.format
 
 
 def test_a_source_is_a_file_a_glob_or_a_folder(folder):
@@ -60,9 +60,9 @@ def test_a_source_is_a_file_a_glob_or_a_folder(folder):
     ],
 )
 def test_sources_without_files_of_one_format_are_refused(folder, source, code):
-    with pytest.raises(BackstoryError) as told:
+    with pytest.raises(BackstoryError) as error:
         source_files(str(folder / source))
-    assert told.value.code == code
+    assert error.value.code == code
 
 
 def test_a_tilde_is_expanded_to_the_home_folder(folder, tmp_path, monkeypatch):
@@ -79,9 +79,9 @@ def test_a_tilde_is_expanded_to_the_home_folder(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize("source", ["s3://bucket/k3y/x.csv", "https://u:k3y@host/*.csv", "gs://k3y"])
 def test_an_address_is_refused_without_its_secrets(source):
     """It would be a missing file, which a run waits for."""
-    with pytest.raises(BackstoryError, match="begins an address") as told:
+    with pytest.raises(BackstoryError, match="begins an address") as error:
         source_files(source)
-    assert (told.value.code, "k3y" in str(told.value)) == ("unsupported-source", False)
+    assert (error.value.code, "k3y" in str(error.value)) == ("unsupported-source", False)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,18 @@ def test_an_address_is_refused_without_its_secrets(source):
 def test_the_remedy_for_a_file_fits_its_ending(tmp_path, file, remedy):
     """`format=` helps only for files of a format that is read."""
     (tmp_path / file).touch()
-    with pytest.raises(BackstoryError, match="ending") as told:
+    with pytest.raises(BackstoryError, match="ending") as error:
         source_files(str(tmp_path / file))
-    assert remedy in told.value.remedy
+    assert remedy in error.value.remedy
 
 
 def test_the_remedy_for_folders_in_a_folder_matches_their_files(tmp_path):
     (tmp_path / "day=1").mkdir()
     (tmp_path / "day=1" / "a.parquet").touch()
-    with pytest.raises(BackstoryError, match="day=1") as told:
+    with pytest.raises(BackstoryError, match="day=1") as error:
         source_files(str(tmp_path))
-    assert f"'{tmp_path}/**/*.parquet'" in told.value.remedy
-    assert "no columns" in told.value.remedy
+    assert f"'{tmp_path}/**/*.parquet'" in error.value.remedy
+    assert "no columns" in error.value.remedy
     assert [file.name for file in source_files(f"{tmp_path}/**/*.parquet").files] == ["a.parquet"]
 
 
@@ -156,18 +156,18 @@ def test_a_link_without_its_target_is_refused(tmp_path, link, source, target):
     (tmp_path / link).symlink_to(target)
     for name in ("in/.hidden.csv", "in/.hidden") if source != "in" else ("in/.hidden.csv", "in/_hidden.csv"):
         (tmp_path / name).symlink_to("nowhere")
-    with pytest.raises(Refused, match=f"{link} is a link") as told:
+    with pytest.raises(Refused, match=f"{link} is a link") as refusal:
         source_files(source, folder=tmp_path)
-    assert told.value.code == "not-found"
+    assert refusal.value.code == "not-found"
 
 
 @pytest.mark.parametrize("source", ["", "*.csv", "**/*.csv"])
 def test_special_files_are_refused(tmp_path, source):
     (tmp_path / "a.csv").write_text("id\n1\n")
     os.mkfifo(tmp_path / "b.csv")
-    with pytest.raises(Refused, match=r"b\.csv is neither") as told:
+    with pytest.raises(Refused, match=r"b\.csv is neither") as refusal:
         source_files(source, folder=tmp_path)
-    assert told.value.code == "not-found"
+    assert refusal.value.code == "not-found"
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_files_of_a_lake_table_are_refused(tmp_path, kind, file, source):
     for name in (kind, file):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    with pytest.raises(Refused, match=r"t is a table of") as told:
+    with pytest.raises(Refused, match=r"t is a table of") as refusal:
         source_files(source, folder=tmp_path)
-    assert (told.value.code, told.value.exit_code) == ("unsupported-source", 3)
-    assert ("`table:NAME`" in told.value.remedy) == ("metadata" in kind)
+    assert (refusal.value.code, refusal.value.exit_code) == ("unsupported-source", 3)
+    assert ("`table:NAME`" in refusal.value.remedy) == ("metadata" in kind)
     assert named(source_files(file, folder=tmp_path)) == (["a.parquet"], "parquet")
 
 
@@ -208,9 +208,9 @@ def test_unfinished_spark_files_are_refused_temporarily(tmp_path, file, source):
     for folder in ((tmp_path / file).parent, tmp_path / "_temporary/0"):
         folder.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("id\n1\n")
-    with pytest.raises(TryAgain) as told:
+    with pytest.raises(TryAgain) as error:
         source_files(source, folder=tmp_path)
-    assert told.value.code == "source-changed"
+    assert error.value.code == "source-changed"
 
 
 def test_archives_are_unpacked(tmp_path):
@@ -248,17 +248,17 @@ def test_several_files_have_the_types_of_their_combined_rows(tmp_path):
         "b": "string",
         "c": "null",
     }
-    told = between(tmp_path, "jsonl", '{"a": 1}\n', '{"b": [1], "a": 2.5}\n')
-    assert told == {"a": "double", "b": "list<item: int64>"}
+    types = between(tmp_path, "jsonl", '{"a": 1}\n', '{"b": [1], "a": 2.5}\n')
+    assert types == {"a": "double", "b": "list<item: int64>"}
     assert between(tmp_path, "json", '[{"a": 1}]', '[{"a": 2}]') == {"a": "int64"}
 
 
 def test_a_file_column_gets_the_type_of_the_table_if_its_values_fit(tmp_path):
     known = {"a": pa.float64(), "b": pa.string(), "c": pa.timestamp("us", "UTC"), "d": pa.int64()}
-    told = between(tmp_path, "csv", "a,b,c,d\n1,1,2026-01-01,x\n", **known)
-    assert told == {"a": "double", "b": "string", "c": "timestamp[us, tz=UTC]", "d": "string"}
-    told = between(tmp_path, "jsonl", '{"a": 1, "c": "2026-01-01T00:00:00Z", "d": "x"}\n', **known)
-    assert told == {"a": "double", "c": "timestamp[us, tz=UTC]", "d": "string"}
+    types = between(tmp_path, "csv", "a,b,c,d\n1,1,2026-01-01,x\n", **known)
+    assert types == {"a": "double", "b": "string", "c": "timestamp[us, tz=UTC]", "d": "string"}
+    types = between(tmp_path, "jsonl", '{"a": 1, "c": "2026-01-01T00:00:00Z", "d": "x"}\n', **known)
+    assert types == {"a": "double", "c": "timestamp[us, tz=UTC]", "d": "string"}
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ def test_a_file_column_gets_the_type_of_the_table_if_its_values_fit(tmp_path):
     ],
 )
 def test_csv_cells_get_the_type_of_the_table_if_they_fit_exactly(tmp_path, type_, cell, other):
-    (kept,) = between(tmp_path, "csv", f"a\n{cell}\n", a=type_).values()
-    (told,) = between(tmp_path, "csv", f"a\n{cell}\n{other}\n", a=type_).values()
-    assert kept == str(type_) != told
+    (alone,) = between(tmp_path, "csv", f"a\n{cell}\n", a=type_).values()
+    (together,) = between(tmp_path, "csv", f"a\n{cell}\n{other}\n", a=type_).values()
+    assert alone == str(type_) != together
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ def test_csv_cells_get_the_type_of_the_table_if_they_fit_exactly(tmp_path, type_
     ],
 )
 def test_json_numbers_get_the_type_of_the_table_if_they_fit_exactly(tmp_path, type_, number, other):
-    (kept,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {number}}}\n', a=type_).values()
-    (told,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {other}}}\n', a=type_).values()
-    assert kept == str(type_) != told
+    (alone,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {number}}}\n', a=type_).values()
+    (together,) = between(tmp_path, "jsonl", f'{{"a": 1}}\n{{"a": {other}}}\n', a=type_).values()
+    assert alone == str(type_) != together
 
 
 def test_quoted_empty_cells_fit_a_number_column(tmp_path):
@@ -307,8 +307,8 @@ def test_times_without_a_zone_remain_naive(tmp_path):
     naive, instant = pa.timestamp("ns"), pa.timestamp("ms", "Asia/Tokyo")
     inside = pa.struct([("at", pa.timestamp("us"))])
     rows = parquet(a=pa.array([0], naive), b=pa.array([0], instant), c=pa.array([{"at": 0}], inside))
-    told = between(tmp_path, "parquet", rows)
-    assert told == {"a": "timestamp[us]", "b": "timestamp[us, tz=UTC]", "c": "struct<at: timestamp[us]>"}
+    types = between(tmp_path, "parquet", rows)
+    assert types == {"a": "timestamp[us]", "b": "timestamp[us, tz=UTC]", "c": "struct<at: timestamp[us]>"}
 
 
 def parquet(**columns):
@@ -320,15 +320,15 @@ def parquet(**columns):
 def test_parquet_files_widen_or_are_refused_by_name(tmp_path):
     small, large = pa.array([1], pa.int32()), pa.array([1], pa.int64())
     assert between(tmp_path, "parquet", parquet(a=small), parquet(a=large)) == {"a": "int64"}
-    with pytest.raises(Refused, match=r"0\.parquet and 1\.parquet") as told:
+    with pytest.raises(Refused, match=r"0\.parquet and 1\.parquet") as refusal:
         between(tmp_path, "parquet", parquet(a=small), parquet(a=pa.array(["x"])))
-    assert (told.value.code, told.value.keys) == ("type-changed", ["a"])
-    with pytest.raises(Refused) as told:
+    assert (refusal.value.code, refusal.value.keys) == ("type-changed", ["a"])
+    with pytest.raises(Refused) as refusal:
         between(tmp_path, "parquet", parquet(a=small), parquet(b=small))
-    assert told.value.code == "missing-column"
-    with pytest.raises(Refused) as told:
+    assert refusal.value.code == "missing-column"
+    with pytest.raises(Refused) as refusal:
         between(tmp_path, "csv", "a,b\n1,2\n", "a\n1\n")
-    assert (told.value.code, told.value.keys) == ("missing-column", ["b"])
+    assert (refusal.value.code, refusal.value.keys) == ("missing-column", ["b"])
 
 
 def test_a_declared_type_replaces_type_inference(tmp_path):
@@ -346,9 +346,9 @@ def test_json_objects_get_the_struct_type_of_the_table(tmp_path):
         {"a": pa.int64(), "n": pa.float64(), "l": pa.list_(pa.struct({"d": pa.decimal128(5, 2)}))}
     )
     rows = ('{"v": {"l": [{"d": 1}], "n": 2}}', '{"v": {"c": "x", "a": null}}', '{"v": {"a": "x"}}')
-    told = [between(tmp_path, "jsonl", each + "\n", v=stored)["v"] for each in rows]
+    types = [between(tmp_path, "jsonl", each + "\n", v=stored)["v"] for each in rows]
     whole = "a: int64, n: double, l: list<item: struct<d: decimal128(5, 2)>>"
-    assert told == [
+    assert types == [
         f"struct<{whole}>",
         f"struct<{whole}, c: string>",
         f"struct<{whole.replace('int64', 'string')}>",

@@ -74,15 +74,15 @@ def test_database_types_without_a_table_type_become_text(values, text):
     ],
 )
 def test_a_type_that_no_table_has_is_refused_by_column(values):
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as refusal:
         plain_arrow(pa.table({"v": values}))
-    assert (told.value.code, told.value.keys) == ("unsupported-type", ["v"])
+    assert (refusal.value.code, refusal.value.keys) == ("unsupported-type", ["v"])
 
 
 def test_an_instant_that_no_table_holds_is_refused_by_column():
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as refusal:
         plain_arrow(pa.table({"v": pa.array([2**62], pa.timestamp("s"))}))
-    assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
+    assert (refusal.value.code, refusal.value.keys) == ("unreadable-value", ["v"])
 
 
 TEXT = ColumnType(Kind.STRING)
@@ -103,9 +103,9 @@ UNFIT = {
 @pytest.mark.parametrize("values", UNFIT.values(), ids=UNFIT)
 def test_a_value_that_no_table_holds_is_refused_by_column(values):
     """As in files: the years are 1 to 9999, and text is UTF-8."""
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as refusal:
         plain_arrow(pa.table({"v": values}))
-    assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
+    assert (refusal.value.code, refusal.value.keys) == ("unreadable-value", ["v"])
 
 
 def test_text_of_a_file_that_is_not_utf8_is_refused(tmp_path):

@@ -114,12 +114,12 @@ def test_a_copy_is_refused_in_every_way_of_planning(store, monkeypatch, copied, 
         source = table_of(rows_of(change), shuffled=shuffled)
         if isinstance(change, str):
             source = source.rename_columns({change: "another"})
-        given = {"key": "k", "max_delete_ratio": 1, "at": 20, **options}
-        at = given.pop("at")
+        arguments = {"key": "k", "max_delete_ratio": 1, "at": 20, **options}
+        at = arguments.pop("at")
         if guard == CLAIMED:
             at, source = 10, table_of([(k, v, "u") for k, (v, _) in ROWS.items()], shuffled=shuffled)
         with capture_logs() as logs, pytest.raises(BackstoryError) as refused:
-            lake.snapshot(source, into=into, at=day(at), **given)
+            lake.snapshot(source, into=into, at=day(at), **arguments)
         assert (refused.value.code, _snapshot(store, into)) == (code, before)
         ways = {each["event"] for each in logs if "planned" in each["event"]}
         if way in {"whole", "tasks"}:

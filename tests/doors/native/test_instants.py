@@ -35,7 +35,7 @@ class Blocked(threading.Thread):
     def __init__(self, warehouse, name, source):
         super().__init__()
         self.warehouse, self.name, self.source = warehouse, name, source
-        self.told, self.receipt = None, None
+        self.error, self.receipt = None, None
 
     def waits(self):
         """Whether it waits for the table's lock."""
@@ -47,8 +47,8 @@ class Blocked(threading.Thread):
     def run(self):
         try:
             self.receipt = self.warehouse.snapshot(self.source, into=self.name, key="k")
-        except Refused as told:
-            self.told = told
+        except Refused as error:
+            self.error = error
 
 
 def test_a_copy_has_the_start_time_of_its_call(store):
@@ -63,10 +63,10 @@ def test_a_copy_has_the_start_time_of_its_call(store):
         newer = partial(open_copy, rows_of_arrow(store, rows("new", 3)), SnapshotRequest(into=name))
         deliver_once(store, newer)
     late.join(SECONDS)
-    assert late.told is not None, late.receipt
-    assert late.told.code == "time-backwards"
-    assert "read the source again" in late.told.remedy
-    assert before < parse_instant(late.told.message.split()[5].rstrip(",")) < datetime.now(UTC)
+    assert late.error is not None, late.receipt
+    assert late.error.code == "time-backwards"
+    assert "read the source again" in late.error.remedy
+    assert before < parse_instant(late.error.message.split()[5].rstrip(",")) < datetime.now(UTC)
     current = warehouse.table(name).current().orderBy("k").collect()
     assert [(row.k, row.v) for row in current] == [("k0", "new"), ("k1", "new"), ("k2", "new")]
     assert warehouse.snapshot(rows("old"), into=name).counts["changed"] == 2  # sent again, it is the newest
@@ -86,14 +86,14 @@ def test_a_table_with_memory_records_the_time_of_an_unchanged_copy(store, by_fra
 
     copy(2, "a")
     assert copy(3, "a").snapshot_id is None
-    with pytest.raises(Refused, match="2026-01-02") as told:
+    with pytest.raises(Refused, match="2026-01-02") as refusal:
         copy(1, "a", remember=True)
-    assert told.value.code == "time-backwards"
-    assert "`backfill=True`" in told.value.remedy
+    assert refusal.value.code == "time-backwards"
+    assert "`backfill=True`" in refusal.value.remedy
     for options in ({}, {"restate": True}):
-        with pytest.raises(Refused) as told:
+        with pytest.raises(Refused) as refusal:
             copy(2, "b", remember=True, **options)
-        assert told.value.code == "settled"
+        assert refusal.value.code == "settled"
     with pytest.raises(UsageError) as partial:
         copy(4, "a", remember=True, deletes="ignore")
     assert partial.value.code == "partial-copy"
@@ -157,5 +157,5 @@ def test_the_first_copy_may_start_the_memory_with_or_without_backfill(store):
         for at, value in ((5, "a"), (7, "a"), (6, "b")):
             warehouse.snapshot(rows(value), into=name, key="k", at=f"2026-01-{at:02}", **options)
         assert existing(store, table_name(name)).properties[SETTLED] == "[]"
-        told = warehouse.table(name).as_of("2026-01-07").collect()
-        assert {row.v for row in told} == {"a"}
+        records = warehouse.table(name).as_of("2026-01-07").collect()
+        assert {row.v for row in records} == {"a"}

@@ -29,7 +29,7 @@ CASES = """
 """
 
 
-def said(times, zone, side):
+def outcome(times, zone, side):
     expression = f"to_utc_timestamp(at, '{zone}'{side and f', {side!r}'})"
     try:
         return instants_of(times, expression, counted=True)[0].as_py().strftime("%H:%M")
@@ -49,7 +49,7 @@ def test_a_local_time_is_converted_by_its_zone_or_refused(case, form):
         "text": pa.array([f"{day}T{clock}:00"]),
         "nanoseconds": pa.array([time], pa.timestamp("ns")),
     }[form]
-    assert [said(pa.chunked_array([times]), zone, side) for side in ("", "earlier", "later")] == expected
+    assert [outcome(pa.chunked_array([times]), zone, side) for side in ("", "earlier", "later")] == expected
 
 
 def test_an_ambiguous_local_time_is_refused_with_row_and_expression():
@@ -77,7 +77,7 @@ def test_local_times_within_other_expressions_are_refused(expression):
 
 def test_an_unknown_zone_is_named():
     with pytest.raises(UsageError, match="Nowhere"):
-        said(pa.chunked_array([pa.array([datetime(2026, 1, 1)])]), "Nowhere", "")
+        outcome(pa.chunked_array([pa.array([datetime(2026, 1, 1)])]), "Nowhere", "")
 
 
 @pytest.mark.parametrize("zone", ["Europe/Paris", "America/New_York", "UTC"])

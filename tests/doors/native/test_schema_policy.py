@@ -47,10 +47,10 @@ class Policed:
     def feed(self, source, **options):
         return self.warehouse.apply(source, into=self.name, key="k", **options)
 
-    def refused(self, deliver, *given, **options):
+    def refused(self, deliver, *arguments, **options):
         before = self.table.metadata
         with pytest.raises(BackstoryError) as stop:
-            deliver(*given, **options)
+            deliver(*arguments, **options)
         assert self.table.metadata == before
         return stop.value
 

@@ -22,28 +22,28 @@ def test_omitted_settings_keep_their_stored_values():
 
 
 @pytest.mark.parametrize(
-    ("stored", "given"),
+    ("stored", "options"),
     [
         (TableSettings(ignore=A), {"ignore": ["b"]}),
         (TableSettings(), {"track": ["a"]}),
         (TableSettings(track=A), {"ignore": ["a"]}),
     ],
 )
-def test_contradicting_settings_are_refused(stored, given):
-    with pytest.raises(Refused) as told:
-        agree_settings(stored, SnapshotRequest(into="s.t", **given))
-    assert told.value.code == "settings-changed"
+def test_contradicting_settings_are_refused(stored, options):
+    with pytest.raises(Refused) as refusal:
+        agree_settings(stored, SnapshotRequest(into="s.t", **options))
+    assert refusal.value.code == "settings-changed"
 
 
 def test_settings_decide_which_columns_make_versions():
-    told = {
+    cases = {
         TableSettings(): "abc",
         TableSettings(track=A): "a",
         TableSettings(ignore=A): "bc",
         TableSettings(overwrite=A): "bc",
         TableSettings(ignore=A, overwrite=B): "c",
     }
-    for settings, tracked in told.items():
+    for settings, tracked in cases.items():
         assert "".join(name for name in "abc" if settings.tracks(name)) == tracked
 
 
@@ -68,6 +68,6 @@ def test_settings_must_name_existing_non_key_columns(wrong):
     ],
 )
 def test_invalid_options_are_refused(options):
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as error:
         request_of(SnapshotRequest, into="s.t", **options)
-    assert told.value.code == "bad-option"
+    assert error.value.code == "bad-option"

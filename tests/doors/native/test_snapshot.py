@@ -74,10 +74,10 @@ class Native:
 
     def refused(self, at, source, **options):
         before = self.written
-        with pytest.raises(BackstoryError) as told:
+        with pytest.raises(BackstoryError) as error:
             self.copy(at, source, **options)
         assert self.written == before
-        return told.value.code, told.value.keys
+        return error.value.code, error.value.keys
 
     @property
     def stored(self):
@@ -96,11 +96,11 @@ class Native:
 
     def rows(self, *columns):
         """The stored rows in the rule's form, with numbered recorded times."""
-        found = self.spark.table(f"{self.store.catalog}.{self.name}").toArrow().to_pylist()
-        times = {None, *(row["recorded_at"] for row in found)}
-        times |= {(row["_memory"] or {}).get("ended_at") for row in found}
+        rows = self.spark.table(f"{self.store.catalog}.{self.name}").toArrow().to_pylist()
+        times = {None, *(row["recorded_at"] for row in rows)}
+        times |= {(row["_memory"] or {}).get("ended_at") for row in rows}
         numbers = {time: place + 1 for place, time in enumerate(sorted(times - {None}))} | {None: None}
-        return {self._row(row, columns, numbers) for row in found}
+        return {self._row(row, columns, numbers) for row in rows}
 
     @staticmethod
     def _row(row, columns, numbers):
@@ -131,7 +131,7 @@ def by_rule(table, *columns):
     times = sorted({row.recorded for row in table.rows} | {row.ended_at for row in table.rows} - {None})
     numbers = {time: place + 1 for place, time in enumerate(times)} | {None: None}
 
-    def told(row: StoredRow):
+    def as_tuple(row: StoredRow):
         values = tuple(row.values.get(name) for name in columns)
         head = (row.key, values, row.start, row.end, numbers[row.recorded])
         return (
@@ -142,7 +142,7 @@ def by_rule(table, *columns):
             row.kind and FactKind(row.kind).value,
         )
 
-    return {told(row) for row in table.rows}
+    return {as_tuple(row) for row in table.rows}
 
 
 def randomly(random, keys):
@@ -314,8 +314,11 @@ def test_columns_are_added_widened_omitted_and_renamed(native):
     assert native.copy(3, some).counts == counts(changed=1, unchanged=1)
     assert native.copy(4, native.frame("a b c", "k string")).counts == counts(new=1, unchanged=2)
     renamed = native.frame("a:x b:-  c:-", "k string, x string")
-    told = native.copy(5, renamed, rename={"w": "x"})
-    assert (told.counts, told.schema_changes) == (counts(unchanged=3), ["column w renamed to x"])
+    rename_receipt = native.copy(5, renamed, rename={"w": "x"})
+    assert (rename_receipt.counts, rename_receipt.schema_changes) == (
+        counts(unchanged=3),
+        ["column w renamed to x"],
+    )
     assert native.copy(5, renamed, rename={"w": "x"}).schema_changes == []
     assert native.refused(6, renamed, rename={"q": "r"}) == ("bad-option", [])
     assert native.refused(6, renamed, rename={"x": "y"}) == ("bad-option", [])
@@ -332,17 +335,17 @@ def test_the_first_settings_of_a_table_apply(native):
     """V13, V18: Ignored columns make no version. Overwritten columns are kept only in the open version."""
     columns = "k string, v string, i string, o string"
 
-    def told(text):
+    def frame(text):
         return native.frame(text, columns)
 
-    native.copy(1, told("a:1:1:1 b:1:1:1"), ignore="i", overwrite=["o"])
+    native.copy(1, frame("a:1:1:1 b:1:1:1"), ignore="i", overwrite=["o"])
     before = native.ids()
-    assert native.copy(2, told("a:1:2:1 b:1:1:2")).counts == counts(changed=1, unchanged=1)
+    assert native.copy(2, frame("a:1:2:1 b:1:1:2")).counts == counts(changed=1, unchanged=1)
     assert native.ids() == before
-    assert native.refused(3, told("a:1:1:1"), ignore=["v"]) == ("settings-changed", ["i", "v"])
-    assert native.refused(3, told("a:1:1:1"), track=["v"])[0] == "settings-changed"
+    assert native.refused(3, frame("a:1:1:1"), ignore=["v"]) == ("settings-changed", ["i", "v"])
+    assert native.refused(3, frame("a:1:1:1"), track=["v"])[0] == "settings-changed"
     with pytest.raises(Refused, match="key"):
-        native.warehouse.snapshot(told("a:1:1:1"), into=native.name, key=["k", "v"])
+        native.warehouse.snapshot(frame("a:1:1:1"), into=native.name, key=["k", "v"])
     added = native.frame("a:1:2:1:9 b:2:1:2:9", f"{columns}, n string")
     assert native.copy(3, added, ignore="i", backfill_added=True).counts == counts(changed=2)
     assert native.rows("v", "i", "o", "n") == {
@@ -356,9 +359,9 @@ def test_a_first_copy_without_a_key_type_is_refused(native):
     """A file with only a header is refused. So is a first copy of records without keys."""
     nothing = native.spark.sql("SELECT NULL AS k, NULL AS v")
     for frame, code in ((nothing.limit(0), "empty-snapshot"), (nothing, "null-key")):
-        with pytest.raises(Refused) as told:
+        with pytest.raises(Refused) as refusal:
             native.copy(1, frame)
-        assert told.value.code == code
+        assert refusal.value.code == code
 
 
 def test_refused_copies_write_nothing(native):
@@ -422,16 +425,16 @@ def test_values_are_compared_by_meaning_and_keep_their_types(native, nested):
 
     def frame(text):
         rows = (line.split() for line in text.strip().splitlines())
-        told = ", ".join(f"('{k}', CAST('{d}' AS double), {m}, {a}, {u})" for k, d, m, a, u in rows)
+        literals = ", ".join(f"('{k}', CAST('{d}' AS double), {m}, {a}, {u})" for k, d, m, a, u in rows)
         names = ["k", "d", *(["m", "named_struct('s', a) AS n"] if nested else []), "u"]
         times = "TIMESTAMP_NTZ'2026-03-29 02:30:00' AS t, CAST(1 AS decimal(20,3)) AS e"
-        query = f"SELECT {', '.join(names)}, {times} FROM VALUES {told} AS v(k, d, m, a, u)"
+        query = f"SELECT {', '.join(names)}, {times} FROM VALUES {literals} AS v(k, d, m, a, u)"
         return native.spark.sql(query)
 
     native.copy(1, frame(VALUES_BEFORE))
     types = {column.name: str(column.type) for column in native.stored.shape.user_columns}
-    told = {"k": "STRING", "d": "DOUBLE", "u": "STRING", "t": "TIMESTAMP_NTZ", "e": "DECIMAL(20,3)"}
-    assert types == told | ({"m": "MAP<STRING, INT>", "n": "STRUCT<s: ARRAY<INT>>"} if nested else {})
+    expected = {"k": "STRING", "d": "DOUBLE", "u": "STRING", "t": "TIMESTAMP_NTZ", "e": "DECIMAL(20,3)"}
+    assert types == expected | ({"m": "MAP<STRING, INT>", "n": "STRUCT<s: ARRAY<INT>>"} if nested else {})
     plan = native.copy(2, frame(VALUES_AFTER), dry_run=True)
     changed = ["array", "map", "number", "typed"] if nested else ["number", "typed"]
     assert plan.keys["changed"] == changed
@@ -493,9 +496,9 @@ def test_recorded_times_increase_despite_a_clock_set_back(native, monkeypatch):
     monkeypatch.setattr("backstory.doors.native.instants.datetime", Late)
     second = native.copy(2, "a:2 b:1 d:1")
     assert parse_instant(second.recorded_at) == parse_instant(first.recorded_at) + timedelta(microseconds=1)
-    told = snapshots_of(native.stored)[-1].properties
-    assert (told[RECORDED], told[COPIED_AT]) == (second.recorded_at, "2026-01-03T00:00:00.000000Z")
-    assert (told["added-data-files"], told["added-delete-files"]) == ("2", "1")
+    summary = snapshots_of(native.stored)[-1].properties
+    assert (summary[RECORDED], summary[COPIED_AT]) == (second.recorded_at, "2026-01-03T00:00:00.000000Z")
+    assert (summary["added-data-files"], summary["added-delete-files"]) == ("2", "1")
     assert native.copy(2, "d:1 a:2 b:1").snapshot_id is None
 
 
@@ -508,8 +511,10 @@ def test_E20_a_copy_can_replace_a_rewound_copy(native):
     assert native.copy(20, "k:c").counts == counts(changed=1)
     assert native.refused(15, "k:d") == ("time-backwards", [])
     assert native.copy(30, "k:c").snapshot_id is None
-    told = {(values, start, end) for _, values, start, end, _, role, *_ in native.rows("v") if role is None}
-    assert told == {(("a",), 10, 20), (("c",), 20, None)}
+    versions = {
+        (values, start, end) for _, values, start, end, _, role, *_ in native.rows("v") if role is None
+    }
+    assert versions == {(("a",), 10, 20), (("c",), 20, None)}
 
 
 def test_a_mark_stores_the_columns_of_its_copy(native):
@@ -519,14 +524,14 @@ def test_a_mark_stores_the_columns_of_its_copy(native):
     def marks():
         rows = native.spark.table(f"backstory.{native.name}").where("_memory.kind = 'copy'").collect()
         names = {field.fieldId(): field.name() for field in native.stored.iceberg.schema().columns()}
-        told = [(days(row.valid_from.astimezone(UTC)), row._memory) for row in rows]
+        memories = [(days(row.valid_from.astimezone(UTC)), row._memory) for row in rows]
         return sorted(
             (
                 at,
                 memory.ended_at is None,
                 "".join(names[each] for each in memory["columns"]),
             )
-            for at, memory in told
+            for at, memory in memories
         )
 
     native.copy(5, both, backfill=True)
@@ -550,8 +555,10 @@ def test_a_restatement_without_changes_stores_the_columns_of_its_copy(native):
     assert native.copy(5, whole, restate=True).counts == counts(unchanged=1)
     assert native.copy(5, whole, restate=True).snapshot_id is None
     assert native.copy(3, older).counts == counts(changed=1)
-    told = {(values, start, end) for _, values, start, end, _, role, *_ in native.rows("w") if role is None}
-    assert told == {(("x",), 1, 3), (("y",), 3, 5), (("x",), 5, None)}
+    versions = {
+        (values, start, end) for _, values, start, end, _, role, *_ in native.rows("w") if role is None
+    }
+    assert versions == {(("x",), 1, 3), (("y",), 3, 5), (("x",), 5, None)}
 
 
 def test_a_mark_stores_a_new_column_next_to_a_new_field(native):
@@ -562,8 +569,8 @@ def test_a_mark_stores_a_new_column_next_to_a_new_field(native):
     native.copy(6, second)
     marks = native.spark.table(f"backstory.{native.name}").where("_memory.kind = 'copy'")
     names = {field.fieldId(): field.name() for field in native.stored.iceberg.schema().columns()}
-    told = [row._memory["columns"] for row in marks.orderBy("valid_from").collect()]
-    assert ["".join(names[each] for each in ids) for ids in told] == ["ksw", "ksn"]
+    columns = [row._memory["columns"] for row in marks.orderBy("valid_from").collect()]
+    assert ["".join(names[each] for each in ids) for ids in columns] == ["ksw", "ksn"]
 
 
 def test_a_restatement_withdraws_the_values_of_missing_columns(native):
@@ -592,24 +599,24 @@ def test_a_table_with_a_version_without_a_start_is_not_written(native):
     for always in (False, True):
         native.by_frames(always=always)
         assert native.refused(3, "a:1 b:2") == ("spoilt-table", ["z"])
-        with pytest.raises(Refused) as told:
+        with pytest.raises(Refused) as refusal:
             native.warehouse.apply(rows, into=native.name, key="k", sequence_by="at", drop=["at"])
-        assert (told.value.code, told.value.keys) == ("spoilt-table", ["z"])
+        assert (refusal.value.code, refusal.value.keys) == ("spoilt-table", ["z"])
 
 
 def test_a_streaming_frame_is_refused_with_a_remedy(native):
     """A stream has no last row, but its batches do."""
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as error:
         native.copy(1, native.spark.readStream.format("rate").load())
-    assert (told.value.code, "apply_batch" in told.value.remedy) == ("streaming-frame", True)
+    assert (error.value.code, "apply_batch" in error.value.remedy) == ("streaming-frame", True)
 
 
 def test_iceberg_maintenance_procedures_change_no_rows(native):
     """After sorting by columns or a curve, or packing, rows keep their ids, and the next copy is correct."""
     native.copy(1, "a:1 b:1 c:1")
     native.copy(2, "a:2 b:1")
-    asked = f"SELECT k, v, valid_from, valid_to, _row_id FROM backstory.{native.name}"
-    before = sorted(map(repr, native.spark.sql(asked).collect()))
+    query = f"SELECT k, v, valid_from, valid_to, _row_id FROM backstory.{native.name}"
+    before = sorted(map(repr, native.spark.sql(query).collect()))
     every = f"table => '{native.name}', options => map('rewrite-all', 'true')"
     for procedure, words in {
         "rewrite_data_files": [
@@ -623,7 +630,7 @@ def test_iceberg_maintenance_procedures_change_no_rows(native):
     }.items():
         for each in words:
             native.spark.sql(f"CALL backstory.system.{procedure}({each})").collect()
-        assert sorted(map(repr, native.spark.sql(asked).collect())) == before, procedure
+        assert sorted(map(repr, native.spark.sql(query).collect())) == before, procedure
     assert native.copy(3, "a:3 b:1").counts == counts(changed=1, unchanged=1)
     assert not [each for each in native.warehouse.table(native.name).check() if each["violations"]]
 
@@ -674,26 +681,28 @@ def test_foreign_writes_are_reported_once(native, way):
     for number, statement in enumerate(statements, 3):
         for each in statement.format(name=native.name, table=f"backstory.{native.name}").split(";"):
             native.spark.sql(each)
-        said = noted()
-        assert [WRITES[statement] in each for each in said] == ([True] if WRITES[statement] else []), (
+        warnings = noted()
+        assert [WRITES[statement] in each for each in warnings] == ([True] if WRITES[statement] else []), (
             statement
         )
-        assert list(deliver(number, dry_run=True).warnings) == said
+        assert list(deliver(number, dry_run=True).warnings) == warnings
         receipt = deliver(number)
-        assert (list(receipt.warnings), "warnings" in receipt.to_dict()) == (said, bool(said)), statement
+        assert (list(receipt.warnings), "warnings" in receipt.to_dict()) == (warnings, bool(warnings)), (
+            statement
+        )
     assert (noted(), list(deliver(number + 1).warnings)) == ([], [])
 
 
 def test_a_key_of_several_columns(native):
     frame = native.frame("a:1:x a:2:x", "k string, `n 1` string, v string")
     for at, source, code in ((1, frame, None), (2, frame.limit(1), "mass-delete")):
-        given = {"into": native.name, "key": ["k", "n 1"], "at": day(at), "max_delete_ratio": 0.4}
+        options = {"into": native.name, "key": ["k", "n 1"], "at": day(at), "max_delete_ratio": 0.4}
         if code is None:
-            assert native.warehouse.snapshot(source, **given).counts == counts(new=2)
+            assert native.warehouse.snapshot(source, **options).counts == counts(new=2)
             continue
-        with pytest.raises(Refused) as told:
-            native.warehouse.snapshot(source, **given)
-        assert (told.value.code, told.value.keys) == (code, ["k=a n 1=2"])
+        with pytest.raises(Refused) as refusal:
+            native.warehouse.snapshot(source, **options)
+        assert (refusal.value.code, refusal.value.keys) == (code, ["k=a n 1=2"])
 
 
 def counts(**some):
@@ -707,9 +716,9 @@ def test_the_driver_reads_each_row_of_a_table_once(native):
         f"CREATE OR REPLACE TABLE {source} USING iceberg AS SELECT id AS k, id AS v FROM range({rows})"
     )
     native.copy(1, native.spark.table(source))
-    with rows_read(native.spark) as found:
+    with rows_read(native.spark) as reads:
         native.copy(2, native.spark.table(source).where("k >= 0").selectExpr("v", "k"))
-    assert found == [rows]
+    assert reads == [rows]
     native.spark.sql(f"DROP TABLE {source}")
 
 
@@ -720,14 +729,14 @@ def test_a_foreign_table_is_read_but_not_written(native):
     )
     (listed,) = inventory(SessionCatalog(native.warehouse.store), [TableName(*native.name.split("."))])
     assert (listed["table"], listed["layout"]) == (native.name, "foreign")
-    with pytest.raises(Refused, match="did not create") as told:
+    with pytest.raises(Refused, match="did not create") as refusal:
         native.copy(1, "a:1")
-    assert (told.value.code, "Fivetran" in str(told.value), "fivetran" in str(told.value)) == (
+    assert (refusal.value.code, "Fivetran" in str(refusal.value), "fivetran" in str(refusal.value)) == (
         "other-layout",
         False,
         False,
     )
-    assert "adopt" in told.value.remedy
+    assert "adopt" in refusal.value.remedy
     rows = native.warehouse.table(native.name).current().collect()
     assert [(row.k, row.v) for row in rows] == [("a", 1)]
     native.spark.sql(f"DROP TABLE backstory.{native.name}")

@@ -20,8 +20,8 @@ def lake(store):
     return Warehouse(store, embedded=False)
 
 
-def rows(*given):
-    return pa.table({"id": [each[0] for each in given], "Name": [each[1] for each in given]})
+def rows(*arguments):
+    return pa.table({"id": [each[0] for each in arguments], "Name": [each[1] for each in arguments]})
 
 
 def test_a_history_source_has_only_its_open_versions(lake):

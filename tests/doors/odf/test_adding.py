@@ -74,8 +74,8 @@ def test_add_reports_warnings_about_the_output_of_a_query(dataset):
     assert codes(life.add()) == ["L1", "L6"]
     text = "select coalesce(note, '''') as note, date as event_time from input"
     assert codes(life.add(preprocess=query(text))) == ["L1"]
-    found = door.inspect(life.store, life.name, namespace=life.namespace)
-    assert [lint.code for lint in found.lints] == ["L1"]
+    report = door.inspect(life.store, life.name, namespace=life.namespace)
+    assert [lint.code for lint in report.lints] == ["L1"]
 
 
 @pytest.mark.parametrize("text", ["select nowhere from input", "select v from input where date_add(v) = 1"])  # fmt: skip
@@ -180,8 +180,8 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
         (tmp_path / f"{number}.yaml").write_text(text)
     with pytest.raises(UsageError, match=r"1\.yaml, line 4.*0\.yaml, line 4"):
         add(tmp_path)
-    found = add_each([tmp_path, tmp_path / "0.yaml"])
-    assert [each.status for each in found] == ["added", "failed", "added", "unchanged"]
+    outcomes = add_each([tmp_path, tmp_path / "0.yaml"])
+    assert [each.status for each in outcomes] == ["added", "failed", "added", "unchanged"]
     assert add(tmp_path / "1.yaml")[0].status == "updated"
     known = stored_datasets(store, "odf_names").find("LONE")
     assert (known.name.name, known.dataset.account) == ("lone", "acc")
@@ -190,9 +190,9 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
 def test_a_dataset_added_by_two_processes_is_added_once(store, tmp_path):
     """The second process finds the dataset, or applies the changes in its manifest."""
     path, datasets = tmp_path / "twice.yaml", stored_datasets(store, "odf_twice")
-    told = [manifest(polling(read=f"{{kind: csv, header: {each}}}")) for each in ("true", "true", "false")]
+    texts = [manifest(polling(read=f"{{kind: csv, header: {each}}}")) for each in ("true", "true", "false")]
     wanted = []
-    for text in told:
+    for text in texts:
         path.write_text(text.replace("cities", "twice"))
         wanted += find_datasets(datasets, [path])
 

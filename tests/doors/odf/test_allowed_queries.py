@@ -124,10 +124,10 @@ def test_queries_may_use_names_of_datasets(store):
 def test_all_other_queries_are_refused(store, spark):
     """Programs, paths, Java, files, settings, other tables and views, and statements are refused anywhere."""
     spark.udf.register("of_the_owner", lambda _: "")
-    for query, told in table(FORBIDDEN):
+    for query, reason in table(FORBIDDEN):
         with pytest.raises(UsageError) as refused:
             others_read(store, "odf", query, INPUT)
-        assert told in refused.value.message, (query, refused.value.message)
+        assert reason in refused.value.message, (query, refused.value.message)
         assert refused.value.code in {"forbidden-query", "wrong-query"}
 
 
@@ -148,8 +148,8 @@ def test_a_column_but_no_session_value_can_be_queried(store, spark):
         with pytest.raises(UsageError), run_query(store, rows, sql, "odf"):
             pass
     rows = rows.withColumnRenamed("city", "user")
-    with run_query(store, rows, Sql(query="select user from input"), "odf") as found:
-        assert [tuple(row) for row in found.collect()] == [("A",)]
+    with run_query(store, rows, Sql(query="select user from input"), "odf") as output:
+        assert [tuple(row) for row in output.collect()] == [("A",)]
 
 
 def test_add_and_a_dry_run_refuse_a_program_with_file_and_line(dataset, tmp_path):

@@ -238,8 +238,8 @@ def test_a_run_is_recognised_after_its_snapshots_expire(dataset):  # R81, R85
     files = [life.folder / "data.csv"]
     life.push_files(*files, run_id="r1")
     life.push_files(*files, run_id="r2")
-    kept = life.table.iceberg.currentSnapshot().timestampMillis()
-    life.table.iceberg.expireSnapshots().expireOlderThan(kept).retainLast(1).commit()
+    timestamp = life.table.iceberg.currentSnapshot().timestampMillis()
+    life.table.iceberg.expireSnapshots().expireOlderThan(timestamp).retainLast(1).commit()
     assert life.commits() == 1
     with life.unchanged():
         assert life.push_files(*files, run_id="r1").status == "up-to-date"

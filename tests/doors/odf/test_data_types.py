@@ -126,8 +126,8 @@ def test_attributes_of_a_field_are_kept_unchanged():
 def test_a_column_made_nullable_is_described_as_optional():
     """The field itself decides, because a widened column keeps its comment."""
     [field] = arrow_schema(schema_of("UInt8"))
-    told = data_schema_of(pa.schema([field.with_nullable(True)]))
-    assert told["fields"][0]["type"] == {"kind": "Option", "inner": {"kind": "UInt8"}}
+    schema = data_schema_of(pa.schema([field.with_nullable(True)]))
+    assert schema["fields"][0]["type"] == {"kind": "Option", "inner": {"kind": "UInt8"}}
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_a_column_made_nullable_is_described_as_optional():
     ],
 )  # fmt: skip
 def test_arrow_types_are_described_without_metadata(arrow, kind):
-    told = data_schema_of(pa.schema([pa.field("a", arrow, nullable=False)]))
-    assert told == {"fields": [{"name": "a", "type": kind}]}
-    assert DataSchema.model_validate(told)
+    document = data_schema_of(pa.schema([pa.field("a", arrow, nullable=False)]))
+    assert document == {"fields": [{"name": "a", "type": kind}]}
+    assert DataSchema.model_validate(document)
 
 
 def test_an_arrow_type_without_a_name_is_refused():
@@ -209,7 +209,7 @@ def test_d25_a_column_is_optional_without_not_null(text, name, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a", "'a' is not a column definition"),
         ("", "'' is not a column definition"),
@@ -226,11 +226,11 @@ def test_d25_a_column_is_optional_without_not_null(text, name, kind):
         ("a DECIMAL(1, 2, 3)", "is not a column definition"),
     ],
 )
-def test_invalid_column_definitions_are_refused(text, told):
+def test_invalid_column_definitions_are_refused(text, message):
     with pytest.raises(BackstoryError) as refused:
         ddl_schema(["ok INT", text])
     assert isinstance(refused.value, UsageError)
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert refused.value.remedy
 
 

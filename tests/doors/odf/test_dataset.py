@@ -15,15 +15,20 @@ from backstory.strategies.events.terms import EventEncoding
 
 
 def test_a_dataset_without_events_has_the_default_vocabulary(tmp_path):
-    found = dataset_of(manifest(), tmp_path)
-    vocab = found.vocab
-    assert (found.polling, found.push, found.schema, found.polling_disabled) == (None, {}, None, False)
+    dataset = dataset_of(manifest(), tmp_path)
+    vocab = dataset.vocab
+    assert (dataset.polling, dataset.push, dataset.schema, dataset.polling_disabled) == (
+        None,
+        {},
+        None,
+        False,
+    )
     assert (vocab.offset_column, vocab.operation_type_column) == ("offset", "op")
     assert (vocab.system_time_column, vocab.event_time_column) == ("system_time", "event_time")
 
 
 def test_each_event_sets_its_part(tmp_path):
-    found = dataset_of(
+    dataset = dataset_of(
         manifest(
             push(),
             "{kind: setInfo, description: d}",
@@ -34,35 +39,35 @@ def test_each_event_sets_its_part(tmp_path):
         ),
         tmp_path,
     )
-    assert list(found.push) == ["default"]
-    assert (found.info.description, found.license.short_name, found.attachments.attachments.items) == (
+    assert list(dataset.push) == ["default"]
+    assert (dataset.info.description, dataset.license.short_name, dataset.attachments.attachments.items) == (
         "d",
         "s",
         (),
     )
-    assert (found.vocab.event_time_column, found.schema.fields_[0].name) == ("at", "a")
+    assert (dataset.vocab.event_time_column, dataset.schema.fields_[0].name) == ("at", "a")
 
 
 def test_a_newer_event_replaces_an_older_event(tmp_path):
-    found = dataset_of(
+    dataset = dataset_of(
         manifest("{kind: setVocab, eventTimeColumn: a}", "{kind: setVocab, offsetColumn: o}"), tmp_path
     )
-    assert (found.vocab.event_time_column, found.vocab.offset_column) == ("event_time", "o")
+    assert (dataset.vocab.event_time_column, dataset.vocab.offset_column) == ("event_time", "o")
 
 
 def test_a_push_source_that_is_added_again_is_replaced(tmp_path):
     """B44: It has the newer event's position in the document."""
-    found = dataset_of(manifest(push(), push(name="b"), push("{kind: ledger, primaryKey: [a]}")), tmp_path)
-    assert {name: source.merge.kind for name, source in found.push.items()} == {
+    dataset = dataset_of(manifest(push(), push(name="b"), push("{kind: ledger, primaryKey: [a]}")), tmp_path)
+    assert {name: source.merge.kind for name, source in dataset.push.items()} == {
         "default": "Ledger",
         "b": "Append",
     }
-    assert [path[-1] for path, _ in found.sources()] == [2, 1]
+    assert [path[-1] for path, _ in dataset.sources()] == [2, 1]
 
 
 def test_the_account_is_not_part_of_the_name(tmp_path):
-    found = dataset_of(manifest().replace("name: cities", "name: Me/demo.City-2"), tmp_path)
-    assert (found.account, found.name) == ("Me", "demo.City-2")
+    dataset = dataset_of(manifest().replace("name: cities", "name: Me/demo.City-2"), tmp_path)
+    assert (dataset.account, dataset.name) == ("Me", "demo.City-2")
     assert dataset_of(manifest(), tmp_path).account is None
 
 
@@ -106,9 +111,9 @@ def test_a_dataset_is_restored_from_its_document(tmp_path):
     text = manifest(
         polling(fetch="{kind: url, url: '${{ env.A }}', eventTime: fromMetadata}"), "{kind: setInfo}"
     )
-    found = dataset_of(text, tmp_path)
-    again = from_document(found.document, tmp_path)
-    assert again == found
+    dataset = dataset_of(text, tmp_path)
+    again = from_document(dataset.document, tmp_path)
+    assert again == dataset
     assert again.document["content"]["metadata"][0]["fetch"]["url"] == "${{ env.A }}"
 
 
@@ -124,17 +129,17 @@ def test_an_invalid_stored_manifest_is_reported_without_a_line():
 
 
 def test_line_numbers_do_not_affect_the_equality_of_datasets(tmp_path):
-    found = dataset_of(manifest(push()), tmp_path)
-    assert found == dataset_of(f"# a comment\n\n{manifest(push())}", tmp_path)
-    assert found != replace(found, name="other")
+    dataset = dataset_of(manifest(push()), tmp_path)
+    assert dataset == dataset_of(f"# a comment\n\n{manifest(push())}", tmp_path)
+    assert dataset != replace(dataset, name="other")
 
 
 # Disabling (R5, D31)
 
 
 def test_r82_a_known_dataset_may_lose_its_polling_source(tmp_path):
-    found = dataset_of(manifest(polling(), "kind: disablePollingSource"), tmp_path, known=True)
-    assert (found.polling_disabled, found.polling is None) == (True, False)
+    dataset = dataset_of(manifest(polling(), "kind: disablePollingSource"), tmp_path, known=True)
+    assert (dataset.polling_disabled, dataset.polling is None) == (True, False)
     assert dataset_of(manifest("kind: disablePollingSource"), tmp_path, known=True).polling_disabled
 
 
@@ -192,9 +197,9 @@ RULES = [
 
 @pytest.mark.parametrize(("events", "message"), RULES, ids=[rule[1][-50:] for rule in RULES])
 def test_each_rule_violation_is_refused_with_path_and_line(tmp_path, events, message):
-    told = refusal(manifest(*events), tmp_path, known=False).message
-    assert told.startswith("cities.yaml, line ")
-    assert message in told
+    text = refusal(manifest(*events), tmp_path, known=False).message
+    assert text.startswith("cities.yaml, line ")
+    assert message in text
 
 
 def test_a_derivative_dataset_is_refused(tmp_path):
@@ -229,8 +234,8 @@ def test_o12_supported_engines_are_accepted(tmp_path, engine):
     ],
 )
 def test_a_broken_template_is_refused_with_its_line(tmp_path, fetch):
-    told = refusal(manifest(polling(fetch=fetch)), tmp_path, code="template-invalid-pattern").message
-    assert told.startswith("cities.yaml, line 8, content.metadata[0].fetch.")
+    text = refusal(manifest(polling(fetch=fetch)), tmp_path, code="template-invalid-pattern").message
+    assert text.startswith("cities.yaml, line 8, content.metadata[0].fetch.")
 
 
 def test_a_glob_path_is_not_a_template(tmp_path):
@@ -240,8 +245,8 @@ def test_a_glob_path_is_not_a_template(tmp_path):
 
 def test_r11_old_fields_with_default_values_are_accepted(tmp_path):
     old = "observationColumn: observed, obsvAdded: I, obsvChanged: U, obsvRemoved: D"
-    found = dataset_of(manifest(push(f"{{kind: snapshot, primaryKey: [a], {old}}}")), tmp_path)
-    assert encoding_of(found.push["default"].merge) is EventEncoding.OBSERVED
+    dataset = dataset_of(manifest(push(f"{{kind: snapshot, primaryKey: [a], {old}}}")), tmp_path)
+    assert encoding_of(dataset.push["default"].merge) is EventEncoding.OBSERVED
 
 
 def test_corrections_are_accepted_with_the_op_encoding(tmp_path):

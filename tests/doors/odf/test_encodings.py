@@ -33,11 +33,11 @@ def rows(text):
     return [(head, f"2024-01-0{time[1]}", city, int(count)) for head, time, city, count in cells]
 
 
-def told(frame, head):
-    found = frame.select(head, "event_time", "city", "population").toArrow().to_pylist()
+def rows_of(frame, head):
+    records = frame.select(head, "event_time", "city", "population").toArrow().to_pylist()
     return sorted(
         (str(row[head]), row["event_time"].strftime("%Y-%m-%d"), row["city"], row["population"])
-        for row in found
+        for row in records
     )
 
 
@@ -50,9 +50,9 @@ def old(spark):
 
 
 def test_an_old_table_is_converted_to_operations(old):  # R88, section 2.9
-    found = encode_log(old, OBSERVED, ["city"], EventEncoding.OP)
-    assert found.columns == ["op", "event_time", "city", "population"]
-    assert told(found, "op") == sorted(rows(NEW))
+    encoded = encode_log(old, OBSERVED, ["city"], EventEncoding.OP)
+    assert encoded.columns == ["op", "event_time", "city", "population"]
+    assert rows_of(encoded, "op") == sorted(rows(NEW))
 
 
 def test_operations_convert_to_letters_and_back(spark):  # O2
@@ -70,10 +70,10 @@ def test_operations_convert_to_letters_and_back(spark):  # O2
     assert letters.columns == ["offset", "system_time", "event_time", "observed", "city", "population"]
     # The time of the observation is the commit's time, because operations store no other.
     expected = [row if row[0] != "D" else ("D", "2024-02-01", *row[2:]) for row in rows(OLD)]
-    assert told(letters, "observed") == sorted(expected)
+    assert rows_of(letters, "observed") == sorted(expected)
     again = encode_log(letters, OBSERVED, ["city"], EventEncoding.OP)
     assert again.columns == log.columns
-    assert told(again, "op") == sorted(rows(NEW))
+    assert rows_of(again, "op") == sorted(rows(NEW))
 
 
 def test_an_old_table_is_ingested_as_a_changelog(store, old, tmp_path):  # R88

@@ -59,14 +59,14 @@ def test_milliseconds_are_not_read_as_seconds(dataset):  # D32, E1
     assert life.log() == ["0 s2 9999-12-31T23:59:59Z A"]
 
 
-@pytest.mark.parametrize(("type_", "told"), [("TIMESTAMP", datetime(1086, 1, 1, tzinfo=UTC)), ("DATE", date(1086, 1, 1))])  # fmt: skip
-def test_a_given_event_time_is_stored_in_any_year(dataset, type_, told):  # E3, section 1.4
+@pytest.mark.parametrize(("type_", "stored_time"), [("TIMESTAMP", datetime(1086, 1, 1, tzinfo=UTC)), ("DATE", date(1086, 1, 1))])  # fmt: skip
+def test_a_given_event_time_is_stored_in_any_year(dataset, type_, stored_time):  # E3, section 1.4
     """This includes years before October 1582, where Java's old calendar differs. `late` uses the same time."""
     life = dataset(merge="{kind: ledger, primaryKey: [k]}", columns=f"event_time {type_}, k STRING")
     assert life.push(",A", event_time=datetime(1086, 1, 1, tzinfo=UTC)).watermark.year == 1086
     assert life.push("1085-12-31,B 1086-01-01,C").counts == counts(appended=2, late=1)
     times = dict(life.data("k", "event_time"))
-    assert times["A"] == times["C"] == told
+    assert times["A"] == times["C"] == stored_time
     gone = dataset(merge="{kind: snapshot, primaryKey: [k]}", columns="k STRING")
     gone.push(
         "A", "", event_time=datetime(1500, 6, 1, tzinfo=UTC), system_time=datetime(1501, 1, 1, tzinfo=UTC)
@@ -234,8 +234,8 @@ def test_a_day_begins_at_midnight_utc(dataset, store, zone):  # E3, section 2.1 
     deep = "select struct(to_timestamp_ntz(t) as at) as x from input"
     naives = dataset(columns="t STRING", preprocess=query(deep))
     naives.push("2024-02-01T12:00:00")
-    [(found,)] = naives.data("x")
-    assert found["at"] == datetime(2024, 2, 1, 12, tzinfo=UTC)
+    [(value,)] = naives.data("x")
+    assert value["at"] == datetime(2024, 2, 1, 12, tzinfo=UTC)
 
 
 def test_the_encoding_decides_the_event_time_of_a_retraction(dataset):  # O3, O19, R37

@@ -54,19 +54,19 @@ def countries_of(copy):
 
 def euro_of(year):
     """The first copy of each country with the euro, up to a year."""
-    found = {}
+    countries = {}
     for copy in COPIES:
         for row in rows_of(copy):
             if day_of(copy).year <= year and "EUR" in row["currencies"].split(", "):
-                found.setdefault(row["code"], (day_of(copy).isoformat(), row["code"], row["name"]))
-    return sorted(found.values())
+                countries.setdefault(row["code"], (day_of(copy).isoformat(), row["code"], row["name"]))
+    return sorted(countries.values())
 
 
 def log_of_copies():
     """One line for each copy."""
     for copy in COPIES:
-        told = {"file": copy.name, "rows": len(rows_of(copy)), "bytes": copy.stat().st_size}
-        yield {"taken_at": f"{day_of(copy)}T00:00:00Z"} | told
+        line = {"file": copy.name, "rows": len(rows_of(copy)), "bytes": copy.stat().st_size}
+        yield {"taken_at": f"{day_of(copy)}T00:00:00Z"} | line
 
 
 def by_the_rule(copies):
@@ -124,9 +124,9 @@ def test_the_countries_equal_the_rule(pulled):
     log = by_the_rule(PULLED)
     system = ("offset", "system_time", "event_time", "observed")
     assert tuple(rows[0])[: len(system)] == system
-    found = [tuple(row.pop(name) for name in system) for row in rows]
-    assert len({time for _, time, _, _ in found}) == 1
-    assert [(offset, time, letter) for offset, _, time, letter in found] == [
+    system_rows = [tuple(row.pop(name) for name in system) for row in rows]
+    assert len({time for _, time, _, _ in system_rows}) == 1
+    assert [(offset, time, letter) for offset, _, time, letter in system_rows] == [
         (event.offset, event.time, LETTERS[event.op]) for event in log
     ]
     assert rows == [event.values for event in log]
@@ -167,8 +167,8 @@ def test_the_second_pull_finds_nothing_new(pulled):
 def test_a_receipt_is_printed_on_one_line(pulled):
     """The line that the example prints."""
     _, first, second = pulled
-    assert example().told(first[2]) == "world.copies     updated     26 appended; offsets 0 to 25"
-    assert example().told(second[2]).split() == ["world.copies", "up-to-date"]
+    assert example().summary(first[2]) == "world.copies     updated     26 appended; offsets 0 to 25"
+    assert example().summary(second[2]).split() == ["world.copies", "up-to-date"]
 
 
 def test_a_copy_with_a_repeated_key_is_refused_without_the_query(spark, tmp_path):

@@ -223,15 +223,15 @@ def test_every_commit_can_be_read_again(dataset):  # R87, R14, R16
     life = dataset(SNAPSHOT, KV)
     for text in ("A,1 B,1", "B,2", "B,2 C,1"):
         life.push(text)
-    rows, found = life.rows(), []
+    rows, offsets = life.rows(), []
     for snapshot in life.table.iceberg.snapshots():
         version = life.rows(version=snapshot.snapshotId())
         last = int(snapshot.summary()["backstory.odf.offsets"].split(",")[1])
         learnt = datetime.fromisoformat(snapshot.summary()["backstory.odf.system-time"])
         assert version == [row for row in rows if row["offset"] <= last]
         assert version == [row for row in rows if row["system_time"] <= learnt]
-        found.append(last)
-    assert found == [1, 3, 4]
+        offsets.append(last)
+    assert offsets == [1, 3, 4]
 
 
 def test_a_run_is_ingested_once(dataset):  # R81

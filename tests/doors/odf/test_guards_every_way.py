@@ -97,4 +97,4 @@ def test_a_dataset_has_the_same_refusals_in_every_way_of_planning(store, tmp_pat
             assert error.keys
             keys = error.keys if len(error.keys) < MAX_KEYS else MAX_KEYS  # each way names some of more keys
             errors.setdefault(code, []).append(error.to_dict() | {"keys": keys})
-    assert errors == {code: [told[0]] * len(WAYS) for code, told in errors.items()}
+    assert errors == {code: [refusals[0]] * len(WAYS) for code, refusals in errors.items()}

@@ -15,7 +15,7 @@ SQL = "{kind: sql, query: q}"
 TIMED = "{kind: url, url: u, eventTime: fromMetadata}"
 
 
-def found(folder, *events, output=None):
+def findings(folder, *events, output=None):
     """The findings as `code line`."""
     return [
         f"{each.code} {each.line}" for each in lints(dataset_of(manifest(*events), folder), lambda *_: output)
@@ -53,14 +53,14 @@ SILENT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("told", "events"), LINTED, ids=[each[0] for each in LINTED])
-def test_r10_ten_manifests_have_one_finding_each(tmp_path, told, events):
-    assert found(tmp_path, *events) == [told]
+@pytest.mark.parametrize(("finding", "events"), LINTED, ids=[each[0] for each in LINTED])
+def test_r10_ten_manifests_have_one_finding_each(tmp_path, finding, events):
+    assert findings(tmp_path, *events) == [finding]
 
 
 @pytest.mark.parametrize("events", SILENT, ids=range(len(SILENT)))
 def test_r10_ten_manifests_have_no_finding(tmp_path, events):
-    assert found(tmp_path, *events) == []
+    assert findings(tmp_path, *events) == []
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_l11_a_secret_in_a_manifest_is_refused_with_file_and_line(tmp_path, fetc
     ],
 )
 def test_l11_placeholders_and_harmless_values_are_not_secrets(tmp_path, fetch):
-    assert found(tmp_path, polling(fetch=fetch)) == []
+    assert findings(tmp_path, polling(fetch=fetch)) == []
 
 
 def test_l11_a_replaced_source_is_also_checked(tmp_path):
     older = polling(fetch="{kind: url, url: 'https://bob:hunter2@a.b/c.csv'}")
 
-    assert found(tmp_path, older, polling()) == ["L11 8"]
+    assert findings(tmp_path, older, polling()) == ["L11 8"]
 
 
 def test_each_lint_has_its_level(tmp_path):
@@ -159,8 +159,8 @@ def test_the_known_output_of_preprocess_is_checked(tmp_path):
 
 def test_l1_is_reported_for_a_batch(tmp_path):
     source = push(key("city", more=", eventTimeInKey: false"))
-    assert found(tmp_path, source, AT, output=OUTPUT) == ["L1 10"]
-    assert found(tmp_path, source, AT) == []
+    assert findings(tmp_path, source, AT, output=OUTPUT) == ["L1 10"]
+    assert findings(tmp_path, source, AT) == []
 
 
 @pytest.mark.parametrize(
@@ -175,58 +175,58 @@ def test_l1_is_reported_for_a_batch(tmp_path):
 )
 def test_l2_every_column_of_a_merge_is_checked(tmp_path, merge, line):
     """Names are case-sensitive, and a changelog needs the column `op`."""
-    assert [each for each in found(tmp_path, push(merge), output=OUTPUT) if "L5" not in each] == line
+    assert [each for each in findings(tmp_path, push(merge), output=OUTPUT) if "L5" not in each] == line
 
 
 def test_l2_the_schema_of_the_dataset_defines_known_columns(tmp_path):
     """O22: The dataset's schema may list system columns, without a finding of L10."""
     own = "{kind: setDataSchema, schema: {fields: [{name: offset, type: int64}, {name: city, type: string}]}}"
-    assert found(tmp_path, push(key("town")), own) == ["L2 10"]
-    assert found(tmp_path, push(key("city")), own) == []
-    assert found(tmp_path, push(key("city", "event_time", kind="changelogStream")), own) == []
+    assert findings(tmp_path, push(key("town")), own) == ["L2 10"]
+    assert findings(tmp_path, push(key("city")), own) == []
+    assert findings(tmp_path, push(key("city", "event_time", kind="changelogStream")), own) == []
 
 
 def test_a_batch_with_a_repeated_name_has_no_finding(tmp_path):
     """A repeated name is checked elsewhere."""
     output = pa.schema([("event_time", pa.string()), ("event_time", pa.bool_())])
-    assert found(tmp_path, push(), output=output) == []
+    assert findings(tmp_path, push(), output=output) == []
 
 
 def test_l3_a_repeated_name_is_reported_at_its_second_place(tmp_path):
     source = push("\n  kind: ledger\n  primaryKey:\n  - city\n  - city")
-    assert found(tmp_path, source) == ["L3 14"]
+    assert findings(tmp_path, source) == ["L3 14"]
 
 
 def test_l6_an_optional_event_time_is_reported(tmp_path):
     read = "{kind: csv, schema: {fields: [{name: at, type: {kind: option, inner: date}}]}}"
-    assert found(tmp_path, push(read=read), AT) == ["L6 10"]
+    assert findings(tmp_path, push(read=read), AT) == ["L6 10"]
 
 
 @pytest.mark.parametrize(
-    ("column", "told"), [("a INT", True), ("a INT NULL", True), ("a INT NOT NULL", False)]
+    ("column", "optional"), [("a INT", True), ("a INT NULL", True), ("a INT NOT NULL", False)]
 )
-def test_l6_a_column_of_the_older_form_is_optional_without_not_null(tmp_path, column, told):
+def test_l6_a_column_of_the_older_form_is_optional_without_not_null(tmp_path, column, optional):
     """1.6, D25: This applies to the key and the event time."""
     read = f"{{kind: csv, ddlSchema: [{column}]}}"
     vocab = "{kind: setVocab, eventTimeColumn: a}"
-    assert found(tmp_path, push(key("a"), read=read)) == ["L6 10"] * told + ["L9 9"]
-    assert found(tmp_path, push(read=read), vocab) == ["L6 10"] * told + ["L9 9"]
+    assert findings(tmp_path, push(key("a"), read=read)) == ["L6 10"] * optional + ["L9 9"]
+    assert findings(tmp_path, push(read=read), vocab) == ["L6 10"] * optional + ["L9 9"]
 
 
 def test_l6_columns_filled_in_by_a_query_have_no_finding(tmp_path):
     """Only declared columns, and the query's output, determine optional columns."""
     source = push(key("note", "city"), read=READ, preprocess=SQL)
     made = [pa.field("note", pa.string()), pa.field("city", pa.string())]
-    assert found(tmp_path, source) == []
-    assert found(tmp_path, source, output=pa.schema(made)) == ["L6 11"]
-    assert found(tmp_path, source, output=pa.schema([made[0].with_nullable(False), made[1]])) == []
-    assert found(tmp_path, push(key("city")), output=OUTPUT) == []
+    assert findings(tmp_path, source) == []
+    assert findings(tmp_path, source, output=pa.schema(made)) == ["L6 11"]
+    assert findings(tmp_path, source, output=pa.schema([made[0].with_nullable(False), made[1]])) == []
+    assert findings(tmp_path, push(key("city")), output=OUTPUT) == []
 
 
 def test_an_empty_list_of_compared_columns_has_no_finding(tmp_path):
     """1.8: An empty list is the default, which means all columns outside the key."""
     merge = key("city", kind="snapshot", more=", compareColumns: []")
-    assert found(tmp_path, polling(merge, read=READ, fetch=TIMED)) == []
+    assert findings(tmp_path, polling(merge, read=READ, fetch=TIMED)) == []
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_an_empty_list_of_compared_columns_has_no_finding(tmp_path):
 )
 def test_l7_o5_times_years_and_texts_can_be_event_times(tmp_path, type_, can):
     output = pa.schema([("event_time", type_)])
-    assert found(tmp_path, push(), output=output) == ([] if can else ["L7 7"])
+    assert findings(tmp_path, push(), output=output) == ([] if can else ["L7 7"])
 
 
 @pytest.mark.parametrize(
@@ -259,12 +259,12 @@ def test_l7_o5_times_years_and_texts_can_be_event_times(tmp_path, type_, can):
 )
 def test_l7_the_declared_type_decides(tmp_path, type_, can):
     read = f"{{kind: csv, schema: {{fields: [{{name: event_time, type: {type_}}}]}}}}"
-    assert found(tmp_path, push(read=read)) == ([] if can else ["L7 7"])
+    assert findings(tmp_path, push(read=read)) == ([] if can else ["L7 7"])
 
 
 def test_l8_a_snapshot_without_metadata_time_has_no_finding(tmp_path):
     for fetch in ("{kind: url, url: u, eventTime: fromSystemTime}", "{kind: filesGlob, path: '*'}"):
-        assert found(tmp_path, polling(key("city", kind="snapshot"), fetch=fetch)) == []
+        assert findings(tmp_path, polling(key("city", kind="snapshot"), fetch=fetch)) == []
 
 
 def test_l9_every_old_option_is_reported_with_a_remedy(tmp_path):
@@ -274,10 +274,12 @@ def test_l9_every_old_option_is_reported_with_a_remedy(tmp_path):
         kind="snapshot",
         more=", observationColumn: observed, obsvAdded: I, obsvChanged: U, obsvRemoved: D",
     )
-    told = lints(dataset_of(manifest(polling(old, fetch=TIMED, read=f"{{kind: csv, {removed}}}")), tmp_path))
-    assert [lint.code for lint in told] == ["L9"] * 12
-    assert all(lint.remedy for lint in told)
-    assert "comment was removed from Csv" in [lint.message for lint in told]
+    reported = lints(
+        dataset_of(manifest(polling(old, fetch=TIMED, read=f"{{kind: csv, {removed}}}")), tmp_path)
+    )
+    assert [lint.code for lint in reported] == ["L9"] * 12
+    assert all(lint.remedy for lint in reported)
+    assert "comment was removed from Csv" in [lint.message for lint in reported]
 
 
 @pytest.mark.parametrize(
@@ -295,19 +297,19 @@ def test_l9_every_old_option_is_reported_with_a_remedy(tmp_path):
 def test_l10_o11_the_reserved_names_of_each_merge(tmp_path, merge, reserved):
     names = ["k", "offset", "system_time", "op", "observed", "event_time", "Offset"]
     output = pa.schema([(name, pa.string()) for name in names])
-    told = lints(dataset_of(manifest(polling(merge, fetch=TIMED)), tmp_path), lambda *_: output)
-    assert {lint.message.split("'")[1] for lint in told if lint.code == "L10"} == reserved
+    reported = lints(dataset_of(manifest(polling(merge, fetch=TIMED)), tmp_path), lambda *_: output)
+    assert {lint.message.split("'")[1] for lint in reported if lint.code == "L10"} == reserved
 
 
 def test_l10_follows_the_vocabulary(tmp_path):
     vocab = "{kind: setVocab, offsetColumn: a, systemTimeColumn: b, operationTypeColumn: c}"
     output = pa.schema([(name, pa.string()) for name in ("a", "b", "c", "offset", "op", "system_time")])
-    assert found(tmp_path, push(), vocab, output=output) == ["L10 7"] * 3
+    assert findings(tmp_path, push(), vocab, output=output) == ["L10 7"] * 3
 
 
 def test_l10_input_columns_of_a_query_have_no_finding(tmp_path):
     read = "{kind: csv, schema: {fields: [{name: offset, type: int64}]}}"
-    assert found(tmp_path, push(read=read, preprocess=SQL)) == []
+    assert findings(tmp_path, push(read=read, preprocess=SQL)) == []
 
 
 # Findings

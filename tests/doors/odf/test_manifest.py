@@ -176,9 +176,9 @@ def test_r2_unknown_fields_deep_in_a_schema_are_reported(tmp_path):
     ],
 )  # fmt: skip
 def test_r2_a_wrong_part_is_reported_with_its_place(tmp_path, source, message):
-    told = refusal(manifest(source), tmp_path).message
-    assert told.startswith("cities.yaml, line ")
-    assert message in told
+    text = refusal(manifest(source), tmp_path).message
+    assert text.startswith("cities.yaml, line ")
+    assert message in text
 
 
 @pytest.mark.parametrize(
@@ -279,8 +279,8 @@ def test_r3_each_event_makes_the_round_trip_without_loss(tmp_path, event):
     written = loaded(manifest(event), tmp_path)
     document = json.loads(json.dumps(to_document(written)))
     assert DatasetSnapshot.model_validate(document) == written
-    [kept] = document["content"]["metadata"]
-    assert set(kept) == set(YAML(typ="safe").load(event))
+    [stored] = document["content"]["metadata"]
+    assert set(stored) == set(YAML(typ="safe").load(event))
 
 
 def test_r3_only_the_written_fields_are_stored(tmp_path):

@@ -61,8 +61,8 @@ content:
 """
 
 
-def names(found):
-    return [snapshot.content.name for _, snapshot in found]
+def names(manifests):
+    return [snapshot.content.name for _, snapshot in manifests]
 
 
 # R12
@@ -131,14 +131,14 @@ def test_r12_b64_only_manifests_are_found_in_a_folder(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\x00")
-    found = find_manifests(tmp_path)
-    assert [str(path.relative_to(tmp_path)) for path in found] == [
+    paths = find_manifests(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in paths] == [
         "b.yaml",
         "mixed.yaml",
         "a/x.yml",
         "a/deep/z.YAML",
     ]
-    assert [name for path in found for name in names(read_manifests(path, recursive=True))] == [
+    assert [name for path in paths for name in names(read_manifests(path, recursive=True))] == [
         "cities",
         "cities",
         "towns",
@@ -232,11 +232,11 @@ def test_r4_the_defaults_of_each_part_are_filled_in(tmp_path, part, field, defau
 )
 def test_r4_a_fetch_without_an_event_time_has_a_default(tmp_path, fetch, time):
     """1.4: A fetch without an event time has the default from the table of event times."""
-    found = shown(manifest(polling(fetch=fetch)), tmp_path)[0]["fetch"]
-    assert found["eventTime"]["kind"] == time
-    assert found.get("order") == ("ByName" if found["kind"] == "FilesGlob" else None)
+    resolved = shown(manifest(polling(fetch=fetch)), tmp_path)[0]["fetch"]
+    assert resolved["eventTime"]["kind"] == time
+    assert resolved.get("order") == ("ByName" if resolved["kind"] == "FilesGlob" else None)
     if time == "FromPath":
-        assert found["eventTime"]["timestampFormat"] == "%Y-%m-%d"
+        assert resolved["eventTime"]["timestampFormat"] == "%Y-%m-%d"
 
 
 def test_r4_units_and_zones_are_filled_in(tmp_path):

@@ -59,7 +59,7 @@ def test_every_way_of_planning_writes_the_same_log(store, tmp_path, monkeypatch,
     monkeypatch.setattr(ranges, "ROWS_IN_RANGE", 2)  # spilled events are written as several files
     ways = {"here": store, "parts": little, read[0]: store, "tasks": _with_memory(store, 0)}
     first = "op INT, " if name == "changelog" else ""
-    found = []
+    results = []
     for way, place in ways.items():
         monkeypatch.setattr(driver, "SHORT", read[1] if way == read[0] else 1000)
         monkeypatch.setattr(slices, "MOST_FILES", -1 if way == read[0] else 1000)
@@ -67,20 +67,20 @@ def test_every_way_of_planning_writes_the_same_log(store, tmp_path, monkeypatch,
         life = Dataset(
             place, tmp_path / way, MERGES[name], first + COLUMNS, preprocess=query, namespace="odf_merge_ways"
         )
-        told = []
+        outcomes = []
         with capture_logs() as logs:
             for text in ROWS:
                 receipt = life.push(" ".join(f"0,{row}" for row in text.split()) if first else text)
                 event = life.newest().event
                 error = receipt.error.to_dict() if receipt.error else None
-                told.append((receipt.status, receipt.counts, error, [event[name] for name in TOLD]))
+                outcomes.append((receipt.status, receipt.counts, error, [event[name] for name in TOLD]))
         told_of = {line["event"] for line in logs}
         assert (IN_PARTS in told_of) == (way == "parts" and looks_back)
         assert (IN_TASKS in told_of) == (way == "tasks")
-        found.append((told, [str(row) for row in life.rows()]))
-    assert found == [found[0]] * len(ways)
-    assert len(found[0][1]) >= 3
-    assert [error is None for _, _, error, _ in found[0][0]].count(False) == looks_back
+        results.append((outcomes, [str(row) for row in life.rows()]))
+    assert results == [results[0]] * len(ways)
+    assert len(results[0][1]) >= 3
+    assert [error is None for _, _, error, _ in results[0][0]].count(False) == looks_back
 
 
 def _with_memory(store, held):
@@ -101,17 +101,17 @@ def test_a_sifted_snapshot_writes_the_same_log(store, tmp_path, monkeypatch, tim
     """Added, removed, changed, returned and unchanged records have the same events as in the whole plan."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     store.spark.catalog.clearCache()
-    found = []
+    results = []
     for way, held in {"whole": None, "sifted": 2_000, "tasks": 0}.items():
         place = store if held is None else _with_memory(store, held)
         merge = MERGES["snapshot"].replace("}", f"{times}}}", 1)
         life = Dataset(place, tmp_path / way, merge, COLUMNS, namespace="odf_merge_ways")
         with capture_logs() as logs:
-            told = [(life.push(text).counts, life.newest().event["logical_hash"]) for text in LIVES]
+            outcomes = [(life.push(text).counts, life.newest().event["logical_hash"]) for text in LIVES]
         assert bool(SIFTED & {line["event"] for line in logs}) == (way != "whole")
         assert store.spark._jsparkSession.sharedState().cacheManager().isEmpty(), "a frame was left behind"
-        found.append((told, [str(row) for row in life.rows()]))
-    assert found == [found[0]] * 3
+        results.append((outcomes, [str(row) for row in life.rows()]))
+    assert results == [results[0]] * 3
 
 
 PART = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))])
@@ -132,22 +132,22 @@ def test_nested_values_are_merged_in_every_way_of_planning(store, tmp_path, name
         }
     )
     whole = whole if name == "append" else whole.take(pa.array([0, 1, 3]))
-    found = []
+    results = []
     for way, held in {"here": None, "parts": LITTLE // 2, "tasks": 0}.items():
         place = store if held is None else _with_memory(store, held)
         life = Dataset(place, tmp_path / way, merge, read="{kind: parquet}", namespace="odf_merge_ways")
         with capture_logs() as logs:
-            told = []
+            outcomes = []
             for number, rows in enumerate([whole, whole.slice(1), whole.take(pa.array([2, 0, 1]))]):
                 changed = rows.set_column(1, "v", rows["v"].take(pa.array([*range(1, len(rows)), 0])))
                 path = tmp_path / f"{way}-{number}.parquet"
                 pq.write_table(changed if number == 2 else rows, path)
                 receipt = life.push_files(path)
-                told.append((receipt.status, receipt.counts, life.newest().event["logical_hash"]))
+                outcomes.append((receipt.status, receipt.counts, life.newest().event["logical_hash"]))
         assert (IN_PARTS in [line["event"] for line in logs]) == (way == "parts" and name != "append")
-        found.append((told, [str(row) for row in life.rows()]))
-    assert found == [found[0]] * 3
-    assert len(found[0][1]) > len(whole)
+        results.append((outcomes, [str(row) for row in life.rows()]))
+    assert results == [results[0]] * 3
+    assert len(results[0][1]) > len(whole)
 
 
 @pytest.mark.parametrize("held", [1 << 20, 0], ids=["here", "tasks"])
@@ -185,7 +185,7 @@ def test_the_driver_and_tasks_give_batches_the_same_columns(store, tmp_path):
         "nothing": pa.nulls(2, pa.string()),
     }
     for name in times if DEPTH == "laws" else ("days", "naive", "nothing"):
-        found, time = [], times[name]
+        results, time = [], times[name]
         for way, place in {"here": store, "tasks": _with_memory(store, 0)}.items():
             path = tmp_path / f"{name}-{way}.parquet"
             pq.write_table(pa.table({**columns, "event_time": time}), path)
@@ -197,10 +197,10 @@ def test_the_driver_and_tasks_give_batches_the_same_columns(store, tmp_path):
                 namespace="odf_merge_ways",
             )
             receipt = life.push_files(path)
-            found.append(
+            results.append(
                 (receipt.counts, life.newest().event["logical_hash"], [str(row) for row in life.rows()])
             )
-        assert found[0] == found[1], name
+        assert results[0] == results[1], name
 
 
 def test_a_query_may_return_more_rows_than_the_driver_collects(store, tmp_path, monkeypatch):

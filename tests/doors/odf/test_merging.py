@@ -84,7 +84,7 @@ def test_a_ledger_appends_only_new_events(dataset):  # R26, R27, R34, B1, B3, B4
 
 
 @pytest.mark.parametrize(
-    ("merge", "table", "told"),
+    ("merge", "table", "outcome"),
     [
         ("primaryKey: [city]", ["2 s2 2020 vancouver 5"], counts(appended=1, unchanged=1)),
         ("primaryKey: [year, city]", ["2 s2 2020 vancouver 5"], counts(appended=1, unchanged=1)),
@@ -92,7 +92,7 @@ def test_a_ledger_appends_only_new_events(dataset):  # R26, R27, R34, B1, B3, B4
     ],
 )
 def test_a_ledger_event_is_identified_by_key_and_time_or_only_by_key(
-    dataset, merge, table, told
+    dataset, merge, table, outcome
 ):  # R28, R29, O4, O13
     """With a literal key, the second year of a city is a conflict, which is counted and dropped."""
     life = dataset(f"{{kind: ledger, {merge}}}", LEDGER, after=(YEAR,))
@@ -100,7 +100,7 @@ def test_a_ledger_event_is_identified_by_key_and_time_or_only_by_key(
     if "false" in merge:
         assert life.refused("2019,kyiv,1 2020,kyiv,2", code="conflicting-rows").keys == [{"city": "kyiv"}]
     life.push("2019,vancouver,1 2019,seattle,2")
-    assert life.push("2019,seattle,2 2020,vancouver,5").counts == told
+    assert life.push("2019,seattle,2 2020,vancouver,5").counts == outcome
     assert life.log(2) == [line.replace("s2", f"s{life.deliveries}") for line in table]
 
 
@@ -254,17 +254,17 @@ def test_the_life_of_a_snapshot(
 ):  # R35, R22, R37, R38, R45, O2, O3, O11, O16, O19
     """The log is section 2.4's table, in pairs and in letters. Without a change there is no commit."""
     life = dataset(merge, "k STRING, v INT")
-    found = []
+    offsets = []
     for text, outcome in LIFE:
         before = life.commits() if life.known else 0
         receipt = life.push(text)
         assert receipt.counts == outcome
         assert life.commits() - before == bool(receipt.offsets)
         assert receipt.status == ("updated" if receipt.offsets else "up-to-date")
-        found.append(receipt.offsets)
+        offsets.append(receipt.offsets)
     assert list(life.rows()[0]) == [*names, "k", "v"]
     assert life.log() == lines(table)
-    assert [first for first, _ in filter(None, found)] == ([0, 3, 7, 8] if "op" in names else [0, 3, 6, 7])
+    assert [first for first, _ in filter(None, offsets)] == ([0, 3, 7, 8] if "op" in names else [0, 3, 6, 7])
     assert receipt.watermark == (e(4) if "op" in names else e(5))  # R19: the greatest event time so far
     assert receipt.notes == ()
 
@@ -488,7 +488,7 @@ def test_a_failed_dataset_does_not_stop_other_datasets(dataset, store):  # O15
         None,
     ]
     assert (heard, exit_code(receipts)) == (receipts, 3)
-    found = {each["dataset"]: each for each in door.list_datasets(store, namespace=good.namespace)}
-    assert (found[good.name]["records"], found[bad.name]["records"]) == (1, 0)
+    listed = {each["dataset"]: each for each in door.list_datasets(store, namespace=good.namespace)}
+    assert (listed[good.name]["records"], listed[bad.name]["records"]) == (1, 0)
     with pytest.raises(UsageError, match="no dataset"):
         door.pull_all(store, ["unknown"], door.IngestRequest(), namespace=good.namespace)

@@ -221,7 +221,7 @@ def test_a_manifest_may_not_change_the_meaning_of_stored_rows(dataset):  # R65, 
     """Removed, renamed, retyped and required columns, and another strategy, key or encoding, are refused."""
     life = dataset("{kind: snapshot, primaryKey: [city], encoding: op}", CITIES)
     life.push("A,1 B,2")
-    kept = (life.columns, life.merge)
+    original = (life.columns, life.merge)
     for columns in (
         "city STRING",
         "city STRING, people INT",
@@ -233,7 +233,7 @@ def test_a_manifest_may_not_change_the_meaning_of_stored_rows(dataset):  # R65, 
             life.add(columns=columns)
         assert (refused.value.code, refused.value.exit_code) == ("incompatible-schema", 2)
         assert refused.value.remedy
-    life.columns, life.merge = kept
+    life.columns, life.merge = original
     for merge in (
         "{kind: ledger, primaryKey: [city], encoding: op}",
         "{kind: snapshot, primaryKey: [city]}",
@@ -242,7 +242,7 @@ def test_a_manifest_may_not_change_the_meaning_of_stored_rows(dataset):  # R65, 
         with life.unchanged(), pytest.raises(UsageError) as refused:
             life.add(merge=merge)
         assert refused.value.code == "other-meaning"
-    life.columns, life.merge = kept
+    life.columns, life.merge = original
     with life.unchanged():
         assert life.add().status == "unchanged"
     # The dataset continues as before.
@@ -269,10 +269,10 @@ def test_a_manifest_may_change_vocabulary_and_optional_columns(
     fields = [column("city", "string"), column("population", "int64", optional=True)]
     life = dataset("{kind: ledger, primaryKey: [city], encoding: op}", after=(schema(*fields),))
     life.push("A,1", header="city,population")
-    told = column("city", "string", extra=', extra: {"opendatafabric.org/description": "its name"}')
+    described = column("city", "string", extra=', extra: {"opendatafabric.org/description": "its name"}')
     vocab = "{kind: setVocab, offsetColumn: nr, operationTypeColumn: what, systemTimeColumn: learnt, eventTimeColumn: at}"
     after = (
-        schema(fields[1], told, column("census_url", "string", optional=True)),
+        schema(fields[1], described, column("census_url", "string", optional=True)),
         vocab,
         "{kind: setInfo, description: Cities}",
     )

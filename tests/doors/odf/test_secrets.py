@@ -46,12 +46,12 @@ def test_no_table_log_or_receipt_contains_secrets(store, tmp_path, served, capsy
     assert SECRETS["ODF_TOKEN"] in {request.headers["X-Token"] for request in served.seen}
 
     table = life.table.iceberg
-    told = [str(receipt.to_dict()) for receipt in receipts]
-    told += [str(dict(table.properties())), *(str(dict(each.summary())) for each in table.snapshots())]
-    told += [str(row) for row in (*log_rows(store, life.table.shape.table), *life.rows())]
-    told += [caplog.text, *capsys.readouterr()]
-    assert [secret for secret in SECRETS.values() if secret in "\n".join(told)] == []
-    assert "${{ env.ODF_KEY }}" in "\n".join(told)
+    texts = [str(receipt.to_dict()) for receipt in receipts]
+    texts += [str(dict(table.properties())), *(str(dict(each.summary())) for each in table.snapshots())]
+    texts += [str(row) for row in (*log_rows(store, life.table.shape.table), *life.rows())]
+    texts += [caplog.text, *capsys.readouterr()]
+    assert [secret for secret in SECRETS.values() if secret in "\n".join(texts)] == []
+    assert "${{ env.ODF_KEY }}" in "\n".join(texts)
 
 
 def test_a_manifest_with_a_secret_is_not_stored(store, tmp_path, served):
@@ -76,9 +76,9 @@ def test_a_dataset_stored_with_a_secret_is_read_and_reported(store, tmp_path, se
     table = store.sql_name(life.table.shape.table)
     store.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{MANIFEST}' = '{stored}')")
 
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert life.pull().counts["appended"] == 1
-    [line] = [each["event"] for each in told if "Authorization" in each["event"]]
+    [line] = [each["event"] for each in logs if "Authorization" in each["event"]]
     assert "fetch.headers[0].value: the manifest contains the value of Authorization" in line
     assert "hunter2" not in line
     assert ["L11"] == [lint.code for lint in door.inspect(store, life.name, namespace="odf_secrets").lints]
@@ -86,6 +86,6 @@ def test_a_dataset_stored_with_a_secret_is_read_and_reported(store, tmp_path, se
 
     life.add()
     assert "hunter2" not in str(dict(life.table.iceberg.properties()))
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert life.pull().counts["appended"] == 1
-    assert [each for each in told if "Authorization" in each["event"]] == []
+    assert [each for each in logs if "Authorization" in each["event"]] == []

@@ -28,8 +28,8 @@ PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
 def batch(store, tmp_path):
     def batch(path, schema=None, folder=tmp_path, **read):
         ready = PreparedFile(path, path.name, bound_of(path))
-        found = read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)
-        return None if found is None else found.frame
+        delivery = read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)
+        return None if delivery is None else delivery.frame
 
     with ExitStack() as held:
         yield batch
@@ -110,9 +110,9 @@ def test_rows_are_sent_within_the_memory_of_deliveries(store, tmp_path, memory, 
         ]
         return pa.record_batch(columns, schema)
 
-    given, store = map(piece, range(0, 5000, 500)), replace(store, memory=Memory(memory))
+    pieces, store = map(piece, range(0, 5000, 500)), replace(store, memory=Memory(memory))
     with ExitStack() as held:
-        frame = send_rows(store, given, schema, tmp_path, held)
+        frame = send_rows(store, pieces, schema, tmp_path, held)
         assert [(n, n) for n in range(5000)] == [tuple(row) for row in frame.select("n", ARRIVAL).collect()]
         assert list(types) == frame.columns
         assert parts in {None, frame.rdd.getNumPartitions()}

@@ -26,8 +26,8 @@ LVIV = ("Lviv", 717273, None, None, None, None)
 
 
 def schema(**fields: str) -> str:
-    told = ", ".join(f"{{name: {name}, type: {type_}}}" for name, type_ in fields.items())
-    return f"{{kind: setDataSchema, schema: {{fields: [{told}]}}}}"
+    columns = ", ".join(f"{{name: {name}, type: {type_}}}" for name, type_ in fields.items())
+    return f"{{kind: setDataSchema, schema: {{fields: [{columns}]}}}}"
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_values_outside_the_declared_types_are_refused(dataset):
     """Rows are refused with file and line, NULL in a required column by its own message, and other columns as
     before."""
     life = dataset(read=CSV)
-    for number, (row, told) in enumerate(UNREADABLE.items(), 1):
+    for number, (row, message) in enumerate(UNREADABLE.items(), 1):
         error = life.refused(f"Kyiv,1,,,, {row}", header=HEADER, code="unreadable-value")
         assert error.message.startswith(f"push-{number}-1.csv, line 3")
-        assert error.message.endswith(told)
+        assert error.message.endswith(message)
     for row, column in MISSING.items():
         error = life.refused(f"Kyiv,1,,,, {row}", header=HEADER, code="null-in-required-column")
         assert error.message == f"Column `{column}` contains 1 null values while none were expected."
@@ -101,8 +101,8 @@ def test_values_outside_the_declared_types_are_refused(dataset):
 
 def test_a_year_in_a_timestamp_event_time_is_read_as_a_year(dataset):
     """O5: The table's type decides for the event time. A file's `offset` is stored as `_offset`."""
-    told = schema(event_time="Timestamp", offset="Int64", city="String", _offset="Int32")
-    life = dataset(read=CSV, after=(told,))
+    data_schema = schema(event_time="Timestamp", offset="Int64", city="String", _offset="Int32")
+    life = dataset(read=CSV, after=(data_schema,))
     assert life.push("2019,7,A", header="event_time,offset,city").counts == counts(appended=1)
 
     assert life.data("event_time", "city", "_offset") == [(datetime(2019, 1, 1, tzinfo=UTC), "A", 7)]
@@ -120,7 +120,7 @@ def test_a_query_decides_the_types_of_its_output(dataset):
 
 
 @pytest.mark.parametrize(
-    ("read", "type_", "told"),
+    ("read", "type_", "stored_time"),
     [
         (CSV, "Timestamp", datetime(2020, 1, 1, tzinfo=UTC)),
         ("{kind: csv, header: true, inferSchema: true}", "Date", date(2020, 1, 1)),
@@ -128,9 +128,9 @@ def test_a_query_decides_the_types_of_its_output(dataset):
         ("{kind: csv, header: true, inferSchema: true}", "Timestamp", datetime(2020, 1, 1, tzinfo=UTC)),
     ][: deep(4, 2)],
 )
-def test_a_day_in_the_event_time_gets_the_type_of_the_dataset(dataset, read, type_, told):
+def test_a_day_in_the_event_time_gets_the_type_of_the_dataset(dataset, read, type_, stored_time):
     """It is a day, or the first instant of a day."""
     life = dataset(read=read, after=(schema(event_time=type_, city="String"),))
     life.push("2020-01-01,Kyiv", header="event_time,city")
 
-    assert life.data("event_time", "city") == [(told, "Kyiv")]
+    assert life.data("event_time", "city") == [(stored_time, "Kyiv")]

@@ -42,11 +42,11 @@ def test_concurrent_writers_leave_offsets_without_a_gap(dataset, monkeypatch, lo
     paths = [life.folder / f"{number}.csv" for number in range(4)]
     for path in paths:
         path.write_text(f"{life.header}\n{path.stem}-a,1\n{path.stem}-b,2\n")
-    asked = door.IngestRequest(system_time=s(2))
+    request = door.IngestRequest(system_time=s(2))
 
     def write(path):
         pushed = door.PushedFiles([path], None, e(2))
-        return door.ingest(life.store, life.name, pushed, asked, namespace=life.namespace)
+        return door.ingest(life.store, life.name, pushed, request, namespace=life.namespace)
 
     with ThreadPoolExecutor(len(paths)) as pool:
         receipts = list(pool.map(write, paths))
@@ -135,8 +135,8 @@ def compacted_and_expired(life):
     )
     life.store.spark.sql(rewrite).collect()
     table = life.table.iceberg
-    kept = table.currentSnapshot().timestampMillis()
-    table.expireSnapshots().expireOlderThan(kept).retainLast(1).commit()
+    timestamp = table.currentSnapshot().timestampMillis()
+    table.expireSnapshots().expireOlderThan(timestamp).retainLast(1).commit()
     assert life.commits() == 1
 
 
@@ -188,9 +188,9 @@ def test_an_unwritable_log_causes_a_warning(dataset):
     )
     (place / "data").rename(place / "kept")
     (place / "data").write_text("")
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert life.push("B,2").offsets == (1, 1)
-    assert [line["event"] for line in told if line["log_level"] == "warning"] == [
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
         "the log is behind; do not expire snapshots until a pull has written it"
     ]
     (place / "data").unlink()

@@ -35,10 +35,10 @@ def automaton(text: str, escape: str) -> Cells | None:
     at = 0
     while True:
         if text[at : at + 1] == '"':
-            found = quoted(text, at, escape)
-            if found is None:
+            cell = quoted(text, at, escape)
+            if cell is None:
                 return None
-            value, at = found
+            value, at = cell
             row.append(value)
         else:
             end = next((place for place in range(at, len(text)) if text[place] in ",\r\n"), len(text))
@@ -57,8 +57,8 @@ def automaton(text: str, escape: str) -> Cells | None:
 def rectangle(rows: Cells | None) -> Cells | None:
     """The rows without empty lines, which are values in a single column. None if lengths differ."""
     full = [row for row in rows or () if row != [None]]
-    kept = (rows or []) if not full or len(full[0]) == 1 else full
-    return None if rows is None or len({len(row) for row in kept}) > 1 else kept
+    result = (rows or []) if not full or len(full[0]) == 1 else full
+    return None if rows is None or len({len(row) for row in result}) > 1 else result
 
 
 @settings(
@@ -85,5 +85,5 @@ def test_any_text_has_the_rows_of_the_plain_grammar_or_is_refused(tmp_path, monk
         with pytest.raises(Refused, match="line"):
             table_of(path, kind="Csv", escape=escape)
     else:
-        found = table_of(path, kind="Csv", escape=escape)
-        assert expected == [list(row.values()) for row in found.to_pylist()]
+        table = table_of(path, kind="Csv", escape=escape)
+        assert expected == [list(row.values()) for row in table.to_pylist()]

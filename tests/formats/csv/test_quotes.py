@@ -16,13 +16,13 @@ PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",'
 def test_rows_end_as_in_pythons_csv_reader(letters, size):
     """3.2: Rows end where a row-by-row reader ends them, for any division into pieces."""
     text = "".join(letters).encode()
-    quotes, found = Quotes(grammar_of(CsvOptions())), [0]
+    quotes, row_ends = Quotes(grammar_of(CsvOptions())), [0]
     try:
         for start in range(0, len(text), size):
             last = quotes.last_end(text[start : start + size])
-            found += [start + last] if last else []
+            row_ends += [start + last] if last else []
     except GoesOn:
-        found = []
+        row_ends = []
     lines, ends = text.decode().splitlines(keepends=True), {0}
     reader = csv.reader(iter(lines), strict=True)
     try:
@@ -31,5 +31,5 @@ def test_rows_end_as_in_pythons_csv_reader(letters, size):
         goes_on = False
     except csv.Error as stop:
         goes_on = "end of data" not in str(stop)
-    assert goes_on == (not found)
-    assert set(found) <= ends
+    assert goes_on == (not row_ends)
+    assert set(row_ends) <= ends

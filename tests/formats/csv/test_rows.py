@@ -471,7 +471,7 @@ def test_tables_written_by_pythons_csv_module_are_read_back(read, table, separat
             text.write(separator.join(cells) + end)
     else:
         writer.writerows(table)
-    found = read(text.getvalue(), separator=separator, escape=escape, multiLine=True)
+    result = read(text.getvalue(), separator=separator, escape=escape, multiLine=True)
 
     expected = [
         [
@@ -482,4 +482,4 @@ def test_tables_written_by_pythons_csv_module_are_read_back(read, table, separat
     ]
     if text.getvalue().startswith("\ufeff"):
         return
-    assert expected == [list(row.values()) for row in found.to_pylist()]
+    assert expected == [list(row.values()) for row in result.to_pylist()]

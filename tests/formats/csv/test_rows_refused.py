@@ -22,7 +22,7 @@ def refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("type_", "text", "told"),
+    ("type_", "text", "type_name"),
     [
         ("Bool", "1", "Bool"),
         ("Bool", "yes", "Bool"),
@@ -65,13 +65,16 @@ def refused(tmp_path):
         ("Null", "x", "Null"),
     ],
 )
-def test_an_unreadable_value_is_refused_with_line_and_column(refused, type_, text, told):
+def test_an_unreadable_value_is_refused_with_line_and_column(refused, type_, text, type_name):
     schema = declared(name="String", x=optional(type_))
     error = refused(f'name;x\na;\n\n"b";{text}\nc;\n', schema, header=True, separator=";")
 
     assert "unreadable-value" == error.code
     assert 3 == error.exit_code
-    assert f"cities.csv, line 4, column `x`: `{text.strip(chr(34))}` is not of type {told}." in error.message
+    assert (
+        f"cities.csv, line 4, column `x`: `{text.strip(chr(34))}` is not of type {type_name}."
+        in error.message
+    )
     assert "preprocess" in error.remedy
 
 

@@ -29,10 +29,12 @@ def rows(unwrapped):
     def cells(place):
         for name in unwrapped.rows.column_names:
             value = unwrapped.rows[name][place].as_py()
-            kept = name in unwrapped.unmodified.column_names and unwrapped.unmodified[name][place].as_py()
-            assert not (kept and value is not None)
-            if kept or value is not None:
-                yield f"{name}={'.' if kept else value}"
+            unmodified = (
+                name in unwrapped.unmodified.column_names and unwrapped.unmodified[name][place].as_py()
+            )
+            assert not (unmodified and value is not None)
+            if unmodified or value is not None:
+                yield f"{name}={'.' if unmodified else value}"
 
     return [" ".join([kind, *cells(place)]) for place, kind in enumerate(unwrapped.kinds.to_pylist())]
 
@@ -224,12 +226,12 @@ def test_V137_messages_of_several_tables_or_connectors_are_refused(one, other, n
 def test_events_sort_in_the_order_of_the_log(connector):
     """V131, V132: A snapshot read is before the change at its position. Without a position it has no place."""
     nothing = dict.fromkeys(POSITIONS[connector][0])
-    told = [
+    messages = [
         message(op, None, ADA, {"connector": connector, **each})
         for each in POSITIONS[connector]
         for op in ("r", "u")
     ]
-    sequence = events(message("r", None, ADA, {"connector": connector, **nothing}), *told).sequence
+    sequence = events(message("r", None, ADA, {"connector": connector, **nothing}), *messages).sequence
     without, *order = [tuple(row.values()) for row in sequence.to_pylist()]
     leads = ["last_commit"] if connector == "postgresql" else []
     assert sequence.column_names == [*leads, *POSITIONS[connector][0], "is_change"]
@@ -240,7 +242,7 @@ def test_events_sort_in_the_order_of_the_log(connector):
 
 def test_postgresql_events_sort_by_the_last_commit_before_them():
     """A transaction may begin before a snapshot read or another commit, and end after it."""
-    told = [
+    changes = [
         ("u", 90, None),
         ("r", 100, None),
         ("u", 95, 100),
@@ -254,7 +256,7 @@ def test_postgresql_events_sort_by_the_last_commit_before_them():
     ]
     sources = [
         (op, {"lsn": lsn, "sequence": json.dumps([commit and str(commit), str(lsn)])})
-        for op, lsn, commit in told
+        for op, lsn, commit in changes
     ]
     sequence = events(*(message(op, None, ADA, source) for op, source in sources)).sequence
     order = [tuple(row.values()) for row in sequence.to_pylist()]

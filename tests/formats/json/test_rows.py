@@ -510,9 +510,9 @@ VALUES = st.recursive(
 @given(st.lists(VALUES, min_size=1, max_size=5))
 def test_a_text_column_keeps_any_value(file, values):
     path = file("".join(json.dumps({"a": value}) + "\n" for value in values))
-    found = only(table_of(path, ddl("a STRING"), kind="NdJson"))
+    texts = only(table_of(path, ddl("a STRING"), kind="NdJson"))
 
     assert values == [
         value if text == value or text is None else json.loads(text)
-        for text, value in zip(found, values, strict=True)
+        for text, value in zip(texts, values, strict=True)
     ]

@@ -282,7 +282,7 @@ def test_files_with_codecs_unknown_to_some_engines_are_not_plain(file, codec, pl
 
 
 @pytest.mark.parametrize(
-    ("values", "type_", "told"),
+    ("values", "type_", "message"),
     [
         ([b"abcd", b"abcde"], {"kind": "Binary", "fixedLength": 4}, "`a`: `b'abcde'` is not of type Binary(4)"),
         ([[1, 2], [1, 2, 3]], PAIR, "`a`: `[1, 2, 3]` is not of type List(2)"),
@@ -310,13 +310,13 @@ def test_files_with_codecs_unknown_to_some_engines_are_not_plain(file, codec, pl
         (pa.array([0, 1], pa.time64("us")), "Time", "not of type Time(Millisecond)"),
     ],
 )  # fmt: skip
-def test_values_outside_the_declared_type_are_refused(file, values, type_, told):
+def test_values_outside_the_declared_type_are_refused(file, values, type_, message):
     """Lengths, ranges and NULL are checked, including in lists, structs and maps."""
     error = refusal(file({"a": values}), declared(a=type_), kind="Parquet")
 
     assert "unreadable-value" == error.code
     assert "a.parquet, row 2, column " in error.message
-    assert told in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
@@ -372,10 +372,10 @@ def test_a_variant_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"), [([time(1)], "Time"), (pa.array([1], pa.duration("s")), "Duration")]
+    ("values", "type_name"), [([time(1)], "Time"), (pa.array([1], pa.duration("s")), "Duration")]
 )
-def test_the_remedy_for_a_time_column_contains_its_type(file, values, told):
-    assert f"in `read` as {told}" in refusal(file({"a": values}), kind="Parquet").remedy
+def test_the_remedy_for_a_time_column_contains_its_type(file, values, type_name):
+    assert f"in `read` as {type_name}" in refusal(file({"a": values}), kind="Parquet").remedy
 
 
 def test_nulls_in_a_required_column_are_refused(file):

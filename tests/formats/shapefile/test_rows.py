@@ -134,9 +134,9 @@ def test_o24_holes_belong_to_their_outer_ring(zipped, rings, polygons, height):
     [text] = table_of(zipped(a=written(kind, [shape])), ddl("geometry STRING"), kind="EsriShapefile")[
         "geometry"
     ].to_pylist()
-    found = json.loads(text)
+    geometry = json.loads(text)
 
-    assert wanted == ([found["coordinates"]] if found["type"] == "Polygon" else found["coordinates"])
+    assert wanted == ([geometry["coordinates"]] if geometry["type"] == "Polygon" else geometry["coordinates"])
 
 
 def test_o24_the_geometry_text_equals_the_geojson_readers(zipped, tmp_path):
@@ -222,15 +222,15 @@ def test_texts_have_the_encoding_of_the_cpg(zipped, cpg, codec):
 
 def test_texts_without_a_cpg_are_utf8_or_latin1(zipped):
     """The encoding is UTF-8 if valid, otherwise Latin-1 with a warning."""
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert ["Київ"] == table_of(
             zipped(a=written(records=[("Київ", 1, 1, None, None)])), kind="EsriShapefile"
         )["name"].to_pylist()
-    assert [] == told
+    assert [] == logs
     latin = written(records=[("Zürich", 1, 1, None, None)], encoding="latin-1")
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert ["Zürich"] == table_of(zipped(a=latin), kind="EsriShapefile")["name"].to_pylist()
-    assert ("warning", "a.zip/a.shp") == (told[0]["log_level"], told[0]["file"])
+    assert ("warning", "a.zip/a.shp") == (logs[0]["log_level"], logs[0]["file"])
 
 
 def speaking(language, name, codec):

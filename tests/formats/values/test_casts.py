@@ -23,10 +23,10 @@ def type_of(text: str) -> ColumnType:
 def as_type(value: object, old: str, new: str) -> object:
     """The cast value, or `DoesNotFit`."""
     values = pa.array([value, None], arrow_type(type_of(old)))
-    found = cast(values, type_of(old), type_of(new))
-    assert found.type == arrow_type(type_of(new))
-    assert found[1].as_py() is None
-    return found[0].as_py()
+    result = cast(values, type_of(old), type_of(new))
+    assert result.type == arrow_type(type_of(new))
+    assert result[1].as_py() is None
+    return result[0].as_py()
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def as_type(value: object, old: str, new: str) -> object:
     ],
 )
 def test_a_value_that_fits_is_kept(value, old, new, gives):
-    found = as_type(value, old, new)
-    assert type(found) is type(gives)
-    assert found == gives or str(found) == str(gives)
+    result = as_type(value, old, new)
+    assert type(result) is type(gives)
+    assert result == gives or str(result) == str(gives)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ def exact(value: object, type_: str) -> Fraction:
 def test_a_number_keeps_its_value_or_is_refused(data, old, new):
     value = data.draw(VALUES[old])
     try:
-        found = as_type(value, old, new)
+        result = as_type(value, old, new)
     except DoesNotFit:
         return
     if (old, new) == ("DOUBLE", "FLOAT"):
-        assert found == struct.unpack("f", struct.pack("f", value))[0]
+        assert result == struct.unpack("f", struct.pack("f", value))[0]
     else:
-        assert Fraction(found) == Fraction(value) or exact(found, new) == exact(value, old)
+        assert Fraction(result) == Fraction(value) or exact(result, new) == exact(value, old)
 
 
 @given(st.data(), st.sampled_from(sorted(VALUES)))

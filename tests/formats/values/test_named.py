@@ -71,19 +71,19 @@ UNNAMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("type_", "given", "value"), NAMED)
-def test_each_spelling_gives_the_same_value(type_, given, value):
-    told = named_value(given, type_)
-    assert (type(told), told) == (type(value), value)
-    if isinstance(given, str) and not type_.foreign and type_ != BYTES and given:
-        with_csv = parse(pa.array([given.upper() if type_ == AT else given]), type_)
+@pytest.mark.parametrize(("type_", "spelling", "value"), NAMED)
+def test_each_spelling_gives_the_same_value(type_, spelling, value):
+    result = named_value(spelling, type_)
+    assert (type(result), result) == (type(value), value)
+    if isinstance(spelling, str) and not type_.foreign and type_ != BYTES and spelling:
+        with_csv = parse(pa.array([spelling.upper() if type_ == AT else spelling]), type_)
         assert with_csv.to_pylist() == [value]
 
 
-@pytest.mark.parametrize(("type_", "given"), UNNAMED)
-def test_inexact_spellings_of_a_value_are_refused(type_, given):
+@pytest.mark.parametrize(("type_", "spelling"), UNNAMED)
+def test_inexact_spellings_of_a_value_are_refused(type_, spelling):
     with pytest.raises(Unnamed) as caught:
-        named_value(given, type_)
+        named_value(spelling, type_)
     assert caught.value.remedy
 
 
@@ -94,11 +94,11 @@ def test_nan_is_accepted_as_a_value():
 
 def test_a_text_has_the_same_value_in_a_key_and_in_a_file():
     """If a key and a file's cell both accept a text, its value is the same."""
-    given = [*(each for _, each, _ in NAMED), *(each for _, each in UNNAMED)]
+    spellings = [*(each for _, each, _ in NAMED), *(each for _, each in UNNAMED)]
     for type_ in (LONG, MONEY, DOUBLE, FLOAT, BOOL, DAY, AT, NAIVE, TEXT):
-        for text in filter(lambda each: isinstance(each, str), given):
+        for text in filter(lambda each: isinstance(each, str), spellings):
             try:
-                told, (cell,) = named_value(text, type_), parse(pa.array([text]), type_).to_pylist()
+                key_value, (cell,) = named_value(text, type_), parse(pa.array([text]), type_).to_pylist()
             except (Unnamed, UnreadableCell):
                 continue
-            assert told == cell or math.isnan(told) is math.isnan(cell) is True, (type_, text)
+            assert key_value == cell or math.isnan(key_value) is math.isnan(cell) is True, (type_, text)

@@ -39,8 +39,8 @@ LOST = [
 
 @pytest.mark.parametrize(("value", "stored", "type_", "expected"), EXACT, ids=str)
 def test_a_fitting_value_stays_the_same(value, stored, type_, expected):
-    found = cast_same(pa.array([value], stored), type_)
-    assert (found.type, found.to_pylist()) == (type_, [expected])
+    result = cast_same(pa.array([value], stored), type_)
+    assert (result.type, result.to_pylist()) == (type_, [expected])
 
 
 @pytest.mark.parametrize(("value", "stored", "type_"), LOST, ids=str)

@@ -26,14 +26,14 @@ PROJECT = "name: life\nversion: '1.0.0'\nprofile: life\nflags: {send_anonymous_u
 
 
 def values(rows):
-    told = ", ".join(f"({i}, '{name}', '{city}', TIMESTAMP '{at}')" for i, name, city, at in rows)
-    return f"SELECT * FROM (VALUES {told}) AS t(id, name, city, updated_at)"
+    tuples = ", ".join(f"({i}, '{name}', '{city}', TIMESTAMP '{at}')" for i, name, city, at in rows)
+    return f"SELECT * FROM (VALUES {tuples}) AS t(id, name, city, updated_at)"
 
 
 def rows_of(connection, query):
-    found = connection.sql(query)
-    names, types = found.columns, [str(each) for each in found.types]
-    rows = [[None if cell is None else str(cell) for cell in row] for row in found.fetchall()]
+    relation = connection.sql(query)
+    names, types = relation.columns, [str(each) for each in relation.types]
+    rows = [[None if cell is None else str(cell) for cell in row] for row in relation.fetchall()]
     return {"columns": dict(zip(names, types, strict=True)), "rows": sorted(rows, key=str)}
 
 
@@ -48,8 +48,8 @@ def by_dbt(folder, hard="invalidate"):
     dbt = Path(sys.executable).with_name("dbt")
     for _, rows in COPIES:
         (folder / "models" / "source.sql").write_text(values(rows))
-        asked = [dbt, "--quiet", "build", "--project-dir", folder, "--profiles-dir", folder]
-        subprocess.run(asked, check=True, cwd=folder)
+        command = [dbt, "--quiet", "build", "--project-dir", folder, "--profiles-dir", folder]
+        subprocess.run(command, check=True, cwd=folder)
     return rows_of(duckdb.connect(str(folder / "life.duckdb")), "SELECT * FROM customer")
 
 
@@ -63,8 +63,8 @@ def by_dlt(folder):
     )
     for at, rows in COPIES:
         merging = {"disposition": "merge", "strategy": "scd2", "boundary_timestamp": f"{at}T00:00:00Z"}
-        told = [dict(zip(("id", "name", "city"), row, strict=False)) for row in rows]
-        pipeline.run(dlt.resource(told, name="customer", write_disposition=merging))
+        records = [dict(zip(("id", "name", "city"), row, strict=False)) for row in rows]
+        pipeline.run(dlt.resource(records, name="customer", write_disposition=merging))
     return rows_of(duckdb.connect(str(file)), "SELECT * FROM crm.customer")
 
 
@@ -106,7 +106,7 @@ if __name__ == "__main__":
         "dlt": by_dlt,
         "sqlmesh": by_sqlmesh,
     }
-    told = made[tool](into)
+    table = made[tool](into)
     sys.stdout.write(
-        json.dumps({"tool": tool, "written": datetime.now(UTC).date().isoformat(), **told}, indent=1) + "\n"
+        json.dumps({"tool": tool, "written": datetime.now(UTC).date().isoformat(), **table}, indent=1) + "\n"
     )

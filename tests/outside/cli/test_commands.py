@@ -76,8 +76,8 @@ def test_send_with_dry_run_counts_the_differences(tmp_path):
     done = run("send", "a.csv", "b.csv", *to, "--dry-run", "--output", "json", cwd=tmp_path)
 
     assert 0 == done.returncode, done.stderr
-    [told] = json.loads(done.stdout)
-    assert (1, 1, 1, [[3]]) == tuple(told[n] for n in ("replace", "update", "delete", "repeated_keys"))
+    [counts] = json.loads(done.stdout)
+    assert (1, 1, 1, [[3]]) == tuple(counts[n] for n in ("replace", "update", "delete", "repeated_keys"))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_unacceptable_files_are_refused_without_java(tmp_path):
         (folder / "a.csv").write_bytes(content.encode("latin-1"))
         commands.append((folder, ["snapshot", "a.csv", "--into", "s.t", *words, "--output", "json"], {}))
     ended = without_java(*commands)
-    assert [(code, said["error"]["code"]) for code, said in ended] == [
-        (code, told) for *_, code, told in FILES
+    assert [(code, document["error"]["code"]) for code, document in ended] == [
+        (code, error_code) for *_, code, error_code in FILES
     ]
     assert [[each.name for each in folder.iterdir()] for folder, *_ in commands] == [["a.csv"]] * len(FILES)
 
@@ -186,5 +186,7 @@ def test_models_with_refused_files_are_refused_without_java(tmp_path):
     ended = without_java(*commands)
     refused = [(code, receipt["status"], receipt["error"]["code"]) for code, (receipt,) in ended[::2]]
     assert refused == [(3, "rejected", code) for _, code in STAGES]
-    assert [(code, said["error"]["code"]) for code, said in ended[1::2]] == [(2, "no-pepper")] * len(STAGES)
+    assert [(code, document["error"]["code"]) for code, document in ended[1::2]] == [(2, "no-pepper")] * len(
+        STAGES
+    )
     assert not [*tmp_path.glob("*/warehouse")]

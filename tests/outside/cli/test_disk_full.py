@@ -59,8 +59,8 @@ def test_a_full_disk_is_reported_and_leaves_the_table_unchanged(tmp_path, disk):
     words = ["snapshot", "copy.csv", "--into", "crm.t", "--key", "id", "--warehouse", "disk/warehouse"]
     (tmp_path / "copy.csv").write_text(copy(1))
     with command(tmp_path, *words, before=inside if disk else ()) as first:
-        code, said, warned = first.end()
-        assert code == 0, (said, warned)
+        code, output, warned = first.end()
+        assert code == 0, (output, warned)
     warehouse = seen / "warehouse"
     before = digests(warehouse)
     if disk:
@@ -68,8 +68,8 @@ def test_a_full_disk_is_reported_and_leaves_the_table_unchanged(tmp_path, disk):
         (seen / "filler").write_bytes(b"x" * (free.f_bavail * free.f_frsize - LEFT))
     (tmp_path / "copy.csv").write_text(copy(2))
     with command(tmp_path, *words, before=inside) as full:
-        code, said, warned = full.end()
-    error = json.loads(said)["error"]
+        code, output, warned = full.end()
+    error = json.loads(output)["error"]
     assert "Traceback" not in warned
     assert digests(warehouse) == before
     if disk:

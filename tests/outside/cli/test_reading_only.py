@@ -19,7 +19,7 @@ WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 
 
 
 @pytest.fixture
-def kept(tmp_path):
+def read_only_warehouse(tmp_path):
     """A read-only warehouse of another program."""
     folder = tmp_path / "kept"
     folder.mkdir()
@@ -35,9 +35,9 @@ def kept(tmp_path):
         path.chmod(0o755)
 
 
-def test_a_read_only_warehouse_is_readable(kept, tmp_path):
+def test_a_read_only_warehouse_is_readable(read_only_warehouse, tmp_path):
     (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
-    words = ["sql", "SELECT id FROM crm.t", "--warehouse", kept, "--output", "json"]
+    words = ["sql", "SELECT id FROM crm.t", "--warehouse", read_only_warehouse, "--output", "json"]
     done = subprocess.run(
         [*WITHOUT_RIGHTS, BACKSTORY, *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )

@@ -95,8 +95,8 @@ def test_a_relocation_killed_before_the_switch_is_completed_by_the_next_run(copi
         switching.reach((copied / "catalog.db-journal").exists)
     is_as_before()
     with command(tmp_path, *words) as again:
-        code, said, warned = again.end()
-    assert (code, len(json.loads(said)["tables"])) == (0, len(NAMES)), warned
+        code, output, warned = again.end()
+    assert (code, len(json.loads(output)["tables"])) == (0, len(NAMES)), warned
     assert rows_of(copied) == [5] * len(NAMES)
     # No old metadata is left, and no file of the first run without a reference.
     assert named(copied) == {max(each.glob("*.metadata.json")).name for each in copied.glob("crm/*/metadata")}
@@ -113,8 +113,8 @@ def test_a_relocation_killed_after_the_switch_leaves_only_unneeded_files(copied,
     assert rows_of(copied) == [5] * len(NAMES)
     assert [each for each in copied.glob("crm/*/metadata/*") if "-r" not in each.name]
     with command(tmp_path, *words[:-2]) as again:
-        code, said, warned = again.end()
-    assert (code, json.loads(said)["tables"]) == (0, []), warned
+        code, output, warned = again.end()
+    assert (code, json.loads(output)["tables"]) == (0, []), warned
     assert rows_of(copied) == [5] * len(NAMES)
     assert named(copied) <= {each.name for each in copied.glob(WRITTEN)}
 

@@ -41,7 +41,7 @@ def test_a_named_retype_is_applied_and_a_kill_leaves_the_table_unchanged(python,
         killed.kill()
     assert rows(catalog) == before
     with command(tmp_path, *words) as snapshot:
-        code, said, warned = snapshot.end()
+        code, output, warned = snapshot.end()
         assert not [*snapshot.temp.glob("*.log")], "Java's log goes with its command"
-    assert (code, json.loads(said)["counts"]["changed"]) == (0, 1), warned
+    assert (code, json.loads(output)["counts"]["changed"]) == (0, 1), warned
     assert rows(catalog) == ("double", [(1, 1.0, False), (1, 1.5, True), (2, 2.0, True)])

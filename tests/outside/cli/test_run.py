@@ -120,9 +120,9 @@ def test_sigterm_ends_a_run_after_the_commits_in_progress(night):
             assert handles(run.process.pid, signal.SIGTERM)
             run.process.send_signal(signal.SIGTERM)
             run.reach(lambda: not handles(run.process.pid, signal.SIGTERM))
-        code, said, _ = run.end()
+        code, output, _ = run.end()
     assert code == 75
-    assert [each["status"] for each in json.loads(said)] == ["changed", "stopped", "stopped", "stopped"]
+    assert [each["status"] for each in json.loads(output)] == ["changed", "stopped", "stopped", "stopped"]
     assert {name for name, each in night.state().items() if each != before[name]} == {"a"}
 
 
@@ -158,5 +158,5 @@ def test_two_concurrent_runs_deliver_each_table_only_once(night):
     with night.begin("--select", "tag:copy") as one, night.begin("--select", "tag:copy") as other:
         ends = [one.end(), other.end()]
     assert [code for code, _, _ in ends] == [0, 0]
-    statuses = zip(*([each["status"] for each in json.loads(said)] for _, said, _ in ends), strict=True)
+    statuses = zip(*([each["status"] for each in json.loads(output)] for _, output, _ in ends), strict=True)
     assert {tuple(sorted(each)) for each in statuses} == {("changed", "unchanged")}

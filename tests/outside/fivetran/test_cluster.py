@@ -64,12 +64,12 @@ def spark_process(folder, name, *arguments):
         running.wait()
 
 
-def told(log, pattern, seconds=SECONDS):
+def wait_for_match(log, pattern, seconds=SECONDS):
     """The match in its log, once it appears."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := re.search(pattern, log.read_text(errors="replace")):
-            return found.group(1)
+        if match := re.search(pattern, log.read_text(errors="replace")):
+            return match.group(1)
         time.sleep(0.1)
     raise AssertionError(log.read_text(errors="replace")[-2000:])
 
@@ -82,11 +82,11 @@ def master(tmp_path_factory):
     with spark_process(
         folder, "master", f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", "0", *quiet
     ) as log:
-        address = told(log, r"Starting Spark master at (spark://\S+)")
+        address = wait_for_match(log, r"Starting Spark master at (spark://\S+)")
         size = ("--cores", str(EXECUTORS), "--memory", "2g", "-h", "127.0.0.1", *quiet)
         worker = f"{deploy}.worker.Worker"
         with spark_process(folder, "worker", worker, *size, "-d", folder / "worker", address) as working:
-            told(working, r"(Successfully registered with master)")
+            wait_for_match(working, r"(Successfully registered with master)")
             yield address
 
 
@@ -100,13 +100,13 @@ def rows(first, count, changed):
 
 def files(folder, count, changed):
     """The rows of a batch in several encrypted files."""
-    found = []
+    batch_files = []
     for number in range(FILES):
         part = rows(number * count // FILES, count // FILES, changed)
         sink = pa.BufferOutputStream()
         pa_csv.write_csv(part, sink)
-        found.append(seal(folder, bytes(sink.getvalue()), AS_FIVETRAN))
-    return found
+        batch_files.append(seal(folder, bytes(sink.getvalue()), AS_FIVETRAN))
+    return batch_files
 
 
 @pytest.fixture(scope="module")

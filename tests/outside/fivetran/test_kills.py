@@ -250,8 +250,8 @@ def run(ground) -> Iterator[Run]:
         schema: {lane.name: lane.requests(ground, schema, lane.table)[:STEPS] for lane in LANES}
         for schema in (KILLED, TWIN)
     }
-    with ExitStack() as kept:
-        server = kept.enter_context(ground.server())
+    with ExitStack() as stack:
+        server = stack.enter_context(ground.server())
         stub = server.stub
 
         def begun(lane: Lane) -> list[State]:
@@ -272,29 +272,29 @@ def run(ground) -> Iterator[Run]:
         together(finished)
         names = [name for lane in LANES for name in lane.tables]
         with Watch(ground, KILLED, names) as watch:
-            found = Run(undisturbed, watch)
+            record = Run(undisturbed, watch)
             for number, moment in enumerate(MOMENTS):
-                _mend(found, ground, server, steps[KILLED], number + 1)
+                _mend(record, ground, server, steps[KILLED], number + 1)
                 requests = {name: made[number + 2] for name, made in steps[KILLED].items()}
-                _kill(found, ground, server, requests, lasts, number, moment)
-                server = kept.enter_context(ground.server())
-            found.last = server
-            _mend(found, ground, found.last, steps[KILLED], STEPS - 1)
-        yield found
+                _kill(record, ground, server, requests, lasts, number, moment)
+                server = stack.enter_context(ground.server())
+            record.last = server
+            _mend(record, ground, record.last, steps[KILLED], STEPS - 1)
+        yield record
 
 
 def _mend(
-    found: Run, ground: Ground, server: Server, steps: Mapping[str, Sequence[Request]], step: int
+    record: Run, ground: Ground, server: Server, steps: Mapping[str, Sequence[Request]], step: int
 ) -> None:
     """Repeat the step's requests, and record the results."""
     stub = server.stub
     together(lambda lane: steps[lane.name][step].done_by(stub))
     for lane in LANES:
-        found.mended[lane.name].append(lane.state(ground, stub, KILLED))
+        record.mended[lane.name].append(lane.state(ground, stub, KILLED))
 
 
 def _kill(
-    found: Run,
+    record: Run,
     ground: Ground,
     server: Server,
     requests: Mapping[str, Request],
@@ -326,11 +326,11 @@ def _kill(
             within(SECONDS, lambda: at_it.done() or set(folder.glob(aim)) - before, pause=0.001)
         assert server.process.poll() is None, server.lines()
         server.kill(family=number % 2 == 1)
-        found.answers.update(answer.result() for answer in answers)
+        record.answers.update(answer.result() for answer in answers)
     within(SECONDS, lambda: not server.family())
-    found.left.append(server.family())
+    record.left.append(server.family())
     for lane in LANES:
-        found.cut[lane.name].append({name: ground.rows(KILLED, name) for name in lane.tables})
+        record.cut[lane.name].append({name: ground.rows(KILLED, name) for name in lane.tables})
 
 
 def rows_in(state: State) -> dict[str, Rows | None]:
@@ -341,8 +341,8 @@ def rows_in(state: State) -> dict[str, Rows | None]:
 def test_a_kill_never_leaves_a_partial_request_in_a_table(run, lane):
     """16: At any moment, the tables of a request are in their state before or after it."""
     course = run.undisturbed[lane.name]
-    for number, found in enumerate(run.cut[lane.name]):
-        assert found in [rows_in(course[number + 2]), rows_in(course[number + 3])], MOMENTS[number]
+    for number, tables in enumerate(run.cut[lane.name]):
+        assert tables in [rows_in(course[number + 2]), rows_in(course[number + 3])], MOMENTS[number]
 
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)

@@ -20,7 +20,7 @@ import grpc
 import java
 import pytest
 from destination import Place, definition, refusal, status
-from destination import told as told_columns
+from destination import column_types as told_columns
 from outside.fivetran.test_process import address, lines, process
 from pyiceberg.catalog.sql import SqlCatalog
 from serving import SECONDS, all_the_time
@@ -62,7 +62,7 @@ TMAX, MILLISECOND = WORDS["TMAX"], timedelta(milliseconds=1)
 pytestmark = pytest.mark.process
 
 
-def told(content):
+def has_canary(content):
     """Whether bytes or a text contain a canary in any spelling."""
     content = content if isinstance(content, bytes) else content.encode()
     return any(form in content for form in FORMS)
@@ -87,11 +87,11 @@ class Disk:
 
     def _read(self, path, name):
         with suppress(OSError):
-            found = path.stat()
-            state = (found.st_size, found.st_mtime_ns)
-            if stat.S_ISREG(found.st_mode) and self.seen.get(name) != state and path.suffix != ".jar":
+            stat_result = path.stat()
+            state = (stat_result.st_size, stat_result.st_mtime_ns)
+            if stat.S_ISREG(stat_result.st_mode) and self.seen.get(name) != state and path.suffix != ".jar":
                 self.seen[name] = state
-                if told(path.read_bytes()):
+                if has_canary(path.read_bytes()):
                     self.holding.add(name)
 
     @contextmanager
@@ -107,10 +107,10 @@ def family(process):
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    pids = {process}
+    while more := {child for child, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def written_by(processes):
@@ -218,15 +218,15 @@ def alter(place, columns):
 
 def test_every_spelling_of_a_canary_is_found():
     """A test of the test: the search finds each spelling of a canary."""
-    for found in (
+    for content in (
         CANARY,
         f"x{NUMBER}",
         CANARY.encode("utf-16-le"),
         NUMBER.to_bytes(8, "little"),
         AES_KEY.hex(),
     ):
-        assert told(found)
-    assert not told("kanari")
+        assert has_canary(content)
+    assert not has_canary("kanari")
 
 
 def test_a_load_leaves_no_values_on_disk_or_in_logs(sender, disk, ground, server):
@@ -247,7 +247,7 @@ def test_a_load_leaves_no_values_on_disk_or_in_logs(sender, disk, ground, server
         )
         history.truncate(at("2024-01-02"), "_fivetran_deleted")
         texts = list(replies(live, ground / "files"))
-    assert [text for text in texts if told(text)] == []
+    assert [text for text in texts if has_canary(text)] == []
     assert not_of_tables(disk.holding) == set()
     assert disk.elsewhere == set()
     on_disk = {Path(name).name for name, (size, _) in disk.seen.items() if size}
@@ -266,7 +266,7 @@ def test_a_failed_batch_stores_and_prints_no_values(sender, disk, ground):
         data.write_bytes(whole[:100] + os.urandom(len(whole) - 200) + whole[-100:])
         for numbers in (range(20), range(COUNT)):
             texts += failure(broken, update=rows(numbers, v=CANARY))
-        texts += said(status(sender.stub.AlterTable, alter(broken, LIVE.replace("k*", "k"))))
+        texts += texts_of(status(sender.stub.AlterTable, alter(broken, LIVE.replace("k*", "k"))))
         data.write_bytes(whole)
         folder = data.parent.rename(ground / "hidden")
         data.parent.write_text("no folder")
@@ -278,13 +278,13 @@ def test_a_failed_batch_stores_and_prints_no_values(sender, disk, ground):
             try:
                 texts.append(str(sender.stub.Migrate(request)))
             except grpc.RpcError as error:
-                texts += said(error)
+                texts += texts_of(error)
         good.write(update=rows(range(20), v=CANARY))
         broken.write(update=rows(range(20), v=CANARY))
-    assert [text for text in texts if told(text)] == []
+    assert [text for text in texts if has_canary(text)] == []
     assert not_of_tables(disk.holding) == set()
     assert disk.elsewhere == set()
-    assert [line for line in lines(ground / "one") if told(line[1])] == []
+    assert [line for line in lines(ground / "one") if has_canary(line[1])] == []
 
 
 def test_table_metadata_contains_no_values(sender, ground):
@@ -293,7 +293,7 @@ def test_table_metadata_contains_no_values(sender, ground):
     documents = [json.loads(path.read_text("utf-8")) for path in files]
     about = [[d["properties"], [s["summary"] for s in d.get("snapshots", ())]] for d in documents]
     assert any(summaries for _, summaries in about)
-    assert not told(json.dumps(about, ensure_ascii=False))
+    assert not has_canary(json.dumps(about, ensure_ascii=False))
 
 
 def migrations():
@@ -319,10 +319,10 @@ def failure(place, **kinds):
     with pytest.raises(grpc.RpcError) as failed:
         place.reply(**files)
     assert failed.value.code() in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
-    return said(failed.value)
+    return texts_of(failed.value)
 
 
-def said(error):
+def texts_of(error):
     """The full text of a status."""
     assert error is not None
     return [error.details(), error.debug_error_string(), str(error.trailing_metadata())]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from destination import Place, definition, refusal, told
+from destination import Place, column_types, definition, refusal
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from serving import SECONDS, all_the_time
@@ -55,14 +55,14 @@ def process(folder, *arguments, **environment):
 
 def lines(folder):
     """The log lines so far, checked against the contract's form."""
-    found = []
+    entries = []
     for line in (folder / "stdout").read_text("utf-8").splitlines():
         document = json.loads(line)
         assert set(document) == {"level", "message", "message-origin"}
         assert document["level"] in {"INFO", "WARNING", "SEVERE"}
         assert document["message-origin"] == "sdk_destination"
-        found.append((document["level"], document["message"]))
-    return found
+        entries.append((document["level"], document["message"]))
+    return entries
 
 
 def address(folder, running, seconds=SECONDS):
@@ -91,9 +91,9 @@ def server(ground):
 @contextmanager
 def watched(folder):
     """Collect the files in the folder that contain the canary at any moment during the block."""
-    found, seen = set(), {}
-    with all_the_time(lambda: found.update(holding(folder, seen=seen))):
-        yield found
+    files, seen = set(), {}
+    with all_the_time(lambda: files.update(holding(folder, seen=seen))):
+        yield files
 
 
 def holding(folder, *, but=(), seen=None):
@@ -219,9 +219,9 @@ def test_only_the_servers_port_is_reachable_from_other_machines(server):
     """Only `--host` and `--port` of the server and its Java listen beyond loopback."""
     port = int(server[1].rpartition(":")[2])
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-    found = set(listening(server[0]))
-    assert len(found) > 2
-    assert {there for address, there in found if address not in loopback} == {port}
+    sockets = set(listening(server[0]))
+    assert len(sockets) > 2
+    assert {there for address, there in sockets if address not in loopback} == {port}
 
 
 def open_to_others(folder):
@@ -245,10 +245,10 @@ def test_files_of_the_server_are_private_to_its_user(server, ground):
 
 def test_an_unencrypted_server_warns_once_without_spark_warnings(server, ground):
     """7.2: One WARNING follows the first line. Spark's lines are only in its own log."""
-    told = [
+    warnings = [
         message for level, message in lines(ground / "one") if level == "WARNING" and "encrypted" in message
     ]
-    assert len(told) == 1
+    assert len(warnings) == 1
     assert "WARN" not in (ground / "one" / "stderr").read_text()
 
 
@@ -288,7 +288,7 @@ def test_sigterm_finishes_running_batches_and_exits_with_0(server, ground):
     with process(three, "--port", "0", "--host", "127.0.0.1", "--surprise", CANARY) as again:
         where = address(three, again)
         described = Sender.to(where, ground).describe("ending", "t")
-        assert told(described) == told(place.table)
+        assert column_types(described) == column_types(place.table)
         again.send_signal(signal.SIGTERM)
         assert again.wait(SECONDS) == 0
     assert lines(three)[0][1].startswith("listening on 127.0.0.1:")

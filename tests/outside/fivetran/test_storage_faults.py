@@ -174,7 +174,7 @@ def on_a_full_disk(folder: Path, make: type) -> list[Met]:
     """Batches, alters, migrations and creates while the disk gets less and less full."""
     disk = make(folder / "disk")
     ground = Ground.at(folder / "ground", disk.folder / "warehouse")
-    found = []
+    results = []
     with ground.server(program=IMPATIENT) as server:
         stub = server.stub
         fill(ground, stub, ["live", "history", "altered", "retyped"])
@@ -188,10 +188,10 @@ def on_a_full_disk(folder: Path, make: type) -> list[Met]:
                 ("altered", migrate("s", "altered", update_column_value=set_)),
                 (f"made{number}", create("s", definition(f"made{number}", LIVE))),
             ]
-            asked = ("live", batch(ground, "live", 1000 + 20 * number, weight=disk.weight))
-            for name, request in (asked, others[number % len(others)]):
+            live_batch = ("live", batch(ground, "live", 1000 + 20 * number, weight=disk.weight))
+            for name, request in (live_batch, others[number % len(others)]):
                 case = Case(ground, server, stub, name)
-                found.append(
+                results.append(
                     case.meet(
                         f"with {leaving} bytes",
                         request,
@@ -199,7 +199,7 @@ def on_a_full_disk(folder: Path, make: type) -> list[Met]:
                         lambda: disk.free(server),
                     )
                 )
-    return found
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -210,13 +210,13 @@ def full(tmp_path_factory) -> list[Met]:
     own = ["unshare", "--map-root-user", "--mount", "sh", "-c", NAMESPACE, "sh", folder / "disk"]
     if subprocess.run([*own, "true"], capture_output=True).returncode:
         return on_a_full_disk(folder, Limits)
-    found = folder / "found.json"
+    report = folder / "found.json"
     paths = filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")])
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [*own, sys.executable, __file__, folder, found]
+    command = [*own, sys.executable, __file__, folder, report]
     done = subprocess.run(command, env=variables, capture_output=True, timeout=2 * SECONDS)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return [Met(**met) for met in json.loads(found.read_text())]
+    return [Met(**met) for met in json.loads(report.read_text())]
 
 
 def failed(met: Sequence[Met]) -> list[Met]:
@@ -275,9 +275,9 @@ def ground(tmp_path_factory) -> Ground:
 
 @pytest.fixture(scope="module")
 def server(ground) -> Iterator[Server]:
-    with ground.server(program=IMPATIENT) as found:
-        fill(ground, found.stub, ["live", "history", *MANY])
-        yield found
+    with ground.server(program=IMPATIENT) as new_server:
+        fill(ground, new_server.stub, ["live", "history", *MANY])
+        yield new_server
 
 
 @pytest.fixture
@@ -289,10 +289,13 @@ def test_an_unwritable_log_fails_no_request(ground, server, stub):
     """11, 7.2: The request has its normal result, whether or not it can be logged."""
     limit([server.process.pid], 0)
     try:
-        found = [describe("s", "live").outcome(stub), create("s", definition("unlogged", LIVE)).outcome(stub)]
+        outcomes = [
+            describe("s", "live").outcome(stub),
+            create("s", definition("unlogged", LIVE)).outcome(stub),
+        ]
     finally:
         limit([server.process.pid], RLIM_INFINITY)
-    assert [("table", ""), ("success", "")] == found
+    assert [("table", ""), ("success", "")] == outcomes
 
 
 @pytest.mark.parametrize("name", ["live", "history", "empty"])
@@ -315,12 +318,12 @@ def test_a_file_in_place_of_the_data_folder_fails_the_request(ground, server, st
             aside.rename(data)
 
     case = Case(ground, server, stub, name)
-    found = case.meet("below a file", batch(ground, name, 2000), block, clear)
-    assert found.member != "success"
-    check_told([found])
-    check_kept([found])
-    check_mended([found])
-    check_clean([found])
+    result = case.meet("below a file", batch(ground, name, 2000), block, clear)
+    assert result.member != "success"
+    check_told([result])
+    check_kept([result])
+    check_mended([result])
+    check_clean([result])
 
 
 def gone(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -355,15 +358,15 @@ def test_writes_fail_without_the_catalog_and_succeed_after_its_return(ground, se
     name = fault.__name__
     fill(ground, stub, [name])
     case = Case(ground, server, stub, name)
-    found = [case.meet(name, batch(ground, name, 3000), *fault(ground))]
-    found.append(case.meet(name, alter("s", definition(name, f"{LIVE} new")), *fault(ground)))
+    results = [case.meet(name, batch(ground, name, 3000), *fault(ground))]
+    results.append(case.meet(name, alter("s", definition(name, f"{LIVE} new")), *fault(ground)))
     made = Case(ground, server, stub, f"made-{name}")
-    found.append(made.meet(name, create("s", definition(f"made-{name}", LIVE)), *fault(ground)))
-    assert len(found) == len(failed(found))
-    check_told(found)
-    check_kept(found)
-    check_mended(found)
-    check_clean(found)
+    results.append(made.meet(name, create("s", definition(f"made-{name}", LIVE)), *fault(ground)))
+    assert len(results) == len(failed(results))
+    check_told(results)
+    check_kept(results)
+    check_mended(results)
+    check_clean(results)
 
 
 def test_a_catalog_lost_during_concurrent_writes_loses_no_rows(ground, stub):
@@ -375,10 +378,10 @@ def test_a_catalog_lost_during_concurrent_writes_loses_no_rows(ground, stub):
     break_, mend = gone(ground)
 
     def all_at_once(stub: Any, first: int, send: Callable[[Request, Any], Any]) -> list[Any]:
-        asked = [batch(ground, name, first) for name in MANY]
-        asked += [describe("s", name) for name in MANY] if send is Request.outcome else []
-        with ThreadPoolExecutor(len(asked)) as pool:
-            return list(pool.map(lambda request: send(request, stub), asked))
+        requests = [batch(ground, name, first) for name in MANY]
+        requests += [describe("s", name) for name in MANY] if send is Request.outcome else []
+        with ThreadPoolExecutor(len(requests)) as pool:
+            return list(pool.map(lambda request: send(request, stub), requests))
 
     break_()
     try:
@@ -390,8 +393,8 @@ def test_a_catalog_lost_during_concurrent_writes_loses_no_rows(ground, stub):
         all_at_once(stub, first, Request.done_by)
     doubtful = {name for name, (member, _) in zip(MANY, answers, strict=False) if member != "success"}
     for name in MANY:
-        found = {row["id"] for row in ground.rows("s", name)}
-        assert set(range(1000, 1060)) <= found
+        ids = {row["id"] for row in ground.rows("s", name)}
+        assert set(range(1000, 1060)) <= ids
         assert name in doubtful or ground.orphans("s", name) == set()
 
 
@@ -404,9 +407,9 @@ def test_an_unusable_catalog_at_start_is_reported_in_a_single_line(tmp_path):
         b"SQLite format 3\0" + b"and then no more of it\n" * 500
     )
     with grounds[0].server() as one, grounds[1].server() as two:
-        for found in (one, two):
-            assert found.process.wait(SECONDS) == 1
-            levels = [level for level, _ in found.lines()]
+        for server in (one, two):
+            assert server.process.wait(SECONDS) == 1
+            levels = [level for level, _ in server.lines()]
             assert levels == ["SEVERE"]
         assert "catalog.db is not the database" in one.lines()[0][1]
         assert "backstory" in two.lines()[0][1]

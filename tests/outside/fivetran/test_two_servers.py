@@ -57,10 +57,10 @@ def test_concurrent_batches_of_two_servers_lose_and_repeat_no_rows(ground, serve
         ground.batch("s", table, replace=rows(10 * number), update=changes).done_by(stub)
 
     spread(servers, write)
-    found = ground.rows("s", "both")
+    stored_rows = ground.rows("s", "both")
     expected = sorted([-1, *(10 * i + j for i in range(2 * EACH) for j in range(5))])
-    assert expected == sorted(row["id"] for row in found)
-    shared = next(row for row in found if row["id"] == -1)
+    assert expected == sorted(row["id"] for row in stored_rows)
+    shared = next(row for row in stored_rows if row["id"] == -1)
     assert {f"by{i}": i for i in range(2 * EACH)} == {c: v for c, v in shared.items() if c.startswith("by")}
     assert ground.snapshots("s", "both") == 1 + 2 * EACH
     assert ground.orphans("s", "both") == set()
@@ -86,9 +86,9 @@ def test_two_servers_writing_a_history_store_every_version_once(ground, servers)
         batch.done_by(stub)
 
     spread(servers, write)
-    found = ground.rows("s", "versions")
+    versions = ground.rows("s", "versions")
     expected = [(100 + i, n) for i in range(2 * EACH) for n in range(3)] + [(1, i) for i in range(2 * EACH)]
-    assert sorted(expected) == sorted((row["id"], row["n"]) for row in found)
+    assert sorted(expected) == sorted((row["id"], row["n"]) for row in versions)
     assert ground.snapshots("s", "versions") == 2 * EACH
 
 
@@ -111,8 +111,8 @@ def test_concurrent_creates_of_a_table_succeed_only_once(ground, servers):
     for number in range(TIMES):
         table = definition("same", LIVE)
         request = create(f"new{number}", table)
-        found = spread(servers, lambda _, stub, request=request: request.outcome(stub), 6)
-        assert sorted(member for member, _ in found) == ["success", *["task"] * 5], found
+        outcomes = spread(servers, lambda _, stub, request=request: request.outcome(stub), 6)
+        assert sorted(member for member, _ in outcomes) == ["success", *["task"] * 5], outcomes
         ground.batch(f"new{number}", table, replace=rows(0)).done_by(servers[number % 2])
         assert len(ground.rows(f"new{number}", "same")) == 5
 
@@ -174,9 +174,9 @@ def test_batches_during_alterations_lose_no_rows(ground, servers, kind):
     written = [number for number, answer in enumerate(answers) if answer == "success"]
     assert set(answers) <= {"success", "task"}
     assert kind == "keys" or len(written) == 2 * EACH, answers
-    found = ground.rows("s", name)
-    assert [*range(-500, 0), *written] == sorted(int(row["id"]) for row in found)
-    assert {str(row["n"]) for row in found if int(row["id"]) >= 0} <= {"7", "7.0"}
+    stored_rows = ground.rows("s", name)
+    assert [*range(-500, 0), *written] == sorted(int(row["id"]) for row in stored_rows)
+    assert {str(row["n"]) for row in stored_rows if int(row["id"]) >= 0} <= {"7", "7.0"}
     expected = described(servers[1], "s", name)
     alter("s", definition(name, shapes[-1]), drop_columns=True).done_by(servers[0])
     assert expected == described(servers[0], "s", name)
@@ -196,9 +196,13 @@ def test_keys_stay_unique_if_an_alter_reduces_the_key_during_a_batch(ground, ser
         requests: list[Request] = [smaller, twin]
         outcomes = spread(servers, lambda i, stub, requests=requests: requests[i].outcome(stub), 2)
         assert sum(member == "success" for member, _ in outcomes) == 1, outcomes
-        key = [column for column, told in described(servers[0], "s", name).items() if told.endswith("*")]
-        found = [tuple(row[column] for column in key) for row in ground.rows("s", name)]
-        assert len(found) == len(set(found)), key
+        key = [
+            column
+            for column, type_text in described(servers[0], "s", name).items()
+            if type_text.endswith("*")
+        ]
+        keys = [tuple(row[column] for column in key) for row in ground.rows("s", name)]
+        assert len(keys) == len(set(keys)), key
 
 
 @pytest.mark.parametrize("kind", ["value", "history"])
@@ -217,13 +221,13 @@ def test_batches_during_migrations_lose_no_rows(ground, servers, kind):
 
     def operation(number: int) -> Request:
         if not history:
-            told = sdk.UpdateColumnValueOperation(column="v", value=f"set{number}")
-            return migrate("s", name, update_column_value=told)
+            change = sdk.UpdateColumnValueOperation(column="v", value=f"set{number}")
+            return migrate("s", name, update_column_value=change)
         at = (instant("T10") + timedelta(seconds=number)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = sdk.AddColumnInHistoryMode(
+        change = sdk.AddColumnInHistoryMode(
             column=f"c{number}", column_type="LONG", default_value="1", operation_timestamp=at
         )
-        return migrate("s", name, add=sdk.AddOperation(add_column_in_history_mode=told))
+        return migrate("s", name, add=sdk.AddOperation(add_column_in_history_mode=change))
 
     def write(number: int) -> None:
         ground.batch("s", table, replace=versions(number, 1)).done_by(servers[0])
@@ -233,9 +237,9 @@ def test_batches_during_migrations_lose_no_rows(ground, servers, kind):
         for number in range(2 * EACH):
             write(number)
         changing.result()
-    found = ground.rows("s", name)
-    assert set(range(-500, 2 * EACH)) == {row["id"] for row in found}
-    current = [row["id"] for row in found if not history or row["_fivetran_active"]]
+    stored_rows = ground.rows("s", name)
+    assert set(range(-500, 2 * EACH)) == {row["id"] for row in stored_rows}
+    current = [row["id"] for row in stored_rows if not history or row["_fivetran_active"]]
     assert list(range(-500, 2 * EACH)) == sorted(current)
     if not history:
-        assert {row["v"] for row in found if row["id"] < 0} == {f"set{TIMES - 1}"}
+        assert {row["v"] for row in stored_rows if row["id"] < 0} == {f"set{TIMES - 1}"}

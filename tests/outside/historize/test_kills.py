@@ -68,9 +68,9 @@ class Loads:
     def __init__(self, parent):
         self.parent = parent
 
-    def started(self, *asked):
+    def started(self, *arguments):
         """The id of a process that is about to load."""
-        self.parent.stdin.write(json.dumps(asked) + "\n")
+        self.parent.stdin.write(json.dumps(arguments) + "\n")
         self.parent.stdin.flush()
         return int(self.parent.stdout.readline())
 
@@ -85,10 +85,10 @@ class Loads:
 
     def struck(self):
         """Whether the process killed itself, and did not finish."""
-        said = self.ended()
-        if said != -signal.SIGKILL:
+        exit_code = self.ended()
+        if exit_code != -signal.SIGKILL:
             assert self.ended() == 0
-        return said == -signal.SIGKILL
+        return exit_code == -signal.SIGKILL
 
     def calls(self):
         """The number of Python calls of a process that finishes."""
@@ -166,12 +166,12 @@ def grounds(request, tmp_path, engine):
         urls = [f"duckdb://{tmp_path / name}.duckdb" for name in ("calm", "killed")]
     else:
         urls = [request.getfixturevalue("postgres_url"), request.getfixturevalue("other_postgres_url")]
-    found = [
+    pair = [
         Ground(request.param, url, tmp_path / name, engine)
         for url, name in zip(urls, ("calm", "killed"), strict=True)
     ]
-    yield found
-    for ground in found:
+    yield pair
+    for ground in pair:
         ground.closed()
 
 

@@ -68,9 +68,9 @@ def started(folder, run, at=None):
     return process(folder, BACKSTORY, *words(run, at))
 
 
-def tell(loader, *asked):
+def tell(loader, *arguments):
     """Tell a loader process to load."""
-    loader.stdin.write(" ".join(words(*asked)) + "\n")
+    loader.stdin.write(" ".join(words(*arguments)) + "\n")
     loader.stdin.flush()
 
 
@@ -78,11 +78,11 @@ def first_loaded(folder):
     """A loader process after the first load."""
     loader = process(folder, sys.executable, "-c", LOADER)
     tell(loader, "r1", "2026-01-01")
-    said = []
-    while not (said and said[-1].startswith("exit code")):
-        said.append(loader.stdout.readline())
-        assert said[-1], loader.communicate()
-    assert said[-1].split()[-1] == "0", said
+    lines = []
+    while not (lines and lines[-1].startswith("exit code")):
+        lines.append(loader.stdout.readline())
+        assert lines[-1], loader.communicate()
+    assert lines[-1].split()[-1] == "0", lines
     return loader
 
 
@@ -97,8 +97,8 @@ def rows(folder):
 
 def ends(running):
     """The output of a load, and its exit code."""
-    said = running.communicate(timeout=SECONDS)
-    return running.returncode, said
+    output = running.communicate(timeout=SECONDS)
+    return running.returncode, output
 
 
 def test_a_killed_load_is_completed_despite_a_concurrent_load(folder):
@@ -119,19 +119,21 @@ def test_a_killed_load_is_completed_despite_a_concurrent_load(folder):
         running.communicate()
         running = None
     both = [started(folder, "r2", "2026-01-02"), started(folder, "r3")]
-    (code, said), (other, more) = map(ends, both)
-    assert (code, other in {0, 75}) == (0, True), (said, more)
+    (code, output), (other, more) = map(ends, both)
+    assert (code, other in {0, 75}) == (0, True), (output, more)
     # The count is 0 if the commit preceded the kill, because nothing was left to do.
-    assert json.loads(said[0])[0]["counts"]["changed"] in {0, 1}
-    found, commits = rows(folder)
-    told = [(id_, city, str(start)[:10], str(end)[:10], *more) for id_, city, start, end, *more in found]
+    assert json.loads(output[0])[0]["counts"]["changed"] in {0, 1}
+    versions, commits = rows(folder)
+    history = [
+        (id_, city, str(start)[:10], str(end)[:10], *more) for id_, city, start, end, *more in versions
+    ]
     # The first load to arrive takes over from the killed load. It is mostly r2, which is started first.
-    (winner,) = {row[-1] for row in told}
+    (winner,) = {row[-1] for row in history}
     day = "2026-01-02" if winner == "r2" else str(datetime.now(UTC).date())
     expected = [
         tuple({"2026-01-02": day, "r2": winner}.get(each, each) for each in row) for row in UNDISTURBED
     ]
-    assert (sorted(told), commits) == (sorted(expected), 2)
+    assert (sorted(history), commits) == (sorted(expected), 2)
     if DEPTH == "laws":
         _race(folder)
 
@@ -141,6 +143,6 @@ def _race(folder):
     (folder / "stage.csv").write_text(FIRST)
     both = [started(folder, name) for name in ("r4", "r5")]
     assert {code for code, _ in map(ends, both)} <= {0, 75}
-    found, _ = rows(folder)
-    assert sorted(city for _, city, _, end, *_ in found if end is None) == ["Bern", "Rome"]
-    assert len(found) == len(UNDISTURBED) + 2
+    versions, _ = rows(folder)
+    assert sorted(city for _, city, _, end, *_ in versions if end is None) == ["Bern", "Rome"]
+    assert len(versions) == len(UNDISTURBED) + 2

@@ -36,13 +36,13 @@ def test_an_interrupt_keeps_committed_rounds(tmp_path):
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
-    said, warned = running.communicate(timeout=SECONDS)
-    assert running.returncode == 130, (said, warned)
+    output, warned = running.communicate(timeout=SECONDS)
+    assert running.returncode == 130, (output, warned)
     assert "Interrupted." in warned
     assert "Traceback" not in warned
-    kept = rows(tmp_path)
-    assert 4 <= kept < 80
-    assert kept % 2 == 0
+    count = rows(tmp_path)
+    assert 4 <= count < 80
+    assert count % 2 == 0
     subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=SECONDS, check=True)
     assert rows(tmp_path) == 80
 

@@ -23,10 +23,10 @@ def test_two_concurrent_first_pulls_load_the_data_once(tmp_path):
     words = ["pull", "cities.yaml"]
     with command(tmp_path, *words) as one, command(tmp_path, *words) as other:
         ends = [one.end(), other.end()]
-    for code, said, warned in ends:
-        assert code in {0, 75}, (code, said, warned)
+    for code, output, warned in ends:
+        assert code in {0, 75}, (code, output, warned)
         assert "Traceback" not in warned
-        assert code == 0 or "another writer" in said + warned, (said, warned)
+        assert code == 0 or "another writer" in output + warned, (output, warned)
     assert 0 in {code for code, *_ in ends}
     if {code for code, *_ in ends} != {0}:
         with command(tmp_path, *words) as again:

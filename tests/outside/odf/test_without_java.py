@@ -39,7 +39,7 @@ def test_small_datasets_need_no_java(store, warehouse, tmp_path):
     path.write_text(manifest(SOURCE).replace("name: cities", "name: alone"))
     pull_all(store, [path], IngestRequest(), namespace="without")
     table = str(written(store, "without_java", Layout.VERSIONS, "k v from to recorded\na x T1 - T1\n"))
-    asked = [
+    commands = [
         ["list"],
         ["tail", "alone"],
         ["inspect", "alone"],
@@ -47,11 +47,11 @@ def test_small_datasets_need_no_java(store, warehouse, tmp_path):
         ["pull", "alone"],
         ["pull", str(path)],
     ]
-    asked = [[*words, "--namespace", "without"] for words in asked] + [["repair", table]]
+    commands = [[*words, "--namespace", "without"] for words in commands] + [["repair", table]]
 
-    asked = [[*words, "--warehouse", str(warehouse), "--output", "json"] for words in asked]
+    commands = [[*words, "--warehouse", str(warehouse), "--output", "json"] for words in commands]
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(asked)],
+        [sys.executable, "-c", COMMANDS, json.dumps(commands)],
         cwd=tmp_path,
         env={"PATH": "", "JAVA_HOME": str(tmp_path)},
         capture_output=True,
@@ -60,15 +60,15 @@ def test_small_datasets_need_no_java(store, warehouse, tmp_path):
     )
     assert (done.returncode, "Spark" in done.stderr) == (0, False), done.stderr
     answers = documents(done.stdout)
-    assert answers[1::2] == [{"words": words, "exit code": 0} for words in asked], done.stderr
+    assert answers[1::2] == [{"words": words, "exit code": 0} for words in commands], done.stderr
     assert all(answers[::2])
 
 
 def documents(text):
     """The JSON documents in a text, one after the other."""
-    found, decoder = [], json.JSONDecoder()
+    results, decoder = [], json.JSONDecoder()
     while text := text.lstrip():
         document, end = decoder.raw_decode(text)
-        found.append(document)
+        results.append(document)
         text = text[end:]
-    return found
+    return results

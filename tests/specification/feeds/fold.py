@@ -108,12 +108,12 @@ def state_after(table: StoredVersions, key: Key, state: Values | None, fact: Fac
         return None
     if fact.values is None:
         return None if lies_in(table, fact.scope, key, state) else state
-    said = {name: fact.values.get(name) for name in names}
+    values = {name: fact.values.get(name) for name in names}
     if fact.kind is FactKind.UPSERT:
-        return {**(state or dict.fromkeys(table.columns)), **said}
-    if state is not None and same(table, state, said, names):
-        return {**state, **{name: said[name] for name in names if name in table.overwritten}}
-    return {**dict.fromkeys(table.columns), **said}
+        return {**(state or dict.fromkeys(table.columns)), **values}
+    if state is not None and same(table, state, values, names):
+        return {**state, **{name: values[name] for name in names if name in table.overwritten}}
+    return {**dict.fromkeys(table.columns), **values}
 
 
 def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instant) -> Life:
@@ -129,23 +129,23 @@ def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instan
         if state is not None and stored is not None and instant >= since:
             state, stored = _as_stored(table, state, stored), None
             versions[-1] = replace(versions[-1], values=state)
-        told = list(_steps(table, key, state, list(group)))
-        after = told[-1].after
+        new_steps = list(_steps(table, key, state, list(group)))
+        after = new_steps[-1].after
         if same(table, state, after, table.columns):
             # A fact without a version changes only columns without history (V18).
             state = None if state is None or after is None else _renewed(table, state, after)
         else:
-            last = max(place for place, step in enumerate(told) if _changes(table, step))
+            last = max(place for place, step in enumerate(new_steps) if _changes(table, step))
             if state is not None:
                 versions[-1] = replace(versions[-1], end=instant)
-                told = [_ending(step) for step in told]
+                new_steps = [_ending(step) for step in new_steps]
             if after is not None:
-                state = _renewed(table, told[last].after or after, after)
-                versions.append(Version(instant, None, state, told[last].fact))
-                told[last] = replace(told[last], begins=True)
+                state = _renewed(table, new_steps[last].after or after, after)
+                versions.append(Version(instant, None, state, new_steps[last].fact))
+                new_steps[last] = replace(new_steps[last], begins=True)
             else:
                 state = None
-        steps += told
+        steps += new_steps
     if versions and state is not None:
         if stored is not None:  # no fact is left from then on
             state = _as_stored(table, state, stored)

@@ -46,7 +46,7 @@ def placed(table: StoredVersions, facts: Sequence[Fact]) -> tuple[list[Fact], li
 
 def _raised(table: StoredVersions, log: Sequence[Fact], *, reads: bool) -> list[tuple[Fact, Instant]]:
     """Each fact with the greatest time up to it, of changes or also of reads. Settled facts raise nothing."""
-    found, greatest = [], None
+    facts, greatest = [], None
     for place, fact in enumerate(log):
         if fact.is_read and not reads:
             continue
@@ -57,8 +57,8 @@ def _raised(table: StoredVersions, log: Sequence[Fact], *, reads: bool) -> list[
         instant = time if greatest is None else max(time, greatest)
         if not is_settled(table, instant):
             greatest = instant
-        found.append((fact, instant))
-    return found
+        facts.append((fact, instant))
+    return facts
 
 
 def is_settled(table: StoredVersions, instant: Instant) -> bool:

@@ -35,18 +35,18 @@ class Window:
 def facts_of(table: StoredVersions, key: Key, window: Window | None = None) -> list[Fact]:
     """The facts of a record that the table stores, without those that a window withdraws."""
     rows = [row for row in table.rows if row.key == key and row.is_live]
-    said = [
+    event_facts = [
         Fact(row.kind, row.start, asserted(row), row.columns, row.sequence, row=row, own=row.time)
         for row in rows
         if row.is_event and row.kind is not None and not is_settled(table, row.start)
     ]
     voided = {mark_of(row) for row in rows if row.kind is FactKind.VOID}
     marks = (row for row in table.rows if row.key is None and row.is_live and mark_of(row) not in voided)
-    told = [*said, *(mark_fact(table, key, row) for row in marks)]
+    facts = [*event_facts, *(mark_fact(table, key, row) for row in marks)]
     last = settled_position(table, key)
     return [
         *_settled(table, key),
-        *(fact for fact in told if is_beyond(fact, last) and not (window and window.has(time_of(fact)))),
+        *(fact for fact in facts if is_beyond(fact, last) and not (window and window.has(time_of(fact)))),
     ]
 
 
@@ -80,7 +80,7 @@ def voids_of(
     """The voids of a key after some marks are silenced for it, and others apply to it again (V72)."""
     stored = [row for row in table.rows if row.key == key and row.kind is FactKind.VOID]
     there = {mark_of(row) for row in stored if row.is_live}
-    kept = [
+    old = [
         replace(row, ended_at=recorded) if row.is_live and mark_of(row) in spoken else row for row in stored
     ]
     new = [
@@ -94,7 +94,7 @@ def voids_of(
         for mark in silenced
         if mark_of(mark) not in there
     ]
-    return [*kept, *new]
+    return [*old, *new]
 
 
 def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
@@ -105,8 +105,8 @@ def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
     assert mark.kind is not None
     if mark.kind is FactKind.TRUNCATE:
         return Fact(FactKind.TRUNCATE, mark.start, sequence=mark.sequence, own=mark.time)
-    found = table.as_of(key, mark.start)
-    listed = found if lies_in(table, mark.scope, key, found) else None
+    state = table.as_of(key, mark.start)
+    listed = state if lies_in(table, mark.scope, key, state) else None
     return Fact(FactKind.COPY, mark.start, listed, mark.columns, scope=mark.scope)
 
 
@@ -133,8 +133,8 @@ def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant
             rows.append(row)
         elif new is not None and _tells_the_same(table, row, new):
             left.pop(_identity(row))
-            kept = row if row.role is Role.FACT else replace(row, values=_renewed(table, row, new))
-            rows += move_end(kept, new.end, recorded)
+            stored_row = row if row.role is Role.FACT else replace(row, values=_renewed(table, row, new))
+            rows += move_end(stored_row, new.end, recorded)
         elif row.role is Role.FACT:  # a settled fact of a log keeps the record's last position (V135)
             rows.append(row if is_settled(table, row.start) else replace(row, ended_at=recorded))
         else:
@@ -146,11 +146,17 @@ def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> 
     """The rows of a life: its versions, and the events that begin no version (V4)."""
     for each in life.versions:
         fact, row = each.fact, each.fact.row
-        said = row if row is not None and fact.kind is FactKind.COPY else None  # settled: it stays
-        kind = FactKind.UPSERT if fact.kind is FactKind.UPSERT else (said.kind if said else None)
-        columns = fact.columns if fact.kind is FactKind.UPSERT else (said.columns if said else None)
-        sequence = fact.sequence if fact.kind is FactKind.UPSERT else (said.sequence if said else ())
-        time = fact.own if fact.kind is FactKind.UPSERT else (said.time if said else None)
+        settled_row = row if row is not None and fact.kind is FactKind.COPY else None  # settled: it stays
+        kind = (
+            FactKind.UPSERT if fact.kind is FactKind.UPSERT else (settled_row.kind if settled_row else None)
+        )
+        columns = (
+            fact.columns if fact.kind is FactKind.UPSERT else (settled_row.columns if settled_row else None)
+        )
+        sequence = (
+            fact.sequence if fact.kind is FactKind.UPSERT else (settled_row.sequence if settled_row else ())
+        )
+        time = fact.own if fact.kind is FactKind.UPSERT else (settled_row.time if settled_row else None)
         memory = {"kind": kind, "columns": columns, "sequence": sequence, "time": time}
         yield StoredRow(key, each.values, each.start, each.end, recorded, **memory)  # type: ignore[arg-type]
     for step in life.steps:

@@ -208,12 +208,12 @@ def _facts_before(table: StoredVersions, feed: Feed, named: set[Key | None]) -> 
     """
     keys = dict.fromkeys([*(row.key for row in table.rows if row.key is not None), *sorted(named, key=repr)])
     restated = _restated(table, feed)
-    found = {
+    facts_by_key = {
         key: facts_of(table, key, feed.window if feed.all_keys or key in named else None) for key in keys
     }
     return {
         key: [each for each in facts if each.kind is not FactKind.TRUNCATE or _mark(each) not in restated]
-        for key, facts in found.items()
+        for key, facts in facts_by_key.items()
     }
 
 
@@ -243,12 +243,12 @@ def _distinct(
     facts = {key: list(mine) for key, mine in known.items()}
     marks = (row for row in table.rows if row.is_live and row.kind is FactKind.TRUNCATE)
     truncates = [mark_fact(table, None, row) for row in marks if mark_of(row) not in restated]
-    kept: list[Event] = []
+    new_events: list[Event] = []
     for event in events:
         fact = _fact(table, event)
         stored = known[event.key] if event.key is not None else [*chain(*known.values()), *truncates]
         rivals = [each for each in stored if each.kind is not FactKind.COPY and _is_at_one(each, fact)]
-        again = [each for each in kept if _meet(event, each)]
+        again = [each for each in new_events if _meet(event, each)]
         if any(not _is_one(table, event, each) for each in [*rivals, *(_fact(table, one) for one in again)]):
             raise Refused("sequence-conflict", "Events of one sequence differ.")
         if is_truncate(fact) and fact.own is not None and all(event.at < each.at for each in rivals):
@@ -262,10 +262,10 @@ def _distinct(
                 for each in facts[event.key]
             ]
         if again:
-            kept = [event if each is again[0] and event.at < each.at else each for each in kept]
+            new_events = [event if each is again[0] and event.at < each.at else each for each in new_events]
         elif not rivals:
-            kept.append(event)
-    return kept, facts
+            new_events.append(event)
+    return new_events, facts
 
 
 def _is_at_one(one: Fact, other: Fact) -> bool:
@@ -290,12 +290,12 @@ def _meet(one: Event, other: Event) -> bool:
 
 def _is_one(table: StoredVersions, event: Event, fact: Fact) -> bool:
     """Whether an event equals the fact: it sets the same columns and the same tracked values (V52)."""
-    told = _fact(table, event)
-    if told.kind is not fact.kind or told.kind is not FactKind.UPSERT:
-        return told.kind is fact.kind
-    if told.columns != fact.columns:
+    new_fact = _fact(table, event)
+    if new_fact.kind is not fact.kind or new_fact.kind is not FactKind.UPSERT:
+        return new_fact.kind is fact.kind
+    if new_fact.columns != fact.columns:
         return False
-    return equal_in(table.tracked, told.values or {}, fact.values or {})
+    return equal_in(table.tracked, new_fact.values or {}, fact.values or {})
 
 
 def _fact(table: StoredVersions, event: Event) -> Fact:
@@ -311,16 +311,16 @@ def _fact(table: StoredVersions, event: Event) -> Fact:
 
 def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded: Instant) -> list[StoredRow]:
     """The marks of copies and truncates. If a window is for all keys, its marks are removed (V86)."""
-    said = {_mark(each): each for each in events if each.kind is FactKind.TRUNCATE}
-    kept = []
+    truncates = {_mark(each): each for each in events if each.kind is FactKind.TRUNCATE}
+    marks = []
     for row in (row for row in table.rows if row.key is None):
         goes = row.is_live and feed.all_keys and feed.window is not None and feed.window.has(row.start)
-        if row.is_live and mark_of(row) in said:
-            goes = row.start != said[mark_of(row)].at
+        if row.is_live and mark_of(row) in truncates:
+            goes = row.start != truncates[mark_of(row)].at
             if not goes:
-                said.pop(mark_of(row))
-        kept.append(replace(row, ended_at=recorded) if goes else row)
-    kept += [
+                truncates.pop(mark_of(row))
+        marks.append(replace(row, ended_at=recorded) if goes else row)
+    marks += [
         StoredRow(
             None,
             {},
@@ -332,9 +332,9 @@ def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded:
             sequence=each.sequence,
             time=each.at if each.logged else None,
         )
-        for each in said.values()
+        for each in truncates.values()
     ]
-    return kept
+    return marks
 
 
 def _silenced(table: StoredVersions, feed: Feed) -> list[StoredRow]:

@@ -59,27 +59,27 @@ def test_a_full_disk_is_reported_and_not_retried(spark, write):
         with translate_faults("crm.customer"):
             write(spark)
 
-    with pytest.raises(TryAgain) as told:
+    with pytest.raises(TryAgain) as error:
         deliver.retry(act)
-    assert (told.value.code, told.value.exit_code, len(tries)) == ("disk-full", 75, 1)
-    assert "crm.customer" in told.value.message
-    assert "make room" in told.value.remedy
+    assert (error.value.code, error.value.exit_code, len(tries)) == ("disk-full", 75, 1)
+    assert "crm.customer" in error.value.message
+    assert "make room" in error.value.remedy
 
 
 def test_a_view_with_the_name_of_a_table_is_not_reported_as_a_nested_field(spark):
     """Iceberg reports both as names that already exist."""
     message = "AlreadyExistsException: View with same name already exists: crm.customer"
-    with pytest.raises(Failed) as told, translate_faults("crm.customer"):
+    with pytest.raises(Failed) as error, translate_faults("crm.customer"):
         spark.range(1).selectExpr(f"raise_error('{message}')").collect()
-    assert told.value.code == "spark-failed"
+    assert error.value.code == "spark-failed"
 
 
 def test_other_file_errors_are_not_reported_as_a_full_disk(spark):
     place = "/dev/null/x"
     for write in (lambda: spark._jvm.java.io.FileOutputStream(place), Path(place).touch):
-        with pytest.raises(Failed) as told, translate_faults("crm.customer"):
+        with pytest.raises(Failed) as error, translate_faults("crm.customer"):
             write()
-        assert told.value.code == "store-failed"
+        assert error.value.code == "store-failed"
 
 
 REASONS = {
@@ -95,12 +95,12 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS)
 def test_only_a_file_that_does_not_exist_is_reported_as_lost(spark, reason):
     """If the storage does not let Java use a file, the error has the reason, and the remedy is the storage."""
-    with pytest.raises(Failed) as told, translate_faults("crm.customer"):
+    with pytest.raises(Failed) as error, translate_faults("crm.customer"):
         raise_file_not_found(spark, reason)
-    assert told.value.code == REASONS[reason]
-    if told.value.code == "store-failed":
-        assert f"({reason})" in told.value.message
-        assert told.value.remedy.startswith("The table is unchanged; fix the storage")
+    assert error.value.code == REASONS[reason]
+    if error.value.code == "store-failed":
+        assert f"({reason})" in error.value.message
+        assert error.value.remedy.startswith("The table is unchanged; fix the storage")
 
 
 def test_a_full_disk_is_recognised_in_sqlites_error_text():

@@ -24,19 +24,19 @@ def code(spark, catalog="backstory"):
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "error_code"),
     [
         (None, "no-iceberg-catalog"),
         ("org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog", "no-iceberg-catalog"),
         ("org.apache.iceberg.spark.NoSuchCatalog", "no-iceberg"),
     ],
 )
-def test_a_catalog_of_another_kind_is_refused_at_open(spark, named, told):
+def test_a_catalog_of_another_kind_is_refused_at_open(spark, named, error_code):
     """Interface 7: A catalog that is not configured, of another kind, or without its jar is refused."""
     if named:
         spark.conf.set("spark.sql.catalog.strange", named)
     try:
-        assert code(spark, "strange") == told
+        assert code(spark, "strange") == error_code
     finally:
         spark.conf.unset("spark.sql.catalog.strange")
 
@@ -81,13 +81,13 @@ def test_errors_contain_the_whole_cause_only_with_verbose(spark, verbose):
 
 def test_the_remedy_has_the_settings_to_add(spark):
     """For an unconfigured catalog the error has both settings, for a missing jar its package for this Spark."""
-    told = refusal(spark, "lake").remedy
-    assert '.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")' in told
-    assert '.config("spark.sql.catalog.lake.type", "rest")' in told
+    remedy = refusal(spark, "lake").remedy
+    assert '.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")' in remedy
+    assert '.config("spark.sql.catalog.lake.type", "rest")' in remedy
     session = spark.newSession()
     session.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.NoSuchCatalog")
-    told = refusal(session, "lake").remedy
-    assert f'.config("spark.jars.packages", "{iceberg_package(spark.version)}")' in told
+    remedy = refusal(session, "lake").remedy
+    assert f'.config("spark.jars.packages", "{iceberg_package(spark.version)}")' in remedy
     assert "org.apache.iceberg.spark.SparkSessionCatalog" in refusal(session, "spark_catalog").remedy
 
 

@@ -62,9 +62,9 @@ def test_only_requested_files_are_planned(sender, store, schema):
     table = existing(store, place.name)
     rows = store.spark.sql(f"SELECT id, _file FROM {store.sql_name(place.name)}").collect()
     files = {row.id: row["_file"] for row in rows}
-    found = scan_tasks_of(store.jvm, table.iceberg, [files[2], "s3://elsewhere/file.parquet"])
-    assert list(found) == [files[2]]
-    assert len(found[files[2]].deletes()) == 1
+    tasks = scan_tasks_of(store.jvm, table.iceberg, [files[2], "s3://elsewhere/file.parquet"])
+    assert list(tasks) == [files[2]]
+    assert len(tasks[files[2]].deletes()) == 1
     assert len(scan_tasks_of(store.jvm, table.iceberg, files.values())) == 2
 
 
@@ -90,9 +90,9 @@ def test_recorded_file_metrics_equal_icebergs_own(store):
     read = java.parquet.ParquetUtil.fileMetrics(table.iceberg.io().newInputFile(file.location()), config)
     assert file.recordCount() == read.recordCount() == 40_000
     assert len(file.splitOffsets()) == 2
-    for told in ("columnSizes", "valueCounts", "nullValueCounts", "lowerBounds", "upperBounds"):
-        assert getattr(file, told)().equals(getattr(read, told)())
-        assert len(getattr(file, told)()) >= 3
+    for metric in ("columnSizes", "valueCounts", "nullValueCounts", "lowerBounds", "upperBounds"):
+        assert getattr(file, metric)().equals(getattr(read, metric)())
+        assert len(getattr(file, metric)()) >= 3
 
 
 def test_only_repeated_values_are_written_with_a_dictionary(store):
@@ -114,5 +114,5 @@ def test_only_repeated_values_are_written_with_a_dictionary(store):
     (file,) = write_rows(store, existing(store, shape.table), pa.Table.from_pylist(rows))
     group = pq.read_metadata(local_path(file.location())).row_group(0)
     columns = [group.column(place) for place in range(group.num_columns)]
-    told = {each.path_in_schema: each.has_dictionary_page for each in columns}
-    assert {"k": False, "t": True, "s.a": True, "s.b": True}.items() <= told.items()
+    dictionaries = {each.path_in_schema: each.has_dictionary_page for each in columns}
+    assert {"k": False, "t": True, "s.a": True, "s.b": True}.items() <= dictionaries.items()

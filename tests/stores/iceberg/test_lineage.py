@@ -16,10 +16,10 @@ def ids(place: Place, *key: str) -> dict:
     """The id of each row and the commit that last changed it, by these columns."""
     columns = ", ".join(f"`{name}`" for name in (*key, "_row_id", "_last_updated_sequence_number"))
     rows = place.store.spark.sql(f"SELECT {columns} FROM {place.store.sql_name(place.name)}").collect()
-    found = {tuple(row)[:-2] if len(key) > 1 else row[0]: tuple(row)[-2:] for row in rows}
-    assert len(found) == len(rows)
-    assert len({row_id for row_id, _ in found.values()}) == len(rows)
-    return found
+    by_key = {tuple(row)[:-2] if len(key) > 1 else row[0]: tuple(row)[-2:] for row in rows}
+    assert len(by_key) == len(rows)
+    assert len({row_id for row_id, _ in by_key.values()}) == len(rows)
+    return by_key
 
 
 def rewrite(place: Place) -> None:
@@ -92,8 +92,8 @@ def test_a_row_that_becomes_a_version_keeps_its_id(sender, store, schema):
     mode = sdk.TableSyncModeMigrationType.SOFT_DELETE_TO_HISTORY
     done(place.migrate("table_sync_mode_migration", type=mode, soft_deleted_column="_fivetran_deleted"))
     assert {key: row_id for key, (row_id, _) in ids(place, "id").items()} == before
-    asked = {"column": "w", "column_type": common.STRING, "default_value": "w"}
-    done(place.migrate("add_column_in_history_mode", **asked, operation_timestamp="2999-01-01T00:00:00Z"))
+    column = {"column": "w", "column_type": common.STRING, "default_value": "w"}
+    done(place.migrate("add_column_in_history_mode", **column, operation_timestamp="2999-01-01T00:00:00Z"))
     after = ids(place, "id", "_fivetran_active")
     assert {key: row_id for (key, active), (row_id, _) in after.items() if not active} == before
     assert len(after) == 2 * len(before)

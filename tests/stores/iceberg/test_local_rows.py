@@ -49,8 +49,8 @@ def by_place(rows):
 
 def found_at(rows, places):
     """The rows with these places, in order."""
-    found = {(row[FILE], row[POSITION]): number for number, row in enumerate(rows.to_pylist())}
-    return rows.take(pa.array([found[row[FILE], row[POSITION]] for row in places.to_pylist()]))
+    numbers = {(row[FILE], row[POSITION]): number for number, row in enumerate(rows.to_pylist())}
+    return rows.take(pa.array([numbers[row[FILE], row[POSITION]] for row in places.to_pylist()]))
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -61,18 +61,18 @@ def test_local_rows_equal_the_rows_read_by_spark(store, version):
     frame = store.spark.table(store.sql_name(stored.shape.table)).select(*names)
     with Memory(1 << 30).lease() as lease:
         here = LocalRows(store, stored, lease)
-        found = here.read(names)
-        assert by_place(found) == by_place(frame.toArrow())
-        assert found.schema.field("k").type == "int64"
+        result = here.read(names)
+        assert by_place(result) == by_place(frame.toArrow())
+        assert result.schema.field("k").type == "int64"
         late = here.read(names, ["late"], lambda rows: pc.is_valid(rows["late"]))
         assert by_place(late) == by_place(frame.where("late IS NOT NULL").toArrow())
         some = {"k": pa.array([5, 12, 13, 99]), "word": pa.array(["v12", "v13", "v5!", None])}
         some = {name: OneOf(values) for name, values in some.items()}
-        found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), [some])
-        assert by_place(found) == by_place(frame.where("k IN (5, 12)").toArrow())
+        result = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), [some])
+        assert by_place(result) == by_place(frame.where("k IN (5, 12)").toArrow())
         mixed = here.read(["k", POSITION, FILE]).take(pa.array([5, 0, 17, 2]))
         assert here.read_at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
-        assert here.read_at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
+        assert here.read_at(mixed.slice(0, 0), NAMES).schema == result.select(NAMES).schema
         assert here.read(["k"], searches=[{"at": IsNull()}]).num_rows == 0
         size = lease.size
         some = here.read(["k"], ["k"], lambda rows: pc.less(rows["k"], 9))
@@ -88,22 +88,22 @@ def test_local_rows_equal_the_rows_read_by_spark(store, version):
 
 
 @pytest.mark.parametrize(
-    "told", ["another format", "a file that is gone", "a file that is spoilt", "a manifest that is cut"]
+    "fault", ["another format", "a file that is gone", "a file that is spoilt", "a manifest that is cut"]
 )
-def test_files_unreadable_by_the_driver_are_left_to_spark(store, told):
-    name = told.replace(" ", "_")
+def test_files_unreadable_by_the_driver_are_left_to_spark(store, fault):
+    name = fault.replace(" ", "_")
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.here")
-    format_ = "orc" if told == "another format" else "parquet"
+    format_ = "orc" if fault == "another format" else "parquet"
     made = f"CREATE TABLE {store.catalog}.here.{name} USING iceberg TBLPROPERTIES ('write.format.default'='{format_}')"
     store.spark.sql(f"{made} AS SELECT 1 k")
     stored = existing(store, TableName("here", name))
     (row,) = store.spark.table(store.sql_name(stored.shape.table, "data_files")).select("file_path").collect()
     (manifest,) = store.spark.table(store.sql_name(stored.shape.table, "manifests")).select("path").collect()
-    if told == "a file that is gone":
+    if fault == "a file that is gone":
         local_path(row.file_path).unlink()
-    elif told == "a file that is spoilt":
+    elif fault == "a file that is spoilt":
         local_path(row.file_path).write_bytes(b"PAR1 no more PAR1")
-    elif told == "a manifest that is cut":
+    elif fault == "a manifest that is cut":
         local_path(manifest.path).write_bytes(local_path(manifest.path).read_bytes()[:-100])
     with Memory(1 << 30).lease() as lease, pytest.raises(Unreadable):
         LocalRows(store, stored, lease).read(["k"])
@@ -136,9 +136,9 @@ def test_unselected_rows_of_a_large_file_free_their_memory(store, monkeypatch):
     monkeypatch.setattr(parquet_files, "AT_ONCE", 1)
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
-        found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))
-        assert found == here.read(["k", POSITION], searches=[{"k": OneOf(wanted)}])
-        assert found.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
+        result = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))
+        assert result == here.read(["k", POSITION], searches=[{"k": OneOf(wanted)}])
+        assert result.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
         with pytest.raises(TooLarge):
             here.read(["k"])
 

@@ -38,7 +38,7 @@ NUMBERS = {
     "more than a list": list(range(0, 2 * LISTED + 50, 2)),
 }
 KEYS = {
-    **{told: {"k": pa.array(values, pa.int64())} for told, values in NUMBERS.items()},
+    **{name: {"k": pa.array(values, pa.int64())} for name, values in NUMBERS.items()},
     "texts": {"named": ["p1", "absent"]},
     "days": {"day": [date(2020, 1, 12), date(1999, 1, 1)]},
     "pairs": {"k": [5, 5, 10, 11], "named": [None, "p2", "p2", "p2"]},
@@ -49,8 +49,8 @@ SINCE = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 
 def lived(store, version):
     name, table = TableName("slices", f"format_{version}"), f"{store.catalog}.slices.format_{version}"
-    if (found := load(store, name)) is not None:
-        return found
+    if (stored_table := load(store, name)) is not None:
+        return stored_table
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.slices")
     for statement in LIFE.strip().replace("\n  ", " ").split("\n"):
         store.spark.sql(statement.format(t=table, version=version))
@@ -65,17 +65,17 @@ def by_place(rows):
 def test_a_local_slice_equals_the_slice_read_by_spark(store, version, monkeypatch):
     """The slices of all or only open versions are equal, with hidden, evolved and moved rows, and any keys."""
     table = lived(store, version)
-    found = {}
-    for told, keys in KEYS.items():
+    slices = {}
+    for name, keys in KEYS.items():
         for since in (None, SINCE):
             here = read_slice(store, table, pa.table(keys), since)
             assert pa.types.is_dictionary(here[FILE].type), "Spark was asked"
-            found[told, since] = by_place(here)
-    assert sum(map(len, found.values())) > 4 * LISTED
+            slices[name, since] = by_place(here)
+    assert sum(map(len, slices.values())) > 4 * LISTED
     monkeypatch.setattr(sliced, "slice_here", lambda *_: None)
-    for (told, since), rows in found.items():
-        there = by_place(read_slice(store, table, pa.table(KEYS[told]), since))
-        assert rows == there, told
+    for (name, since), rows in slices.items():
+        there = by_place(read_slice(store, table, pa.table(KEYS[name]), since))
+        assert rows == there, name
 
 
 def test_only_matching_row_groups_are_read_for_a_key(store, monkeypatch):
@@ -83,9 +83,9 @@ def test_only_matching_row_groups_are_read_for_a_key(store, monkeypatch):
     table = lived(store, 3)
     read, plain = [], parquet_files.read_fields
 
-    def noted(file, wanted, parted, held, groups, *kept):
+    def noted(file, wanted, parted, held, groups, *arguments):
         read.append((len(wanted), len(groups), file.metadata.num_row_groups))
-        return plain(file, wanted, parted, held, groups, *kept)
+        return plain(file, wanted, parted, held, groups, *arguments)
 
     monkeypatch.setattr(parquet_files, "read_fields", noted)
     assert read_slice(store, table, pa.table({"k": [1234]}), SINCE).num_rows == 2

@@ -58,19 +58,19 @@ class Line:
 
 @contextmanager
 def line(to: int) -> Iterator[Line]:
-    found = Line(to)
-    threading.Thread(target=found.serve, daemon=True).start()
+    relay = Line(to)
+    threading.Thread(target=relay.serve, daemon=True).start()
     try:
-        yield found
+        yield relay
     finally:
-        found.door.close()
+        relay.door.close()
 
 
 @pytest.fixture(scope="module")
 def wire(postgresql) -> Iterator[Line]:
     """A line to the run's database."""
-    with line(int(postgresql.partition("127.0.0.1:")[2].partition("/")[0])) as found:
-        yield found
+    with line(int(postgresql.partition("127.0.0.1:")[2].partition("/")[0])) as relay:
+        yield relay
 
 
 @pytest.fixture(scope="module")

@@ -56,16 +56,16 @@ def states(fed):
     """The rows of the table after each commit, under its present columns."""
     names = fed.now.shape.names
     commits = lineage_of(metadata_of(fed.store, fed.now)).commits
-    found = [[]]
+    history = [[]]
     for commit in commits:
         frame = fed.store.spark.sql(f"SELECT * FROM {fed.sql} VERSION AS OF {commit.id}")
         rows = [
             {"w": row.get("v"), **row, "m": row["m"] and dict(row["m"])}
             for row in frame.toArrow().to_pylist()
         ]
-        found.append([{name: row.get(name) for name in names} for row in rows])
+        history.append([{name: row.get(name) for name in names} for row in rows])
     assert [commit.version for commit in commits] == list(range(1, len(commits) + 1))
-    return found
+    return history
 
 
 def unordered(row):
@@ -92,9 +92,9 @@ def test_changes_of_any_writers_commits_equal_the_rules(spark, version):
     identity = lambda row: row["id"]  # noqa: E731
     for since, until in ((0, last), (3, last - 1), (6, 9)):
         changes = changes_of_commits(seen[since : until + 1], identity, since + 1)
-        for asked, expected in (({}, changes), ({"net": True}, net(changes, identity))):
-            found = fed.rows(since=since, until=until, **asked)
-            assert sorted(map(unordered, found)) == by_rule(expected)
+        for options, expected in (({}, changes), ({"net": True}, net(changes, identity))):
+            rows = fed.rows(since=since, until=until, **options)
+            assert sorted(map(unordered, rows)) == by_rule(expected)
 
 
 def test_only_row_groups_with_newly_deleted_rows_are_read(store):

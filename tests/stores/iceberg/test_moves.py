@@ -28,7 +28,7 @@ def hides(sign, name, of="", format_=VECTOR, content="POSITION_DELETES"):
     return FileLine(sign, content, format_, 0, 0, 0, 0, of, name)
 
 
-def told(standing, commits, positions):
+def moves_of(standing, commits, positions):
     """`file number sign positions` for commits as lists of lines. A list that begins with None is quiet."""
     made = [
         FilesOfCommit(number, lines[:1] == [None], [each for each in lines if each])
@@ -36,12 +36,12 @@ def told(standing, commits, positions):
     ]
 
     def hidden(line):
-        return {file: BitMap64(found) for file, found in positions[line.location].items()}
+        return {file: BitMap64(places) for file, places in positions[line.location].items()}
 
-    found = moves_by_file(with_deletes(standing), made, hidden)
+    moves = moves_by_file(with_deletes(standing), made, hidden)
     return sorted(
         f"{file} {move.number} {'+' if move.sign > 0 else '-'} {' '.join(map(str, move.positions))}"
-        for file, each in found.items()
+        for file, each in moves.items()
         for move in each
     )
 
@@ -57,28 +57,30 @@ POSITIONS = {
 def test_a_vector_replaces_the_previous_vector():
     """Only newly hidden rows of the file are removed."""
     commits = [[hides("+", "two", "f"), hides("-", "one", "f")]]
-    assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 - 2"]
+    assert moves_of([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 - 2"]
 
 
 def test_position_deletes_of_several_files_accumulate():
     """Format 2: No file replaces another, and a row is removed only once."""
     commits = [[hides("+", "both", format_=DELETES)], [hides("+", "more", format_=DELETES)]]
-    assert told([rows("=", "f"), rows("=", "g")], commits, POSITIONS) == ["f 0 - 1", "f 1 - 2", "g 0 - 3"]
+    assert moves_of([rows("=", "f"), rows("=", "g")], commits, POSITIONS) == ["f 0 - 1", "f 1 - 2", "g 0 - 3"]
 
 
 def test_a_vector_replaces_position_deletes():
     """After an upgrade of the format, the vector contains all position deletes."""
     standing = [rows("=", "f"), hides("=", "one", format_=DELETES)]
-    assert told(standing, [[hides("+", "two", "f")]], POSITIONS) == ["f 0 - 2"]
+    assert moves_of(standing, [[hides("+", "two", "f")]], POSITIONS) == ["f 0 - 2"]
 
 
 def test_a_removed_file_removes_only_its_visible_rows():
-    assert told([rows("=", "f"), hides("=", "one", "f")], [[rows("-", "f")]], POSITIONS) == ["f 0 - 1 2 3"]
+    assert moves_of([rows("=", "f"), hides("=", "one", "f")], [[rows("-", "f")]], POSITIONS) == [
+        "f 0 - 1 2 3"
+    ]
 
 
 def test_removing_a_vector_restores_its_rows():
     commits = [[hides("-", "one", "f")]]
-    assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 + 0"]
+    assert moves_of([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 + 0"]
 
 
 def test_compaction_moves_no_rows_and_later_deletes_are_found():
@@ -88,29 +90,29 @@ def test_compaction_moves_no_rows_and_later_deletes_are_found():
         [None, rows("-", "f"), rows("-", "g"), rows("+", "h", 8)],
         [hides("+", "late", "h")],
     ]
-    found = told([rows("=", "f")], commits, POSITIONS | {"late": {"h": [7]}})
-    assert found == ["g 0 + 0 1 2 3", "h 2 - 7"]
+    moves = moves_of([rows("=", "f")], commits, POSITIONS | {"late": {"h": [7]}})
+    assert moves == ["g 0 + 0 1 2 3", "h 2 - 7"]
 
 
 def test_position_deletes_of_missing_files_are_ignored():
     """A position delete file of format 2 may name files that no longer exist."""
-    assert told([rows("=", "f")], [[hides("+", "both", format_=DELETES)]], POSITIONS) == ["f 0 - 1"]
+    assert moves_of([rows("=", "f")], [[hides("+", "both", format_=DELETES)]], POSITIONS) == ["f 0 - 1"]
 
 
 def test_a_file_written_and_partly_hidden_in_one_commit_adds_its_rest():
     commits = [[rows("+", "f"), hides("+", "one", format_=DELETES)]]
-    assert told([], commits, POSITIONS) == ["f 0 + 1 2 3"]
+    assert moves_of([], commits, POSITIONS) == ["f 0 + 1 2 3"]
 
 
 def test_equality_deletes_by_other_writers_are_refused():
     """Equality deletes in the range, or on its files, are refused by name, unless the table was compacted."""
     by_value = hides("+", "value", format_=DELETES, content=BY_VALUE)
     with pytest.raises(Refused, match="deleted rows by their values") as refused:
-        told([], [[by_value]], POSITIONS)
+        moves_of([], [[by_value]], POSITIONS)
     assert refused.value.code == "equality-deletes"
     with pytest.raises(Refused, match="deleted rows by their values"):
-        told([rows("=", "f"), by_value], [[rows("-", "f")]], POSITIONS)
-    assert told([], [[None, hides("-", "value", content=BY_VALUE)], [rows("+", "f")]], POSITIONS) == [
+        moves_of([rows("=", "f"), by_value], [[rows("-", "f")]], POSITIONS)
+    assert moves_of([], [[None, hides("-", "value", content=BY_VALUE)], [rows("+", "f")]], POSITIONS) == [
         "f 1 + 0 1 2 3"
     ]
 
@@ -161,6 +163,6 @@ def test_moves_are_the_difference_of_the_visible_rows(steps, since):
     for number, (old, new) in enumerate(itertools.pairwise(states[since:])):
         for file in (old.keys() | new.keys()) - {"vectors"}:
             was, is_ = old.get(file, set()), new.get(file, set())
-            for sign, found in (("-", was - is_), ("+", is_ - was)):
-                expected += [f"{file} {number} {sign} {' '.join(map(str, sorted(found)))}"] if found else []
-    assert told(standing, commits[since:], positions) == sorted(expected)
+            for sign, places in (("-", was - is_), ("+", is_ - was)):
+                expected += [f"{file} {number} {sign} {' '.join(map(str, sorted(places)))}"] if places else []
+    assert moves_of(standing, commits[since:], positions) == sorted(expected)

@@ -32,8 +32,8 @@ def test_nested_values_are_read_as_written(store):
     columns = tuple(Column(each, type_) for each, type_ in NESTED.items())
     make(store, Shape(name, columns, ("id",), Layout.FIVETRAN_LIVE))
     commit(store, existing(store, name), Change(added=pa.Table.from_pylist(rows, SCHEMA)))
-    found = store.spark.table(store.sql_name(name)).orderBy("id").toArrow().to_pylist()
-    assert found == rows
+    stored_rows = store.spark.table(store.sql_name(name)).orderBy("id").toArrow().to_pylist()
+    assert stored_rows == rows
 
 
 def test_a_table_without_rows_becomes_a_frame(store):

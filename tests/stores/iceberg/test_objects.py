@@ -51,8 +51,8 @@ MOST = {
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
-    with serving_objects(tmp_path_factory.mktemp("objects")) as found:
-        yield found
+    with serving_objects(tmp_path_factory.mktemp("objects")) as storage:
+        yield storage
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +92,18 @@ class Lake:
         ).counts
 
     def names(self, table, at=None):
-        asked = self.warehouse.table(table)
-        rows = (asked.current() if at is None else asked.as_of(at)).collect()
+        history = self.warehouse.table(table)
+        rows = (history.current() if at is None else history.as_of(at)).collect()
         return {row["id"]: row["name"] for row in rows}
 
     def command(self, capsys, *words):
         """The output of a command without Java, and its requests."""
         with self.objects.counting() as requests:
             ended = run([*words, "--config", str(self.folder / "backstory.toml"), "--output", "json"])
-        said = capsys.readouterr()
-        assert ended == 0, said
-        assert SECRET not in said.out + said.err
-        return json.loads(said.out), requests
+        output = capsys.readouterr()
+        assert ended == 0, output
+        assert SECRET not in output.out + output.err
+        return json.loads(output.out), requests
 
 
 @pytest.mark.laws(
@@ -183,9 +183,9 @@ def test_no_command_exceeds_its_number_of_requests(lake, capsys):
         every[name] = {each for each in requests if "counting" in each[1]}
         counts[name] = len(every[name])
         if name == "first":
-            answer, asked = lake.command(capsys, "as-of", "counting.c", FIRST)
+            answer, own_requests = lake.command(capsys, "as-of", "counting.c", FIRST)
             assert [row["name"] for row in answer] == ["Ada", "Bob", "Cy"]
-            counts["as-of, one copy"] = len(asked)
+            counts["as-of, one copy"] = len(own_requests)
     reads = {
         "as-of": ("as-of", "counting.c", FIRST),
         "current": ("current", "counting.c"),
@@ -194,10 +194,10 @@ def test_no_command_exceeds_its_number_of_requests(lake, capsys):
         "log": ("log", "counting.c"),
     }
     for name, words in reads.items():
-        answer, asked = lake.command(capsys, *words)
-        counts[name] = len(asked)
-        assert {method for method, _, _ in asked} <= {"GET", "HEAD"}
-        twice = [each for each in asked if asked.count(each) > 1]
+        answer, own_requests = lake.command(capsys, *words)
+        counts[name] = len(own_requests)
+        assert {method for method, _, _ in own_requests} <= {"GET", "HEAD"}
+        twice = [each for each in own_requests if own_requests.count(each) > 1]
         assert not twice, (name, twice)
     more = {name: count for name, count in counts.items() if count > MOST[name]}
     assert more == {}, {name: every.get(name) for name in more}
@@ -219,8 +219,8 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
         finally:
             for each in family_by(temp):  # Java has its own session, and would send the file again
                 os.kill(each, signal.SIGKILL)
-        said = b"".join(process.communicate())
-    assert SECRET.encode() not in said
+        output = b"".join(process.communicate())
+    assert SECRET.encode() not in output
     assert lake.names("killed.c") == {1: "Ada", 2: "Bob", 3: "Cy"}
     assert lake.copy(2, "killed.c", SECOND)["changed"] == 1
     assert lake.names("killed.c") == {1: "Ada", 2: "Rob", 4: "Dan"}

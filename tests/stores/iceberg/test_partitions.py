@@ -50,8 +50,10 @@ def test_the_driver_writes_the_same_partitions_as_spark(table, store):
     store.spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {name}")
     assert store.spark.sql(files).collect() == by_driver
     assert len(by_driver) == 5
-    found = store.spark.sql(f"SELECT k FROM {name} WHERE {ENDED} < TIMESTAMP'1970-01-01 00:00:00Z'").collect()
-    assert [row.k for row in found] == ["old"]
+    matches = store.spark.sql(
+        f"SELECT k FROM {name} WHERE {ENDED} < TIMESTAMP'1970-01-01 00:00:00Z'"
+    ).collect()
+    assert [row.k for row in matches] == ["old"]
 
 
 @pytest.mark.parametrize("word", ["a/b=c %", NULL_PARTITION])
@@ -59,5 +61,5 @@ def test_a_label_unsuitable_as_a_folder_name_is_stored(table, store, word):
     """A stored label may be any text, even the word for NULL in paths."""
     odd = {"k": "odd", ENDED: None, STATE: word}
     commit(store, table, Change(added=rows(odd)))
-    found = store.spark.table(store.sql_name(TABLE)).where(f"{STATE} = '{word}'").collect()
-    assert [row.k for row in found] == ["odd"]
+    matches = store.spark.table(store.sql_name(TABLE)).where(f"{STATE} = '{word}'").collect()
+    assert [row.k for row in matches] == ["odd"]

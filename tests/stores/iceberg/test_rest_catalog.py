@@ -53,8 +53,8 @@ with serving({"rest": IcebergStore(spark, "rest")}) as address:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory) -> Iterator[dict[str, str]]:
-    with serving_rest(tmp_path_factory.mktemp("rest")) as found:
-        yield found
+    with serving_rest(tmp_path_factory.mktemp("rest")) as properties:
+        yield properties
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +132,9 @@ def test_a_plan_for_an_older_shape_is_refused(rest, sender):
 def test_a_writer_killed_before_its_commit_leaves_the_table_as_it_was(rest, sender, catalog, tmp_path):
     """If the writer is killed after its data file, readers see the table before or after the batch, and the
     repeated batch completes it."""
-    told = [str(tmp_path), json.dumps(catalog)]
+    arguments = [str(tmp_path), json.dumps(catalog)]
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, *told],
+        [sys.executable, "-c", WRITER, *arguments],
         env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

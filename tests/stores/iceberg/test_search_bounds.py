@@ -32,10 +32,10 @@ def written(path, values):
     return pq.ParquetFile(path)
 
 
-def groups_of(file, told, values):
+def groups_of(file, field, values):
     """The row groups that may contain one of the values."""
     wanted = OneOf(values)
-    return matching_groups(file, [told], lambda statistics: wanted.may_match(statistics(told["name"])))
+    return matching_groups(file, [field], lambda statistics: wanted.may_match(statistics(field["name"])))
 
 
 @pytest.mark.parametrize("many", [1, 10_000], ids=["bounds alone", "each value"])
@@ -45,7 +45,7 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
     monkeypatch.setattr(bounds_module, "MANY", many)
     kind, of_number = KINDS[type_]
     chance, left_out = random.Random(type_), 0
-    told = {"id": 1, "name": "v", "type": type_}
+    field = {"id": 1, "name": "v", "type": type_}
 
     def values(numbers):
         return pa.array([None if n is None else of_number(n) for n in numbers], kind)
@@ -54,9 +54,9 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
     with written(tmp_path / "f.parquet", values(numbers)) as file:
         for first in range(0, 70, 5):
             wanted = values([first, first + 3, *[None] * (first == 0)])
-            groups = groups_of(file, told, wanted)
+            groups = groups_of(file, field, wanted)
             positions = positions_in(file.metadata, groups)
-            read = read_fields(file, [told], (), lambda _: None, groups)
+            read = read_fields(file, [field], (), lambda _: None, groups)
             assert read["v"].to_pylist() == [values(numbers)[int(place)].as_py() for place in positions]
             rows = np.flatnonzero(pc.is_in(values(numbers), value_set=wanted))
             assert set(rows.tolist()) <= set(positions.tolist())
@@ -66,17 +66,17 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
 
 def test_row_groups_without_usable_statistics_are_read(tmp_path):
     """NaN is in no bounds. A file without the column, or with another type, is read whole."""
-    told = {"id": 1, "name": "v", "type": "int"}
+    field = {"id": 1, "name": "v", "type": "int"}
     with written(tmp_path / "n.parquet", pa.array([*[1.0] * 19, float("nan")])) as file:
-        assert groups_of(file, told | {"type": "double"}, pa.array([float("nan"), 2.0])) == [0, 1, 2]
+        assert groups_of(file, field | {"type": "double"}, pa.array([float("nan"), 2.0])) == [0, 1, 2]
     with written(tmp_path / "f.parquet", pa.array(range(20), pa.int32())) as file:
-        assert groups_of(file, told | {"id": 2}, pa.array([99])) == [0, 1, 2]
-        assert groups_of(file, told, pa.array([Decimal(99)])) == [0, 1, 2]
-        assert groups_of(file, told, pa.array([], pa.int32())) == []
-        assert groups_of(file, told, pa.array([None], pa.int32())) == []
+        assert groups_of(file, field | {"id": 2}, pa.array([99])) == [0, 1, 2]
+        assert groups_of(file, field, pa.array([Decimal(99)])) == [0, 1, 2]
+        assert groups_of(file, field, pa.array([], pa.int32())) == []
+        assert groups_of(file, field, pa.array([None], pa.int32())) == []
 
 
 def test_values_may_have_a_wider_type_than_the_column():
     """A key that a delivery widens may have values that the stored type lacks."""
-    found = OneOf(pa.array([1, 1 << 40, None])).rows(pa.array([1, 2, None], pa.int32()))
-    assert found.to_pylist() == [True, False, True]
+    mask = OneOf(pa.array([1, 1 << 40, None])).rows(pa.array([1, 2, None], pa.int32()))
+    assert mask.to_pylist() == [True, False, True]

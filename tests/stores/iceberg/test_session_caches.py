@@ -49,15 +49,15 @@ def test_a_delivery_by_tasks_leaves_no_frame_behind(session, own):
     """A remaining frame would be planned again for each later commit of the table."""
     session.catalog.clearCache()
     lake = Warehouse(replace(own.store, memory=Memory(0)), embedded=False)
-    name, kept = f"kept.{fresh()}", session._jsparkSession.sharedState().cacheManager()
+    name, cache = f"kept.{fresh()}", session._jsparkSession.sharedState().cacheManager()
     for day, letters in (("2026-01-01", "abc"), ("2026-01-02", "xb"), ("2026-01-03", "yb")):
         lake.snapshot(copy(session, *letters), into=name, key="id", at=day, max_delete_ratio=1)
-        assert kept.isEmpty()
+        assert cache.isEmpty()
         assert session.table(f"own.{name}").where("valid_to IS NULL").count() == len(letters)
 
 
 @pytest.fixture
-def kept(session, own):
+def table_name(session, own):
     """A table with a copy, which the session read by name, and its name."""
     name = f"kept.{fresh()}"
     own.snapshot(copy(session, "a", "b", "c"), into=name, key="id", at="2026-01-01")
@@ -114,43 +114,43 @@ def test_a_session_reads_the_commits_of_other_sessions(session, other, own, tmp_
         session.catalog.dropTempView("view_of_it")
 
 
-def test_a_table_recreated_by_another_writer_is_read(session, other, own, kept):
+def test_a_table_recreated_by_another_writer_is_read(session, other, own, table_name):
     """After another program recreates the table, the next command reads the new one."""
-    other.sql(f"DROP TABLE own.{kept} PURGE")
+    other.sql(f"DROP TABLE own.{table_name} PURGE")
     elsewhere = backstory.open(spark=other, catalog="own")
-    elsewhere.snapshot(copy(other, "z"), into=kept, key="id", at="2026-02-01")
-    assert records(own.table(kept).current()) == {1: "z"}
-    own.snapshot(copy(session, "y"), into=kept, key="id", at="2026-02-02")
-    assert records(elsewhere.table(kept).current()) == {1: "y"}
+    elsewhere.snapshot(copy(other, "z"), into=table_name, key="id", at="2026-02-01")
+    assert records(own.table(table_name).current()) == {1: "z"}
+    own.snapshot(copy(session, "y"), into=table_name, key="id", at="2026-02-02")
+    assert records(elsewhere.table(table_name).current()) == {1: "y"}
 
 
-def test_a_table_dropped_by_another_writer_is_missing(other, own, kept):
-    other.sql(f"DROP TABLE own.{kept} PURGE")
-    assert load(own.store, TableName(*kept.split("."))) is None
+def test_a_table_dropped_by_another_writer_is_missing(other, own, table_name):
+    other.sql(f"DROP TABLE own.{table_name} PURGE")
+    assert load(own.store, TableName(*table_name.split("."))) is None
     with pytest.raises(UsageError) as caught:
-        own.table(kept)
+        own.table(table_name)
     assert caught.value.code == "no-table"
 
 
-def test_a_plan_ignores_cached_rows(session, other, own, kept):
+def test_a_plan_ignores_cached_rows(session, other, own, table_name):
     """The cached version is two commits old, and a copy equal to it changes the others' rows."""
     elsewhere = backstory.open(spark=other, catalog="own")
-    elsewhere.snapshot(copy(other, "A", "b", "."), into=kept, key="id", at="2026-01-02")
-    session.table(f"own.{kept}").cache().count()
-    elsewhere.snapshot(copy(other, "A", "b", "C"), into=kept, key="id", at="2026-01-03")
-    done = own.snapshot(copy(session, "a", "b", "c"), into=kept, key="id", at="2026-01-04")
+    elsewhere.snapshot(copy(other, "A", "b", "."), into=table_name, key="id", at="2026-01-02")
+    session.table(f"own.{table_name}").cache().count()
+    elsewhere.snapshot(copy(other, "A", "b", "C"), into=table_name, key="id", at="2026-01-03")
+    done = own.snapshot(copy(session, "a", "b", "c"), into=table_name, key="id", at="2026-01-04")
     assert (done.counts["changed"], done.counts["unchanged"]) == (2, 1)
-    assert records(elsewhere.table(kept).current()) == {1: "a", 2: "b", 3: "c"}
-    assert not any(each["violations"] for each in elsewhere.table(kept).check())
+    assert records(elsewhere.table(table_name).current()) == {1: "a", 2: "b", 3: "c"}
+    assert not any(each["violations"] for each in elsewhere.table(table_name).check())
     session.catalog.clearCache()
 
 
-def test_reading_a_table_keeps_its_cached_rows(session, own, kept):
+def test_reading_a_table_keeps_its_cached_rows(session, own, table_name):
     """Reading does not clear a cache."""
-    rows = session.table(f"own.{kept}").cache()
-    own.table(kept).current()
+    rows = session.table(f"own.{table_name}").cache()
+    own.table(table_name).current()
     assert rows.count() == 3
-    own.table(kept).current()
+    own.table(table_name).current()
     cached = session._jsparkSession.sharedState().cacheManager().lookupCachedData(rows._jdf).get()
     assert cached.cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()
     rows.unpersist()
@@ -162,15 +162,17 @@ def workers(spark, monkeypatch):
     return lambda python: monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
 
 
-@pytest.mark.parametrize(("python", "told"), [("bare", "module"), ("/nowhere/python", "cannot be started")])
-def test_unusable_python_workers_give_an_error_with_a_remedy(store, workers, tmp_path, python, told):
+@pytest.mark.parametrize(
+    ("python", "message"), [("bare", "module"), ("/nowhere/python", "cannot be started")]
+)
+def test_unusable_python_workers_give_an_error_with_a_remedy(store, workers, tmp_path, python, message):
     """For a Python without backstory or pyarrow, or a missing one, the error names PYSPARK_PYTHON."""
     if python == "bare":
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
         python = tmp_path / "bare" / "bin" / "python"
     workers(python)
     rows = map_batches(store.spark.range(1), iter, "id long")
-    with pytest.raises(UsageError, match=told) as caught, translate_faults("crm.c"):
+    with pytest.raises(UsageError, match=message) as caught, translate_faults("crm.c"):
         rows.collect()
     assert caught.value.code == "python-workers"
     assert str(python) in caught.value.message
@@ -197,11 +199,11 @@ def test_the_first_line_of_a_cause_contains_no_values(text, shown):
 
 def test_workers_of_another_python_version_give_an_error():
     """Spark itself refuses such workers."""
-    told = error_of_worker(
+    error = error_of_worker(
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11"
     )
-    assert told.code == "python-workers"
-    assert f"PYSPARK_PYTHON={sys.executable}" in told.remedy
+    assert error.code == "python-workers"
+    assert f"PYSPARK_PYTHON={sys.executable}" in error.remedy
     assert error_of_worker('Cannot run program "chmod": error=2') is None
 
 

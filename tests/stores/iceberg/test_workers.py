@@ -23,8 +23,8 @@ for _ in range(2):
 
 def test_a_worker_excludes_its_imports_from_garbage_collection():
     """Imports are excluded from garbage collection once. Later garbage is still collected."""
-    told = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["True", "False"], told.stderr
+    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 @pytest.mark.parametrize("kind", [Failed, UsageError, Refused, Violated, TryAgain])

@@ -39,21 +39,21 @@ KINDS = {
 
 def file(least, greatest, nulls=0):
     """A file whose column 1 has these bounds."""
-    told = {"lower_bounds": {1: least}, "upper_bounds": {1: greatest}, "null_value_counts": {1: nulls}}
-    found = DataFile.from_args(3)
-    found._data = [told.get(each.name) for each in DATA_FILE_TYPE[3].fields]
-    return found
+    metrics = {"lower_bounds": {1: least}, "upper_bounds": {1: greatest}, "null_value_counts": {1: nulls}}
+    data_file = DataFile.from_args(3)
+    data_file._data = [metrics.get(each.name) for each in DATA_FILE_TYPE[3].fields]
+    return data_file
 
 
-@pytest.mark.parametrize("told", KINDS)
-def test_a_file_that_contains_the_value_is_never_skipped(told):
+@pytest.mark.parametrize("type_name", KINDS)
+def test_a_file_that_contains_the_value_is_never_skipped(type_name):
     """This includes values at a bound. Other files are skipped."""
-    type_, of_number = KINDS[told]
-    chance, passed = random.Random(told), 0
+    type_, of_number = KINDS[type_name]
+    chance, passed = random.Random(type_name), 0
     for _ in range(60):
         values = sorted(of_number(chance.randrange(20)) for _ in range(3))
         bounds = bounds_of(
-            file(*(to_bytes(type_, each) for each in (values[0], values[-1]))), {"id": 1, "type": told}
+            file(*(to_bytes(type_, each) for each in (values[0], values[-1]))), {"id": 1, "type": type_name}
         )
         assert (bounds.min, bounds.max) == (values[0], values[-1])
         assert all(EqualTo(each).may_match(bounds) for each in values)
@@ -81,10 +81,10 @@ def test_only_partitions_that_may_contain_the_key_are_read():
         {"spec-id": 0, "fields": []},
         {"spec-id": 1, "fields": [{"source-id": id_, "transform": each} for id_, each in parts]},
     ]
-    found = partitions_of(specs, fields, {"k": ["abc"], "n": [Decimal(1)]})
+    partitions = partitions_of(specs, fields, {"k": ["abc"], "n": [Decimal(1)]})
     bucket = parse_transform("bucket[8]").transform(StringType())("abc")
-    assert may_be_in_partition(found, (1, (bucket, "any", "ab", None, Decimal(2))))
-    assert not may_be_in_partition(found, (1, ((bucket + 1) % 8, "any", "ab", None, Decimal(1))))
-    assert not may_be_in_partition(found, (1, (bucket, "any", "zz", None, Decimal(1))))
-    assert may_be_in_partition(found, (0, ()))
-    assert may_be_in_partition(found, (7, ("of a spec that is not told",)))
+    assert may_be_in_partition(partitions, (1, (bucket, "any", "ab", None, Decimal(2))))
+    assert not may_be_in_partition(partitions, (1, ((bucket + 1) % 8, "any", "ab", None, Decimal(1))))
+    assert not may_be_in_partition(partitions, (1, (bucket, "any", "zz", None, Decimal(1))))
+    assert may_be_in_partition(partitions, (0, ()))
+    assert may_be_in_partition(partitions, (7, ("of a spec that is not told",)))

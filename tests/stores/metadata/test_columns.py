@@ -28,7 +28,7 @@ def field(name, type_, number):
 
 
 @pytest.mark.parametrize(
-    ("values", "type_", "found"),
+    ("values", "type_", "expected"),
     [
         (pa.array([1, None], pa.int32()), "long", [1, None]),
         (pa.array([1.5], pa.float32()), "double", [1.5]),
@@ -37,13 +37,13 @@ def field(name, type_, number):
         (None, "timestamptz", [None, None]),
     ],
 )
-def test_a_column_with_a_widened_type_is_read_with_its_new_type(values, type_, found):
+def test_a_column_with_a_widened_type_is_read_with_its_new_type(values, type_, expected):
     read = project_field(of(type_), values, 2)
-    assert (read.type, read.to_pylist()) == (arrow_type_of(type_), found)
+    assert (read.type, read.to_pylist()) == (arrow_type_of(type_), expected)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "table_field"),
     [
         (pa.array([1], pa.int64()), of("int")),
         (pa.array([1], pa.timestamp("ns", "UTC")), of("timestamptz")),
@@ -56,9 +56,9 @@ def test_a_column_with_a_widened_type_is_read_with_its_new_type(values, type_, f
         (pa.array([[1]], pa.list_(field("element", pa.int32(), 6))), of(LIST)),
     ],
 )
-def test_inexact_conversions_are_left_to_spark(values, told):
+def test_inexact_conversions_are_left_to_spark(values, table_field):
     with pytest.raises(Unreadable):
-        project_field(told, values, 1)
+        project_field(table_field, values, 1)
 
 
 def test_fields_of_a_struct_are_matched_by_id():

@@ -38,11 +38,11 @@ def day(number):
     return None if number is None else 1767225600_000000 + number * 86_400_000_000
 
 
-def versions(table, told):
+def versions(table, rows):
     """Rows of layout `versions` in its table's form."""
     instants = pa.timestamp("us", "UTC")
     memory = memory_type()
-    keys, starts, ends, roles = zip(*told, strict=True)
+    keys, starts, ends, roles = zip(*rows, strict=True)
     return pa.table(
         {
             "id": pa.array(keys, pa.int32()),
@@ -69,12 +69,12 @@ def memory_type():
     )
 
 
-def native(store, schema, name, told, **properties):
+def native(store, schema, name, rows, **properties):
     table = TableName(schema, name)
     columns = (Column("id", ColumnType(Kind.INT)), *OWN_COLUMNS)
     make(store, Shape(table, columns, ("id",), Layout.VERSIONS))
     note = Note("native", "t", {RECORDED: "2026-01-09T00:00:00Z"})
-    change = Change(added=versions(table, told), properties=properties)
+    change = Change(added=versions(table, rows), properties=properties)
     commit(store, existing(store, table), change, note)
     return table
 
@@ -111,11 +111,11 @@ def test_v122_tables_and_log_are_equal_with_and_without_spark(tables, store, war
     """Rows, open versions, memory rows and commits are equal, without deleted rows."""
     without, within = EmbeddedCatalog(warehouse), SessionCatalog(store)
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
-    there, asked = (
+    there, session_tables = (
         {row["table"]: row for row in inventory(catalog, _named(catalog, schema))}
         for catalog in (without, within)
     )
-    assert there == asked
+    assert there == session_tables
     assert {name: (row["rows"], row["open_versions"]) for name, row in there.items()} == {
         str(name): counts for name, counts in tables.items()
     }
@@ -126,9 +126,9 @@ def test_v122_tables_and_log_are_equal_with_and_without_spark(tables, store, war
     for name in tables:
         assert commits(without, name) == commits(within, name) == commits(opened, name)
         assert opened.count(opened.describe(name)) == without.count(without.describe(name))
-        told = without.describe(name)
-        assert told.shape == within.describe(name).shape
-        assert told.newest is None or read_counts(told, open_table(told.location)) == without.count(told)
+        table = without.describe(name)
+        assert table.shape == within.describe(name).shape
+        assert table.newest is None or read_counts(table, open_table(table.location)) == without.count(table)
     newest = commits(without, TableName(schema, "plain"))[0]
     assert newest["recorded_at"] == "2026-01-09T00:00:00Z"
 
@@ -177,9 +177,9 @@ def test_a_table_with_a_lost_file_is_listed_without_a_count(store, warehouse, sc
         assert (rows[str(lost)], rows[str(whole)], rows[str(newer)]) == (None, 3, None)
     with pytest.raises(
         Failed, match=f"A file of {lost} is missing or cannot be reached: [-0-9a-z]*-m0.avro"
-    ) as told:
+    ) as error:
         life(table_in_session(store, lost), {"id": 1})
-    assert told.value.code == "file-lost"
+    assert error.value.code == "file-lost"
     for path in paths:
         local_path(f"{path}.away").rename(
             local_path(path)

@@ -22,10 +22,10 @@ MARKED = BitMap64([1, 1 << 40])
 
 def file(path, format_=FileFormat.PUFFIN, content=DataFileContent.POSITION_DELETES, **more):
     """A file in a manifest of format version 3."""
-    told = {"content": content, "file_path": path, "file_format": format_, **more}
-    found = DataFile.from_args(3)
-    found._data = [told.get(each.name) for each in DATA_FILE_TYPE[3].fields]
-    return found
+    values = {"content": content, "file_path": path, "file_format": format_, **more}
+    data_file = DataFile.from_args(3)
+    data_file._data = [values.get(each.name) for each in DATA_FILE_TYPE[3].fields]
+    return data_file
 
 
 def vector(path, content, of="data"):
@@ -60,7 +60,7 @@ def test_vectors_and_position_deletes_give_the_hidden_rows(hidden):
 def test_damaged_and_unsupported_delete_files_are_left_to_spark(hidden):
     blob = vector_bytes(MARKED)
     spoilt = blob[:-4] + struct.pack(">I", 1)
-    for contents, told in (
+    for contents, delete_file in (
         ({"v": b"PFA1" + spoilt}, vector("v", spoilt)),
         ({"v": b""}, file("v")),
         ({"e": b""}, file("e", FileFormat.PARQUET, DataFileContent.EQUALITY_DELETES)),
@@ -68,7 +68,7 @@ def test_damaged_and_unsupported_delete_files_are_left_to_spark(hidden):
         ({"c": b""}, file("c", FileFormat.PARQUET, key_metadata=b"key")),
     ):
         with pytest.raises(Unreadable):
-            hidden(contents, told)
+            hidden(contents, delete_file)
 
 
 def test_deletes_of_other_files_are_excluded_by_the_manifest():

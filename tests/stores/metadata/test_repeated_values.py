@@ -80,14 +80,14 @@ def test_columns_equal_the_columns_read_by_arrow(tmp_path_factory, rows, groups,
     order = [
         path.partition(".")[0] for path in paths
     ].index  # Arrow returns columns in the order of their paths
-    asked = sorted(
+    selection = sorted(
         data.draw(few | st.just(rows.column_names)), key=lambda path: order(path.partition(".")[0])
     )
-    plain = file.read_row_groups(groups, columns=asked)
-    assert alike(read_columns(file, asked, groups), plain)
-    if asked:
-        kept = pa.array([data.draw(st.booleans()) for _ in range(len(plain))], pa.bool_())
-        assert alike(decode(file, asked, groups, kept), plain.filter(kept))
+    plain = file.read_row_groups(groups, columns=selection)
+    assert alike(read_columns(file, selection, groups), plain)
+    if selection:
+        mask = pa.array([data.draw(st.booleans()) for _ in range(len(plain))], pa.bool_())
+        assert alike(decode(file, selection, groups, mask), plain.filter(mask))
 
 
 @pytest.mark.parametrize(

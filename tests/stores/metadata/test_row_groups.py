@@ -19,10 +19,10 @@ def test_row_groups_without_a_selected_row_are_skipped(tmp_path):
 
 def test_a_row_group_without_statistics_has_the_maximum_of_the_file(tmp_path):
     """This applies to a group of NULLs, and to a file without statistics."""
-    path, told = tmp_path / "f.parquet", {"id": 1, "name": "v"}
+    path, column = tmp_path / "f.parquet", {"id": 1, "name": "v"}
     field = pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})
     rows = pa.table([pa.array([1, 5, None, None, 9])], pa.schema([field]))
     for statistics, greatest in ((True, [5, 99, 9]), (False, [99, 99, 99])):
         pq.write_table(rows, path, row_group_size=2, write_statistics=statistics)
         with pq.ParquetFile(path) as file:
-            assert greatest_in_groups(file, told, 99) == list(zip(greatest, [2, 2, 1], strict=True))
+            assert greatest_in_groups(file, column, 99) == list(zip(greatest, [2, 2, 1], strict=True))

@@ -12,8 +12,8 @@ SQL = {"type": "sql", "init_catalog_tables": "false"}
 
 def test_only_the_embedded_catalog_is_read_without_spark(tmp_path):
     assert open_without_spark(Settings(tmp_path)) == EmbeddedCatalog(tmp_path)
-    given = {f"spark.sql.catalog.{CATALOG}.type": "hive"}
-    assert open_without_spark(Settings(tmp_path, spark=given)) is None
+    spark_settings = {f"spark.sql.catalog.{CATALOG}.type": "hive"}
+    assert open_without_spark(Settings(tmp_path, spark=spark_settings)) is None
     assert open_without_spark(Settings(tmp_path, {CATALOG: {"type": "glue"}})) is None
 
 

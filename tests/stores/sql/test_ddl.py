@@ -101,7 +101,7 @@ dialects = pytest.mark.parametrize("dialect", STORED)
 
 def columns(text):
     """Columns from `name:TYPE<former`. One in brackets is inactive."""
-    found = []
+    model_columns = []
     for word in text.split():
         name, _, former = word.strip("[]").partition("<")
         made = column(name) | {
@@ -110,17 +110,17 @@ def columns(text):
         }
         if made["datatype"] == "FLOAT":
             made["hash_as"] = "DECIMAL(10,2)"
-        found.append(ModelColumn.model_validate(made))
-    return found
+        model_columns.append(ModelColumn.model_validate(made))
+    return model_columns
 
 
 def stored(text, dialect=DuckDB):
     """The database's description of a table, from the same notation."""
-    found = {}
+    types = {}
     for word in text.split():
         name, _, type_ = word.partition(":")
-        found[name] = STORED[dialect][type_ or "STRING"]
-    return found
+        types[name] = STORED[dialect][type_ or "STRING"]
+    return types
 
 
 def planned(wanted, stands, dialect=DuckDB):
@@ -222,19 +222,19 @@ def test_r40_types_are_kept_widened_or_refused(dialect):
 @dialects
 def test_every_column_type_is_recognised_again(dialect):
     """4.3: A dialect recognises its column type in its own and in the database's spelling."""
-    for told, type_ in STORED[dialect].items():
-        (made,) = columns(f"a:{told}")
+    for type_name, type_ in STORED[dialect].items():
+        (made,) = columns(f"a:{type_name}")
         for text in (type_, dialect().type_of(made)):
-            found = logical_type(text, dialect())
-            assert found is not None
-            assert found.datatype == made.datatype
+            logical = logical_type(text, dialect())
+            assert logical is not None
+            assert logical.datatype == made.datatype
             if made.datatype is Datatype.DECIMAL:
-                assert (found.decimal_precision, found.decimal_scale) == (
+                assert (logical.decimal_precision, logical.decimal_scale) == (
                     made.decimal_precision,
                     made.decimal_scale,
                 )
             if made.datatype is Datatype.STRING and dialect not in LENGTHLESS:
-                assert found.max_length == made.max_length
+                assert logical.max_length == made.max_length
     assert logical_type("geometry", dialect()) is None
 
 
@@ -303,18 +303,18 @@ def test_a_plan_keeps_every_column_and_adds_missing_active_columns(wanted, table
     )
     made = columns(text)
     try:
-        found = plan_changes("t", made, table, DuckDB())
+        plan = plan_changes("t", made, table, DuckDB())
     except Refused as refused:
         if refused.code not in {"AMBIGUOUS_RENAME", "UNSAFE_TYPE_DRIFT"}:
             raise
         return
     names = list(table)
-    for old, new in found.renamed.items():
+    for old, new in plan.renamed.items():
         assert old in names
         assert new not in names
         names[names.index(old)] = new
-    for added in found.added:
+    for added in plan.added:
         assert added.name not in names
         names.append(added.name)
-    assert len(names) == len(set(names)) == len(table) + len(found.added)
+    assert len(names) == len(set(names)) == len(table) + len(plan.added)
     assert {each.name for each in made if each.active} <= set(names)

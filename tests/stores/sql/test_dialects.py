@@ -119,7 +119,7 @@ def like(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"DIALECT_NAME": ""}, "needs a DIALECT_NAME and RESERVED_KEYWORDS"),
         ({"RESERVED_KEYWORDS": frozenset()}, "needs a DIALECT_NAME and RESERVED_KEYWORDS"),
@@ -139,10 +139,10 @@ def like(**changes):
         ({"quote_ident": None}, "quote_ident takes arguments that differ"),
     ],
 )
-def test_dialects_that_break_the_contract_are_refused(registered, changes, told):
+def test_dialects_that_break_the_contract_are_refused(registered, changes, message):
     """R44, D18: A missing or used name, a missing method and a wrong signature are refused."""
     before = dialect_names()
-    with pytest.raises(UsageError, match=told) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         register_dialect(like(**changes))
     assert refused.value.code == "wrong-dialect"
     assert dialect_names() == before
@@ -157,11 +157,11 @@ def test_other_names_of_dialects_stay_reserved(registered):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("oracle", "no dialect 'oracle'"), ("spark_delta", "Delta tables")]
+    ("name", "message"), [("oracle", "no dialect 'oracle'"), ("spark_delta", "Delta tables")]
 )
-def test_an_unknown_dialect_is_refused_with_the_available_names(name, told):
+def test_an_unknown_dialect_is_refused_with_the_available_names(name, message):
     """H4, 5.3: Every unknown name is refused, including Delta."""
-    with pytest.raises(UsageError, match=told) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         get_dialect(name)
     assert "duckdb, mssql, postgres" in refused.value.remedy
 
@@ -207,8 +207,8 @@ NAMES = {
 def test_names_are_quoted_only_if_necessary(dialect):
     """R45: Reserved words, leading digits, special characters and folded upper case are quoted. Quotes are
     doubled."""
-    told = {name: dialect().render_identifier(name) for name in NAMES[dialect]}
-    assert told == NAMES[dialect]
+    identifiers = {name: dialect().render_identifier(name) for name in NAMES[dialect]}
+    assert identifiers == NAMES[dialect]
     left, right = dialect.QUOTES
     for name in ("", "two words", "ä", "a-b", "a.b"):
         assert dialect().render_identifier(name) == f"{left}{name}{right}"
@@ -286,7 +286,7 @@ def test_sql_server_has_its_own_schema_statements():
     """4.5: ADD has no COLUMN, sp_rename takes names as texts, and NULL is repeated in a type change."""
     dialect = SqlServer()
     wide = ModelColumn(target_column_name="order", datatype=Datatype.STRING, max_length=20)
-    told = [
+    statements = [
         dialect.render_add_column("s.t", wide),
         dialect.render_rename_column("s", "t", "a]b'", "c'd"),
         dialect.render_rename_table("s", "t", "u"),
@@ -294,7 +294,7 @@ def test_sql_server_has_its_own_schema_statements():
         dialect.render_alter_column_type("s.t", wide.model_copy(update={"nullable": False}), "nvarchar(10)"),
         dialect.render_create_schema_if_not_exists("meta"),
     ]
-    assert told == [
+    assert statements == [
         "ALTER TABLE s.t ADD [order] NVARCHAR(20) NULL",
         "EXEC sp_rename N'[s].[t].[a]]b'']', N'c''d', 'COLUMN'",
         "EXEC sp_rename N'[s].[t]', N'u'",

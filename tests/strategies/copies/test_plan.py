@@ -69,14 +69,14 @@ def stored(rule):
             "scope": None,
         }
         times = {"valid_from": row.start, "valid_to": row.end, "recorded_at": row.recorded}
-        kept = memory if any(value is not None for value in memory.values()) else None
+        memory_cell = memory if any(value is not None for value in memory.values()) else None
         rows.append(
             {
                 "k": row.key,
                 **row.values,
                 **times,
                 "is_current": row.end is None,
-                "_memory": kept,
+                "_memory": memory_cell,
                 ROW_ID: number,
             }
         )
@@ -130,8 +130,8 @@ def take_by_plan(rows, copy, recorded, parts, **place):
     terms = terms_of(copy.at, recorded, copy.columns, closes=copy.closes, **place)
     planned = plan(terms, delivered, rows, parts)
     gone = set(planned.removed[POSITION].to_pylist())
-    kept = [id_ for id_ in planned.added[ROW_ID].to_pylist() if id_ is not None]
-    assert sorted(kept) == sorted(rows[ROW_ID][each].as_py() for each in gone)
+    row_ids = [id_ for id_ in planned.added[ROW_ID].to_pylist() if id_ is not None]
+    assert sorted(row_ids) == sorted(rows[ROW_ID][each].as_py() for each in gone)
     stays = [row for number, row in enumerate(rows.to_pylist()) if number not in gone]
     known = {row["k"] for row in rows.to_pylist() if (row["_memory"] or {}).get("role") is None}
     reopened = sum(key in known for key in planned.appeared["k"].to_pylist())
@@ -240,8 +240,8 @@ def test_V119_keys_with_two_versions_at_one_time_are_sampled():
     """Such a table must be repaired before a plan."""
     version = {"k": 1, "valid_from": 1, "is_current": True, "recorded_at": 1}
     rows = placed(table([version, version]))
-    found = plan(terms_of(2, 2, ("v",)), table([]).select(["k", "v"]), rows, WHOLE)
-    assert (found.counts, found.samples[SPOILT].to_pylist()) == ({SPOILT: 1}, [{"k": 1}])
+    planned = plan(terms_of(2, 2, ("v",)), table([]).select(["k", "v"]), rows, WHOLE)
+    assert (planned.counts, planned.samples[SPOILT].to_pylist()) == ({SPOILT: 1}, [{"k": 1}])
 
 
 def test_a_composite_key_identifies_a_record_by_all_its_columns():

@@ -20,11 +20,11 @@ class Life:
 
     def __init__(self, **settings):
         self.table = StoredVersions(("v",), **settings)
-        self.told = {}
+        self.states = {}
 
     @property
     def commits(self):
-        return len(self.told)
+        return len(self.states)
 
     def copy(self, at, text, **options):
         rows = {key: {"v": value} for key, _, value in (each.partition(":") for each in text.split())}
@@ -35,15 +35,15 @@ class Life:
         taken = take(self.table, copy, recorded)
         if taken.table is not self.table:
             self.table = taken.table
-            self.told[recorded] = now(taken.table)
+            self.states[recorded] = now(taken.table)
         return {outcome: number for outcome, number in taken.counts.items() if number}
 
     def refused(self, at, text, **options):
         before = self.table
-        with pytest.raises(Refused) as told:
+        with pytest.raises(Refused) as refusal:
             self.copy(at, text, **options)
         assert self.table is before
-        return told.value.code
+        return refusal.value.code
 
     def shown(self, key):
         """`a[10,20) b[20,)`, in the form of the worked examples."""
@@ -138,14 +138,14 @@ def test_E13_earlier_states_are_kept_in_the_rows():
         ("b", 20, None, 2, None, None, None),
         ("a", 10, 10, 1, Role.PAST, 2, None),
     }
-    told = {(17, 3): "c", (17, 2): "a", (25, 1): "a"}
-    for (instant, known), value in told.items():
-        found = [
+    expected = {(17, 3): "c", (17, 2): "a", (25, 1): "a"}
+    for (instant, known), value in expected.items():
+        values = [
             v["v"]
             for _, start, end, v in life.table.statements_at(known)
             if start <= instant and (end is None or instant < end)
         ]
-        assert found == [value]
+        assert values == [value]
 
 
 def test_only_the_newest_copy_is_restated_without_a_memory():
@@ -212,8 +212,8 @@ def test_a_restatement_withdraws_values_of_columns_that_it_lacks():
     life.take(Copy(20, {"k": {"v": "a", "w": 2}, "m": {"v": "a", "w": 2}}, ("v", "w")))
     counted = life.take(Copy(20, {"k": {"v": "a"}, "m": {"v": "a"}}, ("v",), restate=True))
     assert counted == {"changed": 2}
-    told = {(row.key, row.start): row.values["w"] for row in life.table.versions}
-    assert told == {("k", 10): 1, ("m", 20): None}
+    values = {(row.key, row.start): row.values["w"] for row in life.table.versions}
+    assert values == {("k", 10): 1, ("m", 20): None}
 
 
 def test_ignored_and_overwritten_columns_begin_no_versions():
@@ -274,18 +274,18 @@ def test_L3_L5_recorded_states_stay_known(series, data):
         assert life.commits == commits
         if data.draw(st.booleans()):
             life.copy(again, data.draw(COPIES), restate=True)
-        for recorded, told in life.told.items():
+        for recorded, versions in life.states.items():
             known = sorted(
                 (k, start, end or 0, str(values))
                 for k, start, end, values in life.table.statements_at(recorded)
             )
-            assert known == told
+            assert known == versions
     _assert_each_life_is_whole(life)
 
 
 def _as_of(life, instant):
-    found = {key: life.table.as_of(key, instant) for key in KEYS}
-    return " ".join(f"{key}:{values['v']}" for key, values in found.items() if values)
+    states = {key: life.table.as_of(key, instant) for key in KEYS}
+    return " ".join(f"{key}:{values['v']}" for key, values in states.items() if values)
 
 
 def _assert_copies_read_as_they_were(life, series):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from depth import DEPTH, deep
-from event_lives import COLUMNS, EPOCH, TERMS, Lives, moment_of, second, told
+from event_lives import COLUMNS, EPOCH, TERMS, Lives, moment_of, plain_event, second
 from pyspark.sql.types import (
     DoubleType,
     IntegerType,
@@ -106,12 +106,12 @@ def by_the_plan(lives, deliveries, moment, parts):
     for plan in plans:
         sums.add(plan)
     made = EventSummary.of(sums)
-    found = defaultdict(list)
+    by_log = defaultdict(list)
     placed = events.take(pa.array(sorted_places(events, lives.terms)))
     for event in placed.to_pylist():
-        found[event["d"]].append(told(event[OP], event[TIME], event))
+        by_log[event["d"]].append(plain_event(event[OP], event[TIME], event))
     bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
-    return found, bad, made.counts
+    return by_log, bad, made.counts
 
 
 @pytest.mark.parametrize("parts", [1, 7], ids=["whole", "in parts"])
@@ -123,14 +123,17 @@ def test_plans_give_the_events_of_the_rule(name, parts):
         moment = moment_of(number)
         deliveries = lives.deliveries()
         expected, counts = lives.by_the_rule(deliveries, moment)
-        found, bad, told_counts = by_the_plan(lives, deliveries, moment, parts)
+        by_log, bad, told_counts = by_the_plan(lives, deliveries, moment, parts)
         refused = {log for log, events in expected.items() if events is None}
         if terms.key:
             assert bad <= refused
             assert bool(bad) == bool(refused)
         for log, events in expected.items():
             if events is not None:
-                assert found[log] == [told(e.op, e.time, e.values) for e in events], (log, deliveries[log])
+                assert by_log[log] == [plain_event(e.op, e.time, e.values) for e in events], (
+                    log,
+                    deliveries[log],
+                )
         if not refused:
             assert +told_counts == +counts
         lives.grow(expected)
@@ -147,8 +150,8 @@ def in_tasks(store, logged, came, terms, moment):
     key = parted_by(terms) if terms.looks_back else ()
     plan = partial(plan_part, terms, moment, ())
     terms = PlanTerms(store, TableName("odf", "events"), sides, key, {EVENTS: events_schema(SIDE)}, plan)
-    with ExitStack() as kept:
-        planned = plan_in_tasks(terms, kept)
+    with ExitStack() as stack:
+        planned = plan_in_tasks(terms, stack)
         rows = planned.rows(EVENTS)
         yield EventSummary.of(planned.sums), None if rows is None else number_data(rows, len(FIELDS))
 
@@ -161,7 +164,7 @@ def by_tasks(store, lives, deliveries, moment, partitions):
     )
     came = frame(store.spark, delivered).repartition(partitions)
     log = frame(store.spark, logged) if logged else None
-    found, rows = defaultdict(list), []
+    by_log, rows = defaultdict(list), []
     with in_tasks(store, log, came, lives.terms, moment) as (made, events):
         bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
         if events is not None:
@@ -169,8 +172,8 @@ def by_tasks(store, lives, deliveries, moment, partitions):
                 rows = placed.orderBy("offset").collect()
     for row in rows:
         values = {name: row[f"c{number}"] for number, name in enumerate(COLUMNS)}
-        found[values["d"]].append(told(row[OP], row[TIME], values))
-    return found, bad, made.counts, [row["offset"] for row in rows]
+        by_log[values["d"]].append(plain_event(row[OP], row[TIME], values))
+    return by_log, bad, made.counts, [row["offset"] for row in rows]
 
 
 @pytest.mark.parametrize("name", IN_TASKS)
@@ -185,14 +188,14 @@ def test_plans_in_tasks_give_the_events_of_the_rule(store, monkeypatch, name):
         deliveries = lives.deliveries()
         expected, counts = lives.by_the_rule(deliveries, moment)
         if number >= DELIVERIES - deep(laws=DELIVERIES, gate=1):
-            found, bad, told_counts, offsets = by_tasks(store, lives, deliveries, moment, 1 + number)
+            by_log, bad, told_counts, offsets = by_tasks(store, lives, deliveries, moment, 1 + number)
             refused = {log for log, events in expected.items() if events is None}
             if terms.key:
                 assert bad <= refused
                 assert bool(bad) == bool(refused)
             for log, events in expected.items():
                 if events is not None:
-                    assert found[log] == [told(e.op, e.time, e.values) for e in events], (
+                    assert by_log[log] == [plain_event(e.op, e.time, e.values) for e in events], (
                         log,
                         deliveries[log],
                     )
@@ -220,7 +223,7 @@ def test_float_keys_are_equal_in_every_plan(store):
     keys = ((0.0, float("nan"), 1.5), (-0.0, float("-nan"), 1.5))
     stored, came = ([(0, EPOCH, n, (1, "a", None, key)) for n, key in enumerate(each)] for each in keys)
     values = [
-        side([(*row, dict(zip(COLUMNS, told, strict=True))) for *row, told in each])
+        side([(*row, dict(zip(COLUMNS, cells, strict=True))) for *row, cells in each])
         for each in (stored, came)
     ]
     parts = [key_parts(rows, ["x"], 16).tolist() for rows in values]
@@ -236,8 +239,8 @@ def test_offsets_of_several_partitions_have_no_gaps(spark):
 
     rows = spark.range(0, 100, numPartitions=7).where("id % 3 = 0")
     rows = rows.withColumn("place", monotonically_increasing_id())
-    found = close_gaps(rows, "place", 5).collect()
-    assert [(row["id"], row["place"]) for row in found] == [(3 * n, 5 + n) for n in range(34)]
+    numbered_rows = close_gaps(rows, "place", 5).collect()
+    assert [(row["id"], row["place"]) for row in numbered_rows] == [(3 * n, 5 + n) for n in range(34)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 20])
@@ -255,8 +258,8 @@ def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  #
         number_events(events, made.rows, sort_order(TERMS["append"], FIELDS), 7) as placed,
     ):
         assert placed.rdd.getNumPartitions() == 8
-        found = placed.orderBy("offset").collect()
-    assert [row["offset"] for row in found] == list(range(7, 307))
-    assert [row[TIME] for row in found] == sorted(row[TIME] for row in found)
-    keys = [(row[TIME], row["c0"], row["c1"].encode(), row["c3"]) for row in found]
+        numbered_rows = placed.orderBy("offset").collect()
+    assert [row["offset"] for row in numbered_rows] == list(range(7, 307))
+    assert [row[TIME] for row in numbered_rows] == sorted(row[TIME] for row in numbered_rows)
+    keys = [(row[TIME], row["c0"], row["c1"].encode(), row["c3"]) for row in numbered_rows]
     assert keys == sorted(keys)

@@ -24,7 +24,7 @@ class Log:
         )
         self.events += made.events
         self.watermark, self.counts = made.watermark, +made.counts
-        return [self.told(event) for event in made.events]
+        return [self.text_of(event) for event in made.events]
 
     def row(self, line):
         cells = line.split()
@@ -36,7 +36,7 @@ class Log:
         values = [None if cell == "-" else cell for cell in cells]
         return Arrival(time, dict(zip(self.columns, values, strict=True)), op)
 
-    def told(self, event):
+    def text_of(self, event):
         values = " ".join("-" if value is None else str(value) for value in event.values.values())
         return f"{event.offset} {event.op.symbol} {event.time} {values}"
 
@@ -307,8 +307,8 @@ def test_an_exported_snapshot_is_a_strict_changelog():  # R61
 def test_the_state_has_the_last_event_of_each_key_unless_retracted():  # B6
     log = changelog(strict=False)
     log.take("+A van 1\n+A sea 2\n-C van 1\n+C van 3\n+A kyiv 4\n-R sea 2\n-C kyiv 4\n+C kyiv 1", 1)
-    found = {key: (event.op, event.values["v"]) for key, event in state(log.events, log.terms).items()}
-    assert found == {("van",): (Op.CORRECT_TO, "3"), ("kyiv",): (Op.CORRECT_TO, "1")}
+    states = {key: (event.op, event.values["v"]) for key, event in state(log.events, log.terms).items()}
+    assert states == {("van",): (Op.CORRECT_TO, "3"), ("kyiv",): (Op.CORRECT_TO, "1")}
 
 
 def test_a_snapshot_without_event_times_is_compared_without_them():  # B8

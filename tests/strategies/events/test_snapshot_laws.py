@@ -44,22 +44,22 @@ def by_the_appendix(log, rows, terms, moment):
     for op, time, values in log:
         last[values["k"]] = (op, time, values)
     stored = {key: event[1:] for key, event in last.items() if event[0] != 1}
-    found, new = [], {row.values["k"]: row for row in rows}
+    events, new = [], {row.values["k"]: row for row in rows}
     for key, row in new.items():
         if key not in stored:
-            found.append((0, row.time, row.values))
+            events.append((0, row.time, row.values))
             continue
         time, values = stored[key]
         names = terms.compare or ("x", "y")
         moved = terms.compare is None and row.time is not None and row.time != time
         if moved or any(canonical(values[name]) != canonical(row.values[name]) for name in names):
-            found += [(2, time, values), (3, row.time, row.values)]
-    found += [(1, *event) for key, event in stored.items() if key not in new]
-    filled = [(op, moment.fallback if time is None else time, values) for op, time, values in found]
+            events += [(2, time, values), (3, row.time, row.values)]
+    events += [(1, *event) for key, event in stored.items() if key not in new]
+    filled = [(op, moment.fallback if time is None else time, values) for op, time, values in events]
     return sorted(filled, key=lambda event: (event[2]["k"], event[0]))
 
 
-def told(events):
+def comparable(events):
     """Events in comparable form, with the rule's offsets in order."""
     return [(op, time, *map(canonical, values.values())) for op, time, values in events]
 
@@ -76,7 +76,7 @@ def test_the_rule_equals_the_appendix(name):
             outcome = ingest(log, rows, terms, moment)
             plain = [(event.op, event.time, event.values) for event in log]
             added = [(event.op, event.time, event.values) for event in outcome.events]
-            assert told(added) == told(by_the_appendix(plain, rows, terms, moment)), seed
+            assert comparable(added) == comparable(by_the_appendix(plain, rows, terms, moment)), seed
             log, watermark = log + outcome.events, outcome.watermark
         assert [event.offset for event in log] == list(range(len(log)))
         again = ingest(log, rows, terms, replace(moment, start=len(log)))
@@ -92,4 +92,4 @@ def test_the_rule_equals_the_appendix(name):
             for time, values in now:
                 row = last[values["k"]]
                 assert row.time in {None, time}
-                assert told([(0, 0, values)]) == told([(0, 0, row.values)])
+                assert comparable([(0, 0, values)]) == comparable([(0, 0, row.values)])

@@ -150,17 +150,17 @@ def test_E13_earlier_states_stay_known():
     life = Life()
     for text in ("k:a10", "k:b20", "k:c15"):
         life.feed(text)
-    told = {
+    versions = {
         (row.values["v"], row.start, row.end, row.recorded, row.role, row.ended_at, row.end_before)
         for row in life.table.rows
     }
-    assert told == {
+    assert versions == {
         ("a", 10, 15, 2, None, 3, 20),
         ("c", 15, 20, 3, None, None, None),
         ("b", 20, None, 2, None, None, None),
         ("a", 10, 10, 1, "past", 2, None),
     }
-    assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
+    assert all(known(life.table, recorded) == versions for recorded, versions in life.states.items())
 
 
 def test_E14_a_rewind_undoes_commits_and_keeps_earlier_states_known():
@@ -168,13 +168,13 @@ def test_E14_a_rewind_undoes_commits_and_keeps_earlier_states_known():
     for text in ("k:a10", "k:x20", "m:y20"):
         life.feed(text)
     life.table = rewound_to(life.table, 1, 4)
-    life.told[4] = now(life.table)
+    life.states[4] = now(life.table)
     assert (life.shown("k"), life.shown("m")) == ("a[10,)", "")
     life.feed("k:b20")
     assert life.shown("k") == "a[10,20) b[20,)"
-    assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
-    told = [(key, start, values["v"]) for key, start, _, values in life.table.statements_at(3)]
-    assert sorted(told) == [("k", 10, "a"), ("k", 20, "x"), ("m", 20, "y")]
+    assert all(known(life.table, recorded) == versions for recorded, versions in life.states.items())
+    versions = [(key, start, values["v"]) for key, start, _, values in life.table.statements_at(3)]
+    assert sorted(versions) == [("k", 10, "a"), ("k", 20, "x"), ("m", 20, "y")]
 
 
 def test_E15_a_restatement_replaces_the_events_of_its_window():
@@ -220,7 +220,7 @@ def test_E20_a_table_rewound_to_before_its_feed_accepts_copies_again():
     life.table = StoredVersions(("v",))
     for number, each in enumerate(copies):
         life.table = take(life.table, each, number + 1).table
-        life.told[number + 1] = now(life.table)
+        life.states[number + 1] = now(life.table)
     life.feed("k:x25 k:y5")
     assert life.shown("k") == "y[5,10) a[10,20) b[20,25) x[25,)"
     life.table = replace(rewound_to(life.table, 1, 4), settled=None, newest=10)
@@ -307,7 +307,7 @@ def test_V131_the_log_order_decides_for_any_order_of_arrival(text, shown):
         for each in order:
             life.feed(each)
         assert life.shown("k") == shown
-        assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
+        assert all(known(life.table, recorded) == versions for recorded, versions in life.states.items())
 
 
 def test_V132_copies_do_not_change_the_times_of_log_events_or_copies():

@@ -56,11 +56,11 @@ def test_every_prefix_of_arrivals_gives_the_versions_of_its_facts(two):
 
 @given(arrivals())
 def test_L3_recorded_states_stay_known(two):
-    table, told = EMPTY, {}
+    table, states = EMPTY, {}
     for number, delivery in enumerate(two[0]):
         table = take(table, delivery, number + 1)
-        told[number + 1] = now(table)
-        assert all(known(table, recorded) == versions for recorded, versions in told.items())
+        states[number + 1] = now(table)
+        assert all(known(table, recorded) == versions for recorded, versions in states.items())
 
 
 @given(arrivals(), st.data())
@@ -75,11 +75,11 @@ def test_L6_the_state_at_the_time_of_a_copy_is_the_copy(two):
     table = taken(two[0])
     for each in (each for each in two[0] if isinstance(each, Scoped)):
         for key in KEYS:
-            found = table.as_of(key, each.copy.at)
-            inside = found is not None and all(found[name] == value for name, value in each.scope or ())
+            state = table.as_of(key, each.copy.at)
+            inside = state is not None and all(state[name] == value for name, value in each.scope or ())
             listed = each.copy.rows.get(key)
             assert (listed is None) == (not inside)
-            assert listed is None or all(found[name] == listed[name] for name in each.copy.columns)
+            assert listed is None or all(state[name] == listed[name] for name in each.copy.columns)
 
 
 @given(arrivals(), st.integers(0, 10), st.data())
@@ -112,14 +112,14 @@ def test_L14_later_deliveries_change_no_settled_instant(two, instant):
 
 
 @given(ORDERED)
-def test_L16_open_versions_are_the_last_events(told):
+def test_L16_open_versions_are_the_last_events(events):
     """Without sparse updates, type 1 and type 2 agree."""
-    told = [each for each in told if each.kind is not FactKind.UPSERT or each.columns == COLUMNS]
+    events = [each for each in events if each.kind is not FactKind.UPSERT or each.columns == COLUMNS]
     last = {}
-    for each in sorted(told, key=lambda each: (each.at, each.sequence)):
+    for each in sorted(events, key=lambda each: (each.at, each.sequence)):
         for key in KEYS if each.key is None else each.key:
             last[key] = each.values if each.kind is FactKind.UPSERT else None
-    table = taken([[each] for each in told])
+    table = taken([[each] for each in events])
     open_ = {row.key: row.values for row in table.versions if row.end is None}
     assert open_ == {key: values for key, values in last.items() if values is not None}
 
@@ -161,27 +161,27 @@ def test_L9_a_rewound_table_equals_the_earlier_table(two, data):
     deliveries = two[0]
     point = data.draw(st.integers(0, len(deliveries)))
     then, whole = taken(deliveries[:point]), taken(deliveries)
-    told = [now(taken(deliveries[:number])) for number in range(len(deliveries) + 1)]
+    states = [now(taken(deliveries[:number])) for number in range(len(deliveries) + 1)]
     back = rewound_to(whole, point, 50)
     assert now(back) == now(then)
-    assert [known(back, number) for number in range(len(told))] == told
+    assert [known(back, number) for number in range(len(states))] == states
     later = data.draw(st.permutations(deliveries[point:]))
     assert now(taken(later, back, 50)) == now(taken(later, then, 50))
     assert judged(back, 50) == {}
 
 
 @given(EVENTS, WINDOWS, st.booleans(), EVENTS)
-def test_L11_a_restatement_replaces_all_facts_of_its_window(told, window, all_keys, restated):
+def test_L11_a_restatement_replaces_all_facts_of_its_window(events, window, all_keys, restated):
     """V133: In a log, only messages without another known own time outside the window are restated."""
-    stay = {(each.key, each.sequence) for each in told if each.logged and not window.has(each.at)}
-    log = _are_of_log([told])
+    stay = {(each.key, each.sequence) for each in events if each.logged and not window.has(each.at)}
+    log = _are_of_log([events])
     some = [each for each in restated if window.has(each.at) and log in {None, _is_of_log(each)}]
     some = [each for each in some if not each.logged or (each.key, each.sequence) not in stay]
     named = {each.key for each in some}
-    after = apply(taken([told]), Feed(tuple(some), window=window, all_keys=all_keys), 9).table
+    after = apply(taken([events]), Feed(tuple(some), window=window, all_keys=all_keys), 9).table
     marks = {(each.logged or each.at, each.sequence) for each in some if each.key is None}
     oracle = EveryFact()
-    for each in told:
+    for each in events:
         for key in KEYS if each.key is None else each.key:
             gone = window.has(each.at) and (all_keys or key in named)
             if not gone and (each.logged or each.at, each.sequence) not in marks:

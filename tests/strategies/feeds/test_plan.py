@@ -44,8 +44,8 @@ def test_L15_a_planned_feed_among_copies_gives_the_rules_rows(two, parts, whole)
 
 
 def _is_log(deliveries):
-    told = [each for delivery in deliveries if not isinstance(delivery, Scoped) for each in delivery]
-    return any(each.logged or not each.sequence for each in told)
+    all_events = [each for delivery in deliveries if not isinstance(delivery, Scoped) for each in delivery]
+    return any(each.logged or not each.sequence for each in all_events)
 
 
 EVERYTHING = ("v", "w", "i", "o")
@@ -69,22 +69,22 @@ def whole_events(draw, instants=INSTANTS, log=False):
     )
     row = {name: draw(CELLS) for name in columns or EVERYTHING}
     image = draw(st.none() | st.fixed_dictionaries(dict.fromkeys(EVERYTHING, CELLS)))
-    said = {"values": row, "columns": columns} if one.kind is FactKind.UPSERT else {}
+    fields = {"values": row, "columns": columns} if one.kind is FactKind.UPSERT else {}
     if one.kind is not FactKind.TRUNCATE:
-        said["before"] = image
+        fields["before"] = image
     if draw(st.integers(0, 60)) == 0:
         lacks = [{"sequence": (None,)}, {"sequence": (float("nan"),)}]
         lacks = [{"sequence": (None, True), "logged": True}] if log else lacks
-        said |= draw(st.sampled_from([{"key": None}, *lacks]))
-    return replace(one, **said)
+        fields |= draw(st.sampled_from([{"key": None}, *lacks]))
+    return replace(one, **fields)
 
 
 @st.composite
 def feeds(draw, log):
     """A delivery, which may restate a window."""
     if draw(st.booleans()):
-        told = draw(st.lists(whole_events(log=log), min_size=1, max_size=6))
-        return Feed(tuple(told), draw(st.booleans()))
+        drawn_events = draw(st.lists(whole_events(log=log), min_size=1, max_size=6))
+        return Feed(tuple(drawn_events), draw(st.booleans()))
     start = draw(INSTANTS)
     end = draw(st.integers(start + 1, 11))
     inside = st.lists(whole_events(st.integers(start, end - 1), log), max_size=4)

@@ -47,12 +47,12 @@ def events(terms, rows):
     if terms.sequence:
         memory = arrow_schema(types).field("_memory").type
         schema = schema.append(pa.field(FURTHER, memory.field("sequence").type))
-    told = []
+    event_rows = []
     for key, value, day, kind, *further in rows:
         keys = dict(zip(terms.key, key if isinstance(key, tuple) else (key,), strict=True))
-        said = {"v": value, AT: DATES.get(day), KIND: kind, FURTHER: {"s": further[0]} if further else None}
-        told.append({**keys, **said})
-    return pa.Table.from_pylist(told, schema)
+        fields = {"v": value, AT: DATES.get(day), KIND: kind, FURTHER: {"s": further[0]} if further else None}
+        event_rows.append({**keys, **fields})
+    return pa.Table.from_pylist(event_rows, schema)
 
 
 def empty(terms):
@@ -67,11 +67,11 @@ def planned(terms, rows, stored=None):
 
 def lives(plan, *names):
     versions = [row for row in plan.added.to_pylist() if (row["_memory"] or {}).get("role") is None]
-    told = [
+    spans = [
         (*(row[name] for name in names), row["valid_from"].day, row["valid_to"] and row["valid_to"].day)
         for row in versions
     ]
-    return sorted(told, key=repr)
+    return sorted(spans, key=repr)
 
 
 def test_a_truncate_ends_the_records_of_every_composite_key():
@@ -107,8 +107,8 @@ def test_V21_events_of_one_instant_are_in_the_order_of_their_sequence(type_, fir
     """Numbers are ordered by value, texts by code point, and false is before true, in any order of arrival."""
     terms = terms_of(further=type_)
     rows = [("k", "new", 1, "upsert", last), ("k", "old", 1, "upsert", first)]
-    for told in (rows, rows[::-1]):
-        plan = planned(terms, told)
+    for ordered_rows in (rows, rows[::-1]):
+        plan = planned(terms, ordered_rows)
         assert lives(plan, "v") == [("new", 1, None)]
         assert plan.counts == {"began": 1, "silent": 1}
 
@@ -189,7 +189,7 @@ def test_V41_V43_refusals_of_copies_have_their_keys():
         delivered = pa.Table.from_pylist(copy, arrow_schema({"k": TEXT, "v": TEXT}))
         own = shape_rows(one_mark(day, terms.recorded, terms.memory, None, "{}"), terms.columns, ids=True)
         others = shape_rows(marks, terms.columns, ids=True)
-        asked = CopyTerms(
+        copy_terms = CopyTerms(
             *(terms.columns, terms.key, ("k", "v"), ("v",), (), ("v",), (), day, terms.recorded),
             in_order=False,
             ids=True,
@@ -197,7 +197,7 @@ def test_V41_V43_refusals_of_copies_have_their_keys():
             other_scopes=((("v", "e"),),),
             feed=FeedCopyTerms(terms, day, pa.concat_tables([others, own]), ("v",)),
         )
-        plan = plan_rows(asked, delivered, rows, lambda these: these)
+        plan = plan_rows(copy_terms, delivered, rows, lambda these: these)
         return {
             name: [each["k"] for each in plan.samples[name].to_pylist()]
             for name in plan.counts

@@ -405,5 +405,5 @@ def test_rows_with_other_keys_than_the_batch_stay_unchanged(history):
     named = {tuple(r[c] for c in KEY) for rows in history.batches[0].values() for r in rows}
     rest = [row for row in history.stored if tuple(row[c] for c in KEY) not in named]
     rows = sent(history.stored, history.batches[0])
-    found = [row for row in rows if tuple(row[c] for c in KEY) not in named]
-    assert in_order(rest) == found
+    other_rows = [row for row in rows if tuple(row[c] for c in KEY) not in named]
+    assert in_order(rest) == other_rows

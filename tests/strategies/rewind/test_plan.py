@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from specification.rewind import live_rows_at, rewound
-from stored_versions import kept, life, plain, random_life, rows_in, shown, t
+from stored_versions import life, make_table, plain, random_life, rows_in, shown, t
 from tables_as_text import in_order
 
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
@@ -28,15 +28,15 @@ def test_a_planned_rewind_gives_the_rules_table(store, way):
         [row for number, life in enumerate(lives) for row in _apart(number, life[place])]
         for place in range(5)
     ]
-    table = kept(store, way.replace(" ", "_"), rows := life(*folds))
+    table = make_table(store, way.replace(" ", "_"), rows := life(*folds))
     store = replace(store, memory=Memory(CLEAR_TEXT_SHARE * WAYS[way]))
     ids = _rows_by_id(store, table)
     for back in (1, 4):
         done = rewind(store, table, t(back), apply=True)
         then = rewound(rows, t(back), parse_instant(done.recorded_at), ("id",))
-        found = rows_in(store, table)
-        assert in_order(found) == in_order(map(plain, then))
-        assert shown(live_rows_at(found, parse_instant(done.recorded_at))) == shown(
+        stored_rows = rows_in(store, table)
+        assert in_order(stored_rows) == in_order(map(plain, then))
+        assert shown(live_rows_at(stored_rows, parse_instant(done.recorded_at))) == shown(
             live_rows_at(rows, t(back))
         )
         former, ids, rows = ids, _rows_by_id(store, table), then

@@ -66,8 +66,8 @@ def test_a_rewind_to_before_the_first_commit_empties_the_table():
 
 def test_a_rewind_keeps_the_values_of_columns_without_history():
     """V18: A version whose end is undone keeps the present value of an overwritten column."""
-    told = [{**version(1, "a", 10), "w": "old"}]
-    rows = life(told, [{**version(1, "a", 10, 20), "w": "old"}])
+    versions = [{**version(1, "a", 10), "w": "old"}]
+    rows = life(versions, [{**version(1, "a", 10, 20), "w": "old"}])
     rows = [{**row, "w": "new"} for row in rows]
     rows = rewound(rows, t(1), t(3), ("id",), ("w",))
     assert [row["w"] for row in rows if row["is_current"]] == ["new"]
@@ -77,12 +77,12 @@ def test_L9_a_rewound_table_equals_the_earlier_state_and_keeps_all_others():
     for seed in range(deep(2000, 150)):
         chance = random.Random(seed)
         folds = random_life(chance)
-        rows, told = life(*folds), {number: shown(fold) for number, fold in enumerate(folds, 1)}
+        rows, states = life(*folds), {number: shown(fold) for number, fold in enumerate(folds, 1)}
         for number in range(len(folds) + 1, len(folds) + 4):
             known = chance.randint(0, number - 1)
             rows = rewound(rows, t(known), t(number), ("id",))
-            told[number] = told.get(known, [])
-            for each, then in told.items():
+            states[number] = states.get(known, [])
+            for each, then in states.items():
                 assert shown(live_rows_at(rows, t(each))) == then, (seed, number, known, each)
         assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
         assert n(max(row["recorded_at"] for row in rows)) <= number if rows else True

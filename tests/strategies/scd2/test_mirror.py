@@ -95,7 +95,7 @@ def test_a_base_has_the_rows_of_its_stage_and_rows_out_of_scope(now, before, fla
     """Missing rows are deleted or flagged. The live rows are the base's unflagged rows."""
     texts = [" ".join(f"{k}:{value}" for k, value in rows.items()) for rows in (now, before)]
     stage, base = staged(texts[0]), stored(texts[1], lambda k: k not in spared)
-    asked = terms(flag=Flag("gone", "X") if flags else None)
+    load_terms = terms(flag=Flag("gone", "X") if flags else None)
     if flags:  # a row that already has the flag is out of scope
         dead = base.column_names.index(IN_SCOPE)
         known = [
@@ -107,7 +107,7 @@ def test_a_base_has_the_rows_of_its_stage_and_rows_out_of_scope(now, before, fla
         [rows.filter(pa.array(key_parts(rows, ["key"], parts) == part)) for rows in (stage, base)]
         for part in range(parts)
     ]
-    planned = [plan_base(asked, *each) for each in sides]
+    planned = [plan_base(load_terms, *each) for each in sides]
     gone = {k for k in before if k not in now and k not in spared}
     wanted = [row(f"{k}:{value}") for k, value in now.items()]
     for k, value in before.items():
@@ -143,8 +143,8 @@ def test_live_rows_take_precedence_over_flagged_rows_of_the_same_key():
     """P3, 7.3: Rows of one key are one if all live ones have one hash, whatever the flagged ones have."""
     stage = staged("x:1:X x:1 x:2:X y:1:Z y:1:Y")
     part, live = plan_base(terms(collapses=True), stage, stored(""))
-    kept = [(each["k"], each["a"], each["gone"]) for each in part.rows[BASE_ADDED].to_pylist()]
-    assert sorted(kept) == [("x", "1", None), ("y", "1", "Y")]
+    added_rows = [(each["k"], each["a"], each["gone"]) for each in part.rows[BASE_ADDED].to_pylist()]
+    assert sorted(added_rows) == [("x", "1", None), ("y", "1", "Y")]
     assert live["k"].to_pylist() == ["x"]
 
 
@@ -170,17 +170,17 @@ def test_keys_of_added_and_missing_records_are_reported_after_the_first_load():
 
 
 @pytest.mark.parametrize(
-    ("now", "before", "told"),
+    ("now", "before", "counts"),
     [(1.004, 1.0, {}), (1.006, 1.0, {UNSEEN + "f": 1}), (None, 1.0, {UNSEEN + "f": 1})],
 )
-def test_changes_under_an_equal_hash_are_counted_by_their_hashed_digits(now, before, told):
+def test_changes_under_an_equal_hash_are_counted_by_their_hashed_digits(now, before, counts):
     """Section 2.4: A float differs if its hashed text differs."""
-    asked = terms(unsure={"k": None, "f": 2})
+    load_terms = terms(unsure={"k": None, "f": 2})
     stage, base = staged("a:1"), stored("a:2")
     place = stage.column_names.index(ROW_HASH)
     sides = [
         rows.set_column(place, ROW_HASH, pa.array(["#"])).append_column("f", pa.array([value], pa.float64()))
         for rows, value in ((stage, now), (base, before))
     ]
-    part, _ = plan_base(asked, *sides)
-    assert {name: count for name, count in part.counts.items() if name.startswith(UNSEEN)} == told
+    part, _ = plan_base(load_terms, *sides)
+    assert {name: count for name, count in part.counts.items() if name.startswith(UNSEEN)} == counts

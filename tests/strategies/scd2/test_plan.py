@@ -77,20 +77,20 @@ def stored(versions):
     names = dict(zip(asdict(Version(*range(9))), STORED.names, strict=True))
     rows = []
     for version in versions:
-        told = {names[name]: value for name, value in vars(version).items()}
-        rows.append(told | {"a": told["a"]["a"]})
+        row = {names[name]: value for name, value in vars(version).items()}
+        rows.append(row | {"a": row["a"]["a"]})
     return pa.Table.from_pylist(rows, STORED)
 
 
 def made(rows):
     """Rows of a history as versions."""
-    found = []
+    versions = []
     for row in rows.to_pylist():
         built = row.get("h_key") or f"{row['b_key']} {row[STARTED]}"
-        found.append(
+        versions.append(
             Version(built, row["b_key"], row[ROW_HASH], {"a": row["a"]}, *[row[n] for n in STORED.names[4:]])
         )
-    return found
+    return versions
 
 
 def sides_of(history, base, archived, scope):
@@ -111,15 +111,15 @@ def sides_of(history, base, archived, scope):
     }
 
 
-def planned_part(asked, sides):
+def planned_part(load_terms, sides):
     """The plan of a part, with new versions next to earlier ones of their records."""
-    part = plan_load(asked, sides)
+    part = plan_load(load_terms, sides)
     if not part.rows:
         return part
     kinds = ((CHANGED, False), (APPEARED, True))
     rows = [part.rows[k].append_column(APPEARS, pa.repeat(new, len(part.rows[k]))) for k, new in kinds]
     begin = {BEGINNING: pa.concat_tables(rows), EARLIER: sides[EARLIER]}
-    return part + plan_beginnings(asked, STORED, begin, as_they_are)
+    return part + plan_beginnings(load_terms, STORED, begin, as_they_are)
 
 
 def parted(sides, count):
@@ -164,16 +164,16 @@ def test_a_load_in_any_number_of_parts_gives_the_rules_result(life):
     within = (lambda version: version.values["a"] == scope) if scope else (lambda _: True)
     rules = Rules(within, allow_empty=True, archived=archived, words=words, collapse_identical=collapses)
     for number, broken, rows in loads:
-        asked = terms(words, number, collapses=collapses)
+        load_terms = terms(words, number, collapses=collapses)
         base = [_row(*each, broken=broken and place == 0) for place, each in enumerate(rows)]
         sides = sides_of(history, base, archived, within)
-        planned, sums = [planned_part(asked, each) for each in parted(sides, parts)], PlanSums()
+        planned, sums = [planned_part(load_terms, each) for each in parted(sides, parts)], PlanSums()
         for part in planned:
             sums.add(part)
         faults = [code for fault, code in CODES.items() if sums.counts.get(fault)]
         try:
             expected, counted = historize(
-                history, base, asked.instant, asked.run, lambda key, at: f"{key} {at}", rules
+                history, base, load_terms.instant, load_terms.run, lambda key, at: f"{key} {at}", rules
             )
         except LoadRejected as rejected:
             expected, counted = None, rejected.code
@@ -185,10 +185,10 @@ def test_a_load_in_any_number_of_parts_gives_the_rules_result(life):
         after = {version.hist_key: version for version in [*history, *ended, *begun]}
         assert sorted(after.values(), key=repr) == sorted(expected, key=repr)
         assert sum(len(part.rows[HIST_REMOVED]) for part in planned) == len(ended)
-        found = counted_match(OPEN, sums.counts)
+        open_match = counted_match(OPEN, sums.counts)
         seen, interrupted = (sums.counts.get(name, 0) for name in (SEEN, INTERRUPTED))
-        assert tally(found.sizes, seen, interrupted).counts == counted.counts
-        assert found.nothing == (not ended and not begun)
+        assert tally(open_match.sizes, seen, interrupted).counts == counted.counts
+        assert open_match.nothing == (not ended and not begun)
         history = list(after.values())
 
 
@@ -215,11 +215,11 @@ def test_an_open_version_without_a_start_is_refused(value):
 @pytest.mark.parametrize("date", ["2025-01-01", None])
 def test_an_earlier_effective_date_is_refused_but_null_is_accepted(date):
     """7.1: LATE_EFFECTIVE applies only to changed rows, and NULL counts as the load's instant."""
-    asked = replace(terms(WORDS, 5), dated="a")
+    load_terms = replace(terms(WORDS, 5), dated="a")
     stands = Version("h", "x", "#1", {"a": "2025-01-02"}, DAY, None, "new", "r0", DAY)
     sides = sides_of([stands], [_row("x", date, broken=False)], (), lambda _: True)
     sums = PlanSums()
-    sums.add(plan_load(asked, sides))
+    sums.add(plan_load(load_terms, sides))
     assert sums.counts[EARLIER_DATE] == (1 if date else 0)
     assert sampled_keys(sums, EARLIER_DATE) == ([date] if date else [])
 

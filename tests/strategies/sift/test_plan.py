@@ -26,20 +26,20 @@ def paired(delivered, stored, scope):
     return pair_rows(delivered, stored, side_codes(delivered, stored, ["k"]), ["x"], counts)
 
 
-def told(delivered, stored, *scope):
-    found = paired(*sides(delivered, stored), scope or [True] * len(stored))
-    flat = [each if isinstance(each, tuple) else (each,) for each in astuple(found)]
+def outcomes(delivered, stored, *scope):
+    pairs = paired(*sides(delivered, stored), scope or [True] * len(stored))
+    flat = [each if isinstance(each, tuple) else (each,) for each in astuple(pairs)]
     return [[side.to_pylist() for side in each] for each in flat]
 
 
 def test_each_record_has_one_of_five_outcomes():
     """Places of delivered rows are before places of stored rows."""
-    found = told(
+    places = outcomes(
         [("new", 1), ("other", 2), ("same", 3)],
         [("same", 3), ("gone", 4), ("other", 5), ("spared", 6), ("unknown", 7)],
         *(True, True, True, False, None),
     )
-    assert found == [[[0]], [[1], [2]], [[1]], [[3, 4]], [[2], [0]]]
+    assert places == [[[0]], [[1], [2]], [[1]], [[3, 4]], [[2], [0]]]
 
 
 def test_null_equals_null_nan_equals_nan_and_zeros_are_equal():
@@ -53,7 +53,7 @@ def test_null_equals_null_nan_equals_nan_and_zeros_are_equal():
         (1.0, 2.0),
     ]
     rows = [[(str(place), pair[side]) for place, pair in enumerate(pairs)] for side in (0, 1)]
-    assert told(*rows)[1] == [[3, 4, 5]] * 2
+    assert outcomes(*rows)[1] == [[3, 4, 5]] * 2
 
 
 def test_repeated_keys_are_flagged_and_missing_keys_have_no_match():
@@ -61,8 +61,8 @@ def test_repeated_keys_are_flagged_and_missing_keys_have_no_match():
     whole, twice = [("a", 1)], [("a", 1), ("b", 1), ("a", 2)]
     flags = side_codes(*sides(twice, whole), ["k"]).repeats
     assert [each.tolist() for each in flags] == [[True, False, True], [False]]
-    assert told(whole, [(None, 1), ("a", 1)]) == [[[]], [[], []], [[0]], [[]], [[0], [1]]]
-    assert told([], []) == [[[]], [[], []], [[]], [[]], [[], []]]
+    assert outcomes(whole, [(None, 1), ("a", 1)]) == [[[]], [[], []], [[0]], [[]], [[0], [1]]]
+    assert outcomes([], []) == [[[]], [[], []], [[]], [[]], [[], []]]
 
 
 FLOATS = st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.0])
@@ -83,5 +83,5 @@ def test_the_sift_gives_the_outcomes_of_the_rule(delivered, stored, scope):
     assert (repeats or left["k"].null_count > 0) == (expected is None)
     if expected is not None:
         numbers = Counter(expected.values())
-        found = paired(left, right, counts)
-        assert found.sizes == tuple(numbers[each] for each in (APPEARED, CHANGED, VANISHED, KEPT, SAME))
+        pairs = paired(left, right, counts)
+        assert pairs.sizes == tuple(numbers[each] for each in (APPEARED, CHANGED, VANISHED, KEPT, SAME))

@@ -156,7 +156,7 @@ def _rows_to_keep(state: TableState, change: Change) -> pa.Table:
 
 
 def _written(
-    store: MemoryStore, state: TableState, change: Change, note: Note, kept: pa.Table
+    store: MemoryStore, state: TableState, change: Change, note: Note, remaining: pa.Table
 ) -> tuple[TableState, Commit]:
     come = state.schema.empty_table()
     if change.added is not None:
@@ -164,11 +164,11 @@ def _written(
     if change.expected not in {None, come.num_rows}:
         raise conflict(state.shape.table)  # their source differs from the counted rows
     counts = {**change.counts, change.count_as: come.num_rows} if change.count_as else change.counts
-    rows = pa.concat_tables([kept, come]).rename_columns(
+    rows = pa.concat_tables([remaining, come]).rename_columns(
         [str(state.numbers[each]) for each in come.schema.names]
     )
-    told = {**note.properties(counts), **change.late_properties(MemoryTable(state))}
-    written = WrittenRows(Snapshot(next(store.numbers), told), rows)
+    properties = {**note.properties(counts), **change.late_properties(MemoryTable(state))}
+    written = WrittenRows(Snapshot(next(store.numbers), properties), rows)
     COMMITS.inc()
     after = replace(state, history=(*state.history, written), current=written)
     return after, Commit(written.snapshot.id, counts)

@@ -119,9 +119,9 @@ def test_spark_finds_the_same_violations_as_the_rule(store, copies, settled):
     store.spark.sql(f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ({properties})")
     recorded(store, table, second(60).isoformat())
 
-    found = checked_twice(store, table)
+    results = checked_twice(store, table)
 
-    assert {each["law"] for each in found if each["violations"]} >= {"fold", "memory", "unique-start"}
+    assert {each["law"] for each in results if each["violations"]} >= {"fold", "memory", "unique-start"}
     rows = store.spark.table(store.sql_name(table))
     laws = query_of_rows(terms_in_table(store, existing(store, table)))
     keys = {row.k for row in find_suspects(rows, laws).collect()}

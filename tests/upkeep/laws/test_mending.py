@@ -85,15 +85,17 @@ ENDS = st.one_of(st.none(), TIMES)
 
 
 @given(st.lists(st.tuples(TIMES, st.one_of(TIMES, st.just(FAR)), st.booleans()), max_size=6))
-def test_repaired_fivetran_rows_are_healthy(told):
-    rows = [RecordRow(place, *span, flag=flag, written=place) for place, (*span, flag) in enumerate(told)]
+def test_repaired_fivetran_rows_are_healthy(versions):
+    rows = [RecordRow(place, *span, flag=flag, written=place) for place, (*span, flag) in enumerate(versions)]
 
     assert not violations(mended(rows, FIVETRAN), FIVETRAN)
 
 
 @given(st.lists(st.tuples(TIMES, ENDS, st.sampled_from(["new", "changed", "deleted", None])), max_size=6))
-def test_repaired_model_rows_are_healthy(told):
-    rows = [RecordRow(place, *span, state=state, written=place) for place, (*span, state) in enumerate(told)]
+def test_repaired_model_rows_are_healthy(versions):
+    rows = [
+        RecordRow(place, *span, state=state, written=place) for place, (*span, state) in enumerate(versions)
+    ]
 
     assert not violations(mended(rows, MODEL), MODEL)
 
@@ -107,7 +109,7 @@ ROLES = st.sampled_from([None, None, None, "past", "fact"])
         st.tuples(TIMES, ENDS, RECORDED, RECORDED, ENDS, ROLES, st.booleans(), st.booleans()), max_size=6
     )
 )
-def test_repaired_native_rows_break_no_repairable_law(told):
+def test_repaired_native_rows_break_no_repairable_law(versions):
     rows = [
         RecordRow(
             place,
@@ -120,7 +122,7 @@ def test_repaired_native_rows_break_no_repairable_law(told):
             end_before=before,
             role=role,
         )
-        for place, (start, end, written, ended, before, role, flag, keyed) in enumerate(told)
+        for place, (start, end, written, ended, before, role, flag, keyed) in enumerate(versions)
     ]
 
     after = mended(rows, NATIVE)

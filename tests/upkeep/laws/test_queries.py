@@ -155,15 +155,15 @@ def by_rule(rows, judged):
         lives.setdefault(row["key"], []).append(
             RecordRow(place, **known, keyed=row["key"] is not None, values=values)
         )
-    found = Counter()
+    counts = Counter()
     for life in lives.values():
         hashed = life if judged.terms.hashed else [replace(row, hash=None) for row in life]
-        found += violations(hashed, judged.terms)
-    return {law.value: times for law, times in found.items()}
+        counts += violations(hashed, judged.terms)
+    return {law.value: times for law, times in counts.items()}
 
 
-def counted(found):
-    return {law: times for law, (times, _) in found.items()}
+def counted(results):
+    return {law: times for law, (times, _) in results.items()}
 
 
 def in_duckdb(rows, judged):
@@ -194,9 +194,9 @@ def test_spark_finds_the_same_violations_in_versions_as_the_rule(spark, layout):
     if judged.terms.remembers:
         rows = [*{(row["key"], row["start"], row["end"]): row for row in rows}.values()]
 
-    found = checks.broken_in_frame(spark.createDataFrame(arrow(rows, judged)), judged)
+    results = checks.broken_in_frame(spark.createDataFrame(arrow(rows, judged)), judged)
 
-    assert counted(found) == by_rule(rows, judged)
+    assert counted(results) == by_rule(rows, judged)
 
 
 def test_equal_keys_with_different_texts_are_left_to_spark():
@@ -259,14 +259,14 @@ def test_duckdb_finds_the_same_violations_in_events_as_the_rule(kind, chance):
     columns = (Column("k", WORD), Column("at", TIME))
     held = Shape(TableName("some", "log"), columns, ("k",) if log.keyed else (), Layout.ODF)
     with Memory(1 << 30).lease() as lease:
-        found = checks.FileRows(lease, table).count(query_of_events(held, names, log))
+        results = checks.FileRows(lease, table).count(query_of_events(held, names, log))
 
     lives = {}
     for place, (key, each, at) in enumerate(events):
         row = LogRow(each, at, keyed=not log.keyed or key is not None)
         lives.setdefault(key if log.keyed else place, []).append(row)
     expected = sum((broken_events(life, log) for life in lives.values()), Counter())
-    assert counted(found) == {law.value: times for law, times in expected.items()}
+    assert counted(results) == {law.value: times for law, times in expected.items()}
 
 
 def _op(chance, op):

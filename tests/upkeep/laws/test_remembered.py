@@ -13,20 +13,20 @@ TERMS = LawTerms(flagged=True, remembers=True, newest=99, tracked=("v",), number
 
 def rows(text):
     """`value from to recorded`, then the differing fields: `role kind ended_at end_before`."""
-    found = []
+    records = []
     for place, line in enumerate(text.strip().splitlines()):
         value, *rest = line.split()
         start, end, written, role, kind, ended, before = [*rest, *"-" * (7 - len(rest))]
         numbers = [None if each == "-" else int(each) for each in (start, end, written, ended, before)]
         known = {"role": None if role == "-" else role, "kind": None if kind == "-" else kind}
-        at, until, told, moved, was = numbers
-        found.append(
+        at, until, recorded, moved, was = numbers
+        records.append(
             RecordRow(
-                place, at, until, flag=until is None, written=told, ended_at=moved, end_before=was,
+                place, at, until, flag=until is None, written=recorded, ended_at=moved, end_before=was,
                 values={"v": None if value == "-" else value}, **known,
             )
         )  # fmt: skip
-    return found
+    return records
 
 
 E1 = rows("""
@@ -93,14 +93,16 @@ def test_E8_a_truncate_ends_every_record():
 
 def test_E6_an_event_asserts_only_its_columns():
     """An unmodified column keeps its value."""
-    said = [
+    events = [
         replace(rows("x 10 20 1 - upsert 2 -")[0], values={"v": "ann", "c": "oslo"}),
         replace(rows("x 20 - 2 - upsert")[0], place=1, values={"v": "ann", "c": "rome"}, columns=(3,)),
     ]
     terms = replace(TERMS, tracked=("v", "c"), numbers={"v": 2, "c": 3})
 
-    assert violations(said, terms) == Counter()
-    assert violations([said[0], replace(said[1], values={"v": "bob", "c": "rome"})], terms) == {Law.FOLD: 1}
+    assert violations(events, terms) == Counter()
+    assert violations([events[0], replace(events[1], values={"v": "bob", "c": "rome"})], terms) == {
+        Law.FOLD: 1
+    }
 
 
 @pytest.mark.parametrize(
@@ -125,9 +127,9 @@ def test_an_altered_row_breaks_its_law(place, change, law):
     """E1 has one row that no writer would leave."""
     life = [replace(row, **change) if number == place else row for number, row in enumerate(E1)]
 
-    found = violations(life, TERMS)
+    broken = violations(life, TERMS)
 
-    assert (law in found) if law else not found
+    assert (law in broken) if law else not broken
 
 
 def test_facts_in_a_settled_interval_break_a_law():

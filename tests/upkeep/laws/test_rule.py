@@ -73,18 +73,18 @@ def test_flag_and_end_agree(end, flag):
     ],
 )
 def test_state_and_end_agree(state, end, agrees):
-    found = violations(life((10, end), state=state, hash="erased"), MODEL)
+    broken = violations(life((10, end), state=state, hash="erased"), MODEL)
 
-    assert (Law.OPEN_MARKER not in found) is agrees
+    assert (Law.OPEN_MARKER not in broken) is agrees
 
 
 @pytest.mark.parametrize(
     ("hash_", "is_one"), [("a" * 64, True), ("erased", True), ("A" * 64, False), (None, False)]
 )
 def test_a_malformed_hash_breaks_the_hash_law(hash_, is_one):
-    found = violations(life((10, None), state="new", hash=hash_), MODEL)
+    broken = violations(life((10, None), state="new", hash=hash_), MODEL)
 
-    assert (Law.ROW_HASH not in found) is is_one
+    assert (Law.ROW_HASH not in broken) is is_one
 
 
 def test_rows_without_a_key_are_only_null_key_violations():

@@ -65,7 +65,7 @@ def version(key, a, at, ended, state):
     return Version(f"{key}@{text_of(at)}", key, a, {"a": a}, second(at), end, state, "r0", second(at))
 
 
-def loaded(database, told, versions, archived, base, *, merges):
+def loaded(database, tables, versions, archived, base, *, merges):
     """The history after the load, and the counts before it, by the statements or by the MERGE."""
     database.execute("CREATE OR REPLACE TABLE b1 (k VARCHAR, a VARCHAR, row_hash VARCHAR)")
     database.execute("CREATE OR REPLACE TABLE z1 (k VARCHAR)")
@@ -84,22 +84,22 @@ def loaded(database, told, versions, archived, base, *, merges):
         )
         for v in versions
     ]
-    for table, found in (
+    for table, table_rows in (
         ("b1", [(k, a, a) for k, a in base]),
         ("z1", [(k,) for k in archived]),
         ("h1", rows),
     ):
-        if found:
-            marks = ", ".join("?" * len(found[0]))
-            database.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
+        if table_rows:
+            marks = ", ".join("?" * len(table_rows[0]))
+            database.executemany(f"INSERT INTO {table} VALUES ({marks})", table_rows)
     at = f"'{text_of(10)}'"
     values = {"load_timestamp": f"TIMESTAMP {at}", "load_timestamp_text": at, "load_run_id": "'r1'"}
-    counted = count_cases(told, lambda sql: database.execute(fill_placeholders(sql, values)).fetchall())
+    counted = count_cases(tables, lambda sql: database.execute(fill_placeholders(sql, values)).fetchall())
     if merges:  # DuckDB's MERGE may read rows of its source that it has already written
         database.execute(
-            f"CREATE OR REPLACE TEMPORARY TABLE kept AS {fill_placeholders(actions(told), values)}"
+            f"CREATE OR REPLACE TEMPORARY TABLE kept AS {fill_placeholders(actions(tables), values)}"
         )
-    statements = [hist_merge(told, "kept")] if merges else hist_steps(told)
+    statements = [hist_merge(tables, "kept")] if merges else hist_steps(tables)
     touched = {
         step.step: database.execute(fill_placeholders(step.sql, values)).fetchone()[0] for step in statements
     }
@@ -121,7 +121,7 @@ def test_statements_and_merge_give_the_result_of_the_rule(words):
             versions, archived, base = life(seed)
             rules = Rules(lambda v: v.values["a"] != "spared", archived=archived, words=words)
             rows = [BaseRow(key, a, {"a": a}) for key, a in base if a != "flagged"]
-            expected, found = historize(
+            expected, outcome = historize(
                 versions, rows, second(10), "r1", lambda key, at: f"{key}@{at:%Y-%m-%d %H:%M:%S.%f}", rules
             )
             listed = [
@@ -143,13 +143,13 @@ def test_statements_and_merge_give_the_result_of_the_rule(words):
                     database, pair(words), versions, archived, base, merges=merges
                 )
                 assert after == sorted(listed, key=repr), (seed, merges)
-                assert (counted.counts, counted.rows) == (found.counts, found.rows), (seed, merges)
+                assert (counted.counts, counted.rows) == (outcome.counts, outcome.rows), (seed, merges)
                 assert (counted.base_records, counted.open_records) == (
-                    found.base_records,
-                    found.open_records,
+                    outcome.base_records,
+                    outcome.open_records,
                 )
-                assert touched == ({"merge": sum(found.rows.values())} if merges else found.rows)
-            reached |= {past for (past, _), number in found.cases.items() if number}
+                assert touched == ({"merge": sum(outcome.rows.values())} if merges else outcome.rows)
+            reached |= {past for (past, _), number in outcome.cases.items() if number}
     assert reached == set(Past)
 
 
