@@ -73,7 +73,7 @@ def test_flaky_tests_are_named_and_do_not_fail_the_run(tmp_path):
     """This includes a failed clean-up and a crashed process. Files that passed do not run again."""
     code, flaky, output = tried(tmp_path, TESTS + CRASHES)
     assert (code, flaky) == (0, {"test_fails_once", "test_leaves_once", "test_crashes_once"}), output
-    again = output.partition("once more, alone")[2]
+    again = output.partition("once more, one after the other")[2]
     assert "4 passed, 1 deselected" in again, output
     assert output.rstrip().endswith("!" * 100), output
 
@@ -85,7 +85,7 @@ def test_flaky_tests_are_named_and_do_not_fail_the_run(tmp_path):
         (FAILS + TESTS + WORSE, {"test_fails_once", "test_leaves_once", "test_fails_first"}),
         ("import nothing_of_this_name\n", set()),
     ],
-    ids=["always and on the second try alone", "collected never"],
+    ids=["always and on the second try only", "collected never"],
 )
 def test_a_test_that_fails_on_the_second_try_fails_the_run(tmp_path, text, expected):
     """The same holds for a file that cannot be collected, after which no other file is repeated."""
