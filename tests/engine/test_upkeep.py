@@ -11,7 +11,7 @@ from backstory.stores.iceberg.erasures import Erasure, UnfinishedErasure, column
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.maintenance import LATEST
 from backstory.stores.iceberg.maintenance import compact as compact_as_loaded
-from backstory.stores.iceberg.storage import Surroundings, is_metadata, listed_files, named_files, strays
+from backstory.stores.iceberg.storage import SharedFolders, is_metadata, listed_files, named_files, strays
 from backstory.stores.tables import existing
 from backstory.upkeep.maintaining import carried_properties
 
@@ -33,7 +33,7 @@ class Other:
         return result
 
 
-ALONE = Surroundings(False, ())
+ALONE = SharedFolders(False, ())
 APPEND = (
     "INSERT INTO {0} SELECT 9, 'new', valid_from, valid_to, is_current, recorded_at, _memory "
     "FROM {0} WHERE id = 1"

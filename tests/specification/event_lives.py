@@ -8,7 +8,7 @@ from backstory.reading.lifetimes import LogKind
 from backstory.strategies.events.terms import Op
 from specification.lifetimes import Instant, SpannedRow
 
-_BRINGS = {Op.APPEND, Op.CORRECT_TO}
+_ADDITIONS = {Op.APPEND, Op.CORRECT_TO}
 
 
 class RecordEvent(NamedTuple):
@@ -47,7 +47,7 @@ def versions(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
         for number, (event, start) in enumerate(life):
             ends = [after.start for after in life[number + 1 :] if after.start is not None]
             end = min(ends, default=None)
-            if event.op in _BRINGS and (end is None or start is None or end > start):
+            if event.op in _ADDITIONS and (end is None or start is None or end > start):
                 rows.append(SpannedRow(event.place, start, end))
     return rows
 
@@ -67,7 +67,7 @@ def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
     rows = []
     for life in _lives(log, events):
         for number, (event, start) in enumerate(life):
-            if event.op in _BRINGS:
+            if event.op in _ADDITIONS:
                 rows += unfolded(event.place, start, _shortened(event, life[number + 1 :]))
     return rows
 
@@ -101,7 +101,7 @@ def _own(log: LogKind, events: Iterable[RecordEvent]) -> list[tuple[RecordEvent,
         (event, after if after is not None and after.op == Op.CORRECT_FROM else None)
         for life in _by_record(events)
         for event, after in zip(life, [*life[1:], None], strict=True)
-        if event.op in _BRINGS
+        if event.op in _ADDITIONS
     ]
 
 

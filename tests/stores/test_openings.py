@@ -8,8 +8,8 @@ import pytest
 
 from backstory.stores import table_files
 from backstory.stores.table_files import (
-    HOLE,
-    OpensElsewhere,
+    LARGEST_GAP,
+    JavaOnlyFile,
     RemoteFile,
     TableFiles,
     merge_spans,
@@ -93,10 +93,16 @@ def test_a_large_file_is_read_at_any_position(large):
 def test_neighbouring_parts_are_read_in_one_request():
     """A small gap costs less than another request. Distant parts are requested separately."""
     assert merge_spans(
-        [(10, 20), (0, 5), (20 + HOLE, 30 + HOLE), (100 + 3 * HOLE, 101 + 3 * HOLE)], HOLE
+        [
+            (10, 20),
+            (0, 5),
+            (20 + LARGEST_GAP, 30 + LARGEST_GAP),
+            (100 + 3 * LARGEST_GAP, 101 + 3 * LARGEST_GAP),
+        ],
+        LARGEST_GAP,
     ) == [
-        (0, 30 + HOLE),
-        (100 + 3 * HOLE, 101 + 3 * HOLE),
+        (0, 30 + LARGEST_GAP),
+        (100 + 3 * LARGEST_GAP, 101 + 3 * LARGEST_GAP),
     ]
 
 
@@ -127,7 +133,7 @@ def test_properties_without_a_counterpart_are_left_to_java(more):
     """A property that could change the bytes or the access is never ignored."""
     properties = {name: value for name, value in {**REACHED, **more}.items() if value is not None}
     assert s3_options(properties) is None
-    with pytest.raises(OpensElsewhere):
+    with pytest.raises(JavaOnlyFile):
         TableFiles(lambda: properties)("s3://bucket/file")
 
 
@@ -157,7 +163,7 @@ def test_no_secret_is_in_a_representation_or_an_error():
 @pytest.mark.parametrize("location", ["gs://b/f", "hdfs://h/f", "s3://b/f?x=1", "s3://b/f#x"])
 def test_other_storages_and_ambiguous_names_are_left_to_other_openers(location):
     """They are never guessed."""
-    with pytest.raises(OpensElsewhere):
+    with pytest.raises(JavaOnlyFile):
         TableFiles(lambda: REACHED)(location)
 
 

@@ -20,7 +20,7 @@ READ = Group("Read", sort_key=2)
 KEEP = Group("Keep", sort_key=3)
 DATASETS = Group("Open Data Fabric datasets", sort_key=4)
 HELP_OF_COMMANDS = "markdown"
-ITSELF = Group("The command itself", sort_key=5)
+OF_THE_COMMAND = Group("The command itself", sort_key=5)
 HELP = "Every version of every record, on Spark."
 # The list of commands needs no Markdown, which would take a third of the time of `--help`.
 app = App(name="backstory", help=HELP, help_format="plaintext", result_action="return_value")
@@ -96,10 +96,12 @@ app.command(
     help_format=HELP_OF_COMMANDS,
 )
 app.register_install_completion_command(
-    "--install-completion", group=ITSELF, help="Install completion of commands and options in this shell."
+    "--install-completion",
+    group=OF_THE_COMMAND,
+    help="Install completion of commands and options in this shell.",
 )
 for flag in (*app.help_flags, *app.version_flags):
-    app[flag].group = ITSELF
+    app[flag].group = OF_THE_COMMAND
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

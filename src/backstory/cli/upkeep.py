@@ -74,12 +74,12 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
     """
-    from backstory.upkeep.checking import STRANGE, records
+    from backstory.upkeep.checking import UNKNOWN_LAYOUT, records
 
     require_some(tables, every=all)
     results = _check_tables(() if all else tables, options)
     failures = {table: result for table, result in results.items() if isinstance(result, BackstoryError)}
-    unknown = [table for table, error in failures.items() if error.code == STRANGE]
+    unknown = [table for table, error in failures.items() if error.code == UNKNOWN_LAYOUT]
     laws = [record for name in (() if all else tables) or results for record in records(name, results[name])]
     if options.output_format == "table":
         _print_laws(laws)

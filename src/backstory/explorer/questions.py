@@ -24,8 +24,8 @@ from backstory.upkeep.table_views import VERSIONS
 # The default and the largest number of rows on a page.
 ROWS, MOST_ROWS = 50, 500
 # Parameters in an address whose fields have other names.
-_CALLED: Final = {"from": "first"}
-_SPELLED: Final = {field: word for word, field in _CALLED.items()}
+_FIELD_OF_PARAMETER: Final = {"from": "first"}
+_PARAMETER_OF_FIELD: Final = {field: word for word, field in _FIELD_OF_PARAMETER.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Question:
         words: list[tuple[str, str]] = []
         for field in fields(self):
             value = getattr(self, field.name)
-            word = _SPELLED.get(field.name, field.name)
+            word = _PARAMETER_OF_FIELD.get(field.name, field.name)
             if field.name != "view" and value:
                 words += [(word, part) for part in ([value] if isinstance(value, str) else value)]
         path = "/" if self.view == "tables" and not ending else f"/{self.view}{ending}"
@@ -109,7 +109,7 @@ def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:
     """The question in an address. Raises UsageError for an unknown or repeated parameter."""
     options: dict[str, Any] = {}
     for word, value in words:
-        name = _CALLED.get(word, word)
+        name = _FIELD_OF_PARAMETER.get(word, word)
         if name not in _WORDS or (name in options and name not in _MANY):
             problem = "is twice in the address" if name in options else "has no meaning here"
             raise bad_option(f"{word!r} {problem}.", "Follow a link of the page.")

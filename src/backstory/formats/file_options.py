@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from backstory.formats.options import CsvOptions
 
 _DECIMALS: Final = (".", ",")
-_SPELLED: Final = {"tab": "\t", "\\t": "\t"}
+_SEPARATORS: Final = {"tab": "\t", "\\t": "\t"}
 _OF_JSON: Final = frozenset({"encoding", "type"})
 
 
@@ -57,7 +57,7 @@ class FileOptions:
 
         values: dict[str, Any] = {name: getattr(self, name) for name in ("null", "quote")}
         if self.separator is not None:
-            values["separator"] = _SPELLED.get(self.separator, self.separator)
+            values["separator"] = _SEPARATORS.get(self.separator, self.separator)
         return CsvOptions(
             encoding=self.text_encoding,
             forms=TextForms(decimal=self.decimal or "."),

@@ -26,10 +26,10 @@ from backstory.formats.expected import is_narrow, type_name
 from backstory.formats.options import ParquetOptions
 from backstory.formats.produced import (
     BATCH,
-    MEND,
-    UNTOLD,
+    FIX_FILE,
+    UNDECLARED,
+    DeclaredFields,
     ProducedRows,
-    Told,
     malformed_row,
     refuse_repeated,
     require_columns,
@@ -315,7 +315,11 @@ def _before(values: pa.Array, day: int, instant: int) -> bool:
 
 
 def parquet_rows(
-    path: Path, name: str, options: ParquetOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
+    path: Path,
+    name: str,
+    options: ParquetOptions,
+    schema: pa.Schema | None,
+    dataset_types: DeclaredFields = UNDECLARED,
 ) -> ProducedRows:
     """The file's rows, with the declared columns by name, or else with all columns in table types.
 
@@ -367,7 +371,7 @@ def _stored_schema(path: Path, name: str, wanted: Collection[str] | None) -> pa.
         raise malformed_row(name, "", "it is not Parquet") from None
 
 
-def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
+def _target_field(field: pa.Field, name: str, declared: DeclaredFields, *, naive: bool) -> pa.Field:
     """The declared column if values may be cast to it, or else an optional column of a table type.
 
     Raises Refused if no table type fits.
@@ -402,7 +406,7 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
             raise Refused(
                 "incompatible-type",
                 f"{name}: column `{field.name}` is of type {theirs}, but is declared as {type_name(field)}.",
-                f"{MEND}, or `schema` in the manifest.",
+                f"{FIX_FILE}, or `schema` in the manifest.",
                 [field.name],
             )
 
@@ -444,7 +448,7 @@ _CODECS_OF_ENGINES = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _DAYS = {"DATE": 1, "TIMESTAMP": timedelta(days=1) // timedelta(microseconds=1)}
 
 
-def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UNTOLD) -> bool:
+def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: DeclaredFields = UNDECLARED) -> bool:
     """Whether an engine can read the file directly, because no value needs a check.
 
     All columns must have table types, distinct names and compression codecs that engines read. No column may

@@ -15,10 +15,10 @@ from backstory.formats.values.cells import UnreadableCell, first_failing
 BATCH = 1 << 16
 SHOWN = 40
 SHOWN_NAMES = 20
-MEND = "Nothing was written; fix the file"
+FIX_FILE = "Nothing was written; fix the file"
 # The dataset's columns by name; their types apply to a file without a read schema (O25).
-Told = Mapping[str, pa.Field]
-UNTOLD: Final[Told] = MappingProxyType({})
+DeclaredFields = Mapping[str, pa.Field]
+UNDECLARED: Final[DeclaredFields] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class ProducedRows:
 
 
 def malformed_row(
-    name: str, place: str, why: str, remedy: str = f"{MEND}.", columns: Sequence[str] = ()
+    name: str, place: str, why: str, remedy: str = f"{FIX_FILE}.", columns: Sequence[str] = ()
 ) -> Refused:
     """The error for a row or a file that violates its format. `place` is its line or row."""
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy, columns)
 
 
 def refuse_where(
-    wrong: pa.Array, name: str, place: Callable[[int], str], why: str, remedy: str = f"{MEND}."
+    wrong: pa.Array, name: str, place: Callable[[int], str], why: str, remedy: str = f"{FIX_FILE}."
 ) -> None:
     """Raise the error of `malformed_row` for the first row where the mask is true."""
     if wrong.true_count:
@@ -49,7 +49,7 @@ def unreadable(name: str, place: str, column: str, value: object, expected: str)
     return Refused(
         "unreadable-value",
         f"{name}, {place}, column `{column}`: `{excerpt(value)}` is not of type {expected}.",
-        f"{MEND}, or declare the column as String and convert it in `preprocess`.",
+        f"{FIX_FILE}, or declare the column as String and convert it in `preprocess`.",
     )
 
 
@@ -67,7 +67,7 @@ def missing(name: str, column: str, present: list[str]) -> Refused:
     return Refused(
         "missing-column",
         f"{name} has no column `{column}`; {columns}.",
-        f"{MEND}, or `schema` in the manifest; names compare exactly.",
+        f"{FIX_FILE}, or `schema` in the manifest; names compare exactly.",
         [column],
     )
 
@@ -155,7 +155,7 @@ def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int]
             "unreadable-value",
             f"{name}, {place(first)}: Column `{column}` contains {values.null_count} null values "
             "while none were expected.",
-            f"{MEND}, or wrap the column's type in Option.",
+            f"{FIX_FILE}, or wrap the column's type in Option.",
         )
 
 

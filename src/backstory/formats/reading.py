@@ -19,7 +19,7 @@ from backstory.formats.json.rows import json_columns, json_rows
 from backstory.formats.memory import Bound
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.parquet import parquet_rows
-from backstory.formats.produced import UNTOLD, ProducedRows, Told, missing
+from backstory.formats.produced import UNDECLARED, DeclaredFields, ProducedRows, missing
 from backstory.formats.rows import KINDS, arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles, unpack
 from backstory.formats.values.exactly import wider_type
@@ -51,7 +51,7 @@ def rows_of(
     name: str,
     options: Options,
     schema: pa.Schema | None,
-    dataset_types: Told = UNTOLD,
+    dataset_types: DeclaredFields = UNDECLARED,
     bound: Bound | None = None,
 ) -> ProducedRows:
     """The rows of a file in the file's order, with the declared columns or else with the file's own columns.
@@ -80,7 +80,7 @@ def rows_of(
     return replace(rows, batches=while_unchanged(rows.batches, stamp))
 
 
-MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
+FIX_FILE: Final = "Nothing was written; fix the file, or load its rows in Python."
 Known = Mapping[str, pa.Field]
 
 
@@ -101,7 +101,7 @@ def _remedy_for_users(refused: Refused) -> str:
         text = option("type", {str(refused.keys[0]): "STRING"})
         return f"Nothing was written; use {text}, which stores each value's JSON text."
     words = ("`read`", "manifest", "preprocess")
-    return MEND if any(word in refused.remedy for word in words) else refused.remedy
+    return FIX_FILE if any(word in refused.remedy for word in words) else refused.remedy
 
 
 _NOT_OF_TYPE: Final = " is not of type "
@@ -162,7 +162,7 @@ class ReadableFiles:
     options: Options
     written: FileOptions
 
-    def columns(self, known: Known = UNTOLD) -> tuple[pa.Schema, frozenset[str]]:
+    def columns(self, known: Known = UNDECLARED) -> tuple[pa.Schema, frozenset[str]]:
         """The columns that `columns_of` finds, with the caller's types.
 
         Raises Refused for a wrong separator.
@@ -214,7 +214,7 @@ def comma_notes(columns: Iterable[str]) -> list[str]:
 
 
 def columns_of(
-    files: Sequence[SourceFile], options: Options, known: Known, fixed: Known = UNTOLD
+    files: Sequence[SourceFile], options: Options, known: Known, fixed: Known = UNDECLARED
 ) -> tuple[pa.Schema, frozenset[str]]:
     """The common columns of the files, and the names of columns whose values are numbers with decimal commas.
 

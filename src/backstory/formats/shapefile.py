@@ -30,10 +30,10 @@ from backstory.formats.memory import Bound, bound_of
 from backstory.formats.options import ShapefileOptions
 from backstory.formats.produced import (
     BATCH,
-    MEND,
-    UNTOLD,
+    FIX_FILE,
+    UNDECLARED,
+    DeclaredFields,
     ProducedRows,
-    Told,
     malformed_row,
     refuse_repeated,
     require_columns,
@@ -346,7 +346,7 @@ def shapefile_rows(
     name: str,
     options: ShapefileOptions,
     schema: pa.Schema | None,
-    dataset_types: Told = UNTOLD,
+    dataset_types: DeclaredFields = UNDECLARED,
     bound: Bound | None = None,
 ) -> ProducedRows:
     """The rows, with the declared columns by name, or else with all fields of the table and `geometry`.
@@ -429,7 +429,7 @@ def _table(folder: Path, name: str) -> tuple[str, Dbf]:
         return "cp1252", dbf(path, name, "cp1252")
     if table.language:
         why = f"it has no {CPG}, and the language id 0x{table.language:02X} of its {DBF} is not known"
-        raise malformed_row(name, "", why, f"{MEND}, or add a {CPG} with the encoding.")
+        raise malformed_row(name, "", why, f"{FIX_FILE}, or add a {CPG} with the encoding.")
     log.warning("the shapefile names no encoding and is not UTF-8; it is read as Latin-1", file=name)
     return "latin-1", table
 

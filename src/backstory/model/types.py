@@ -123,7 +123,7 @@ _WORDS = {
     "TEXT": Kind.STRING,
 }
 # Tables store these as a wider type, or as strings.
-_UNKEPT = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS
+_STORED_OTHERWISE = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS
 
 
 def type_named(word: str) -> ColumnType:
@@ -135,7 +135,7 @@ def type_named(word: str) -> ColumnType:
     if name == Kind.DECIMAL:
         return ColumnType.decimal()
     type_ = ColumnType(_WORDS[name]) if name in _WORDS else ColumnType.parse(name)
-    if type_.kind in _UNKEPT or (type_.kind is not Kind.DECIMAL and type_.precision):
+    if type_.kind in _STORED_OTHERWISE or (type_.kind is not Kind.DECIMAL and type_.precision):
         raise ValueError(word)
     if type_.kind is Kind.DECIMAL and not 0 <= type_.scale <= type_.precision <= MAX_PRECISION:
         raise ValueError(word)

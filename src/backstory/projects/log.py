@@ -246,7 +246,7 @@ def marks_of_commits(store: IcebergStore, stored: IcebergTable | None) -> set[st
 
 
 Rows = Sequence[Mapping[str, Any]]
-NOT_BEGUN: Final = ("blocked", "stopped")
+NOT_STARTED: Final = ("blocked", "stopped")
 HOUR: Final = timedelta(hours=1)
 
 
@@ -276,7 +276,7 @@ def _sum_up(run_id: str, rows: Rows) -> dict[str, Any]:
         "started_at": began,
         "seconds": round((max(ends) - began).total_seconds(), 1) if ends else 0.0,
         **{name: status[name] for name in ("changed", "unchanged", "refused", "failed")},
-        "not_begun": sum(status[name] for name in NOT_BEGUN),
+        "not_begun": sum(status[name] for name in NOT_STARTED),
         "ended": True,
     }
 

@@ -193,7 +193,7 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
 # A delivery with a transient error is tried again after these seconds. Others run in the meantime.
 PAUSES: Final = (2.0, 10.0, 30.0)
 NO_END: Final = "The end of this run was not logged, but everything that it reports is committed"
-LOOKING: Final = 0.2  # seconds between checks of the event that ends the run
+CHECK_SECONDS: Final = 0.2  # seconds between checks of the event that ends the run
 
 log = structlog.get_logger()
 
@@ -351,9 +351,9 @@ class _Run:
                     del waiting[turn.declared.name]
                     running[pool.submit(self._attempt, turn)] = turn
                 if not running:
-                    self.stop.wait(LOOKING)
+                    self.stop.wait(CHECK_SECONDS)
                     continue
-                for future in wait(running, LOOKING, FIRST_COMPLETED).done:
+                for future in wait(running, CHECK_SECONDS, FIRST_COMPLETED).done:
                     turn, receipt = running.pop(future), future.result()
                     if self._has_another_turn(turn, receipt):
                         waiting[turn.declared.name] = turn

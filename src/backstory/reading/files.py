@@ -22,7 +22,7 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
-from backstory.reading.lifetimes import ANSWER, CHANGED, DUCKDB, SIDES, STATED_FROM, TIMELY
+from backstory.reading.lifetimes import ANSWER, CHANGED, DUCKDB, KINDS_OF_INSTANTS, SIDES, STATED_FROM
 from backstory.reading.options import Comparison, Selection, key_of
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, TableState
 from backstory.reading.timelines import VersionRow, shown_name, value_text
@@ -477,7 +477,7 @@ def _require_times(shape: Shape, names: Mapping[str, Any]) -> None:
     """Raise Unreadable if a column of times has another type, or naive times that Spark shows unchanged."""
     span, layout = shape.layout.span, shape.layout
     times = [span.start, span.end] if span else [names["event_time"], names["system_time"]]
-    fitting = TIMELY if layout.is_adopted or layout is Layout.ODF else {Kind.UTC_DATETIME}
+    fitting = KINDS_OF_INSTANTS if layout.is_adopted or layout is Layout.ODF else {Kind.UTC_DATETIME}
     columns = (shape.column(name) for name in times)
     if any(each is None or each.type.kind not in fitting for each in columns):
         raise Unreadable("spans in other times")

@@ -17,8 +17,8 @@ from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.strategies.events.terms import LETTERS, Op
 
 # Kinds of columns whose values are instants.
-TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
-_BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
+KINDS_OF_INSTANTS: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
+_ADDITIONS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
 def internal_name(word: str) -> str:
@@ -162,7 +162,7 @@ FROM (
     LEAD({{op}}) OVER ({{of_record}}ORDER BY {{offset}}) AS {{next_op}},
     LEAD({{recorded}}) OVER ({{of_record}}ORDER BY {{offset}}) AS {{next_recorded}}
   FROM {{rows}} WHERE {{is_known}}
-) AS events WHERE {{op}} IN {_BRINGS}
+) AS events WHERE {{op}} IN {_ADDITIONS}
 """
 # Events of a ledger without operations are all true.
 _EVERY: Final = """
@@ -174,7 +174,7 @@ _UNCORRECTED: Final = f"({{next_op}} IS NULL OR {{next_op}} <> {int(Op.CORRECT_F
 # The time from which each event counts. A retraction without an event time counts from its recorded time. If
 # a record returns at or before the time of its predecessor, it counts from the recorded time of the
 # predecessor's retraction.
-_BEGUN: Final = f"""
+_COUNTS_FROM: Final = f"""
 CASE WHEN {{op}} = {int(Op.RETRACT)} THEN {{recorded}}
   WHEN LAG({{op}}) OVER record = {int(Op.RETRACT)} AND {{time}} <= LAG({{time}}, 2) OVER record
   THEN GREATEST({{time}}, LAG({{recorded}}) OVER record) ELSE {{time}} END
@@ -191,7 +191,8 @@ SELECT * FROM (
     {{of_record}}ORDER BY {{offset}} DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   ) AS {{ended}}
   FROM states
-) AS lives WHERE {{op}} IN {_BRINGS} AND ({{ended}} IS NULL OR {{started}} IS NULL OR {{ended}} > {{started}})
+) AS lives WHERE {{op}} IN {_ADDITIONS}
+  AND ({{ended}} IS NULL OR {{started}} IS NULL OR {{ended}} > {{started}})
 """
 # A row has two statements: its end before it was last moved, and its end since then (V6).
 _NATIVE_STATEMENTS: Final = f"""
@@ -215,7 +216,7 @@ SELECT * FROM (
         later.{{offset}} AS {{nth}}, later.{{recorded}} AS {{known_from}},
         CASE WHEN later.{{offset}} > one.{{offset}} THEN later.{{begun}} END AS {{ended}}
       FROM states AS one JOIN states AS later
-        ON {{same_record}}later.{{offset}} >= one.{{offset}} WHERE one.{{op}} IN {_BRINGS}
+        ON {{same_record}}later.{{offset}} >= one.{{offset}} WHERE one.{{op}} IN {_ADDITIONS}
     ) AS steps
   ) AS steps WHERE {{nth}} = {{offset}} OR {{sooner}} IS NULL OR {{ended}} < {{sooner}}
 ) AS statements WHERE {_LASTING} AND {_KNOWN}
@@ -320,7 +321,7 @@ def _of_log(syntax: SqlSyntax, text: str, key: Sequence[str], log: LogKind, unti
     """Complete the query of an event log so that it covers the events that the log had at a recorded time."""
     known = "TRUE" if until is None else f"{syntax.name(internal_name('recorded'))} <= {syntax.at(until)}"
     if not log.each_its_own:
-        start = "{time}" if log.timely else _BEGUN
+        start = "{time}" if log.timely else _COUNTS_FROM
         text = f"WITH states AS ({_STATES.replace('BEGUN', start)}) {text}"
     return syntax.fill(text, key, is_known=known)
 
@@ -372,7 +373,7 @@ SELECT * FROM (
   ) AS records
 ) AS differences WHERE {{change}} IS NOT NULL OR {{otherwise}} IS NOT NULL
 """
-_HAPPENED: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
+_BETWEEN_FLAGS: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
 
 
 def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, through: bool = False) -> str:
@@ -414,7 +415,7 @@ def differences_query(
     names = [syntax.name(each) for each in key] or [syntax.fill(each) for each in ("{values}", "{copy}")]
     record = ", ".join([*names, *([syntax.fill("{started}")] if timed else [])])
     sides = (_PASSAGES if through else "{rows}") if key else _COPIES
-    happened = _HAPPENED if through else "CAST(NULL AS BOOLEAN) AS {away}"
+    happened = _BETWEEN_FLAGS if through else "CAST(NULL AS BOOLEAN) AS {away}"
     text = _DIFFERENCES.replace("PASSAGES", _AT_BOTH if through else "CAST(NULL AS VARCHAR(8))")
     text = text.replace("SIDES", sides).replace("HAPPENED", happened)
     return syntax.fill(text, record=record)

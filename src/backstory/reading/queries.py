@@ -18,7 +18,7 @@ from backstory.stores.iceberg.store import IcebergStore, require_here
 from backstory.stores.iceberg.workers import error_of_worker
 
 PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
-LOOKING_UP: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
+LOOKUPS: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
 NAMED: Final = ("UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView")
 FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual names."
@@ -56,7 +56,7 @@ def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] 
         plan = store.spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except AnalysisException:
         return None  # reported when the query is analyzed
-    if str(plan.getClass().getName()).removeprefix(PLANS) not in LOOKING_UP:
+    if str(plan.getClass().getName()).removeprefix(PLANS) not in LOOKUPS:
         return None
     children = plan.children()
     places = [children.apply(place) for place in range(children.size())]

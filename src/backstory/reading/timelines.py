@@ -161,9 +161,9 @@ def time_format(times: Sequence[datetime]) -> str:
     return "%Y-%m-%d %H:%M:%S.%f"
 
 
-# The width of text bars in letters, first in general, then in lines that are narrower than `ROOMY`.
+# The width of text bars in letters, first in general, then in lines that are narrower than `WIDE`.
 BARS_WIDTH, NARROW_WIDTH = 48, 20
-ROOMY = 110
+WIDE = 110
 BAR_SIGN, OPEN_SIGN, GONE_SIGN, AWAY_SIGN = "█", "▶", "╳", "┄"
 NEW_SIGN: Final = "+ "
 
@@ -182,7 +182,7 @@ def draw_lanes(
         return []
     scale, form = Scale.of(versions, now), time_format(_valid_times(versions))
     known = time_format([lane.known_from for lane in lanes if lane.known_from])
-    room = BARS_WIDTH if width is None or width >= ROOMY else NARROW_WIDTH
+    room = BARS_WIDTH if width is None or width >= WIDE else NARROW_WIDTH
     margin = len(NEW_SIGN) if any(lane.known_from for lane in lanes) else 0
     dates = len(f"{scale.first:{form}}") + 2
     left, right = scale.labels()

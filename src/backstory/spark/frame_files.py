@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # The steps of a plan that produce the same rows each time, if their expressions do.
-STEADY: Final = frozenset(["Project", "Filter", "Union", "Range", "LocalRelation"])
+REPEATABLE: Final = frozenset(["Project", "Filter", "Union", "Range", "LocalRelation"])
 FILES: Final = "LogicalRelation"
 LISTED: Final = "org.apache.spark.sql.execution.datasources.InMemoryFileIndex"
 # Parsing other formats again takes longer than storing their rows.
 QUICK: Final = frozenset(["Parquet", "ORC"])
 # Spark assumes that users' functions are deterministic. The time and the results of subqueries may change.
-UNSTEADY: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", "PYTHON_UDF", "SCALA_UDF")
+CHANGING: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", "PYTHON_UDF", "SCALA_UDF")
 # The status of each file is requested twice.
 MOST_FILES: Final = 256
 REQUESTS_AT_ONCE: Final = 8
@@ -54,7 +54,7 @@ def frame_files(frame: "DataFrame") -> FrameFiles | None:
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     analyzed, optimized = execution.analyzed(), execution.optimizedPlan()
-    if any(analyzed.containsPattern(getattr(patterns, name)()) for name in UNSTEADY):
+    if any(analyzed.containsPattern(getattr(patterns, name)()) for name in CHANGING):
         return None
     if not optimized.deterministic():
         return None
@@ -93,7 +93,7 @@ def _gather_paths(plan: Any, paths: list[Any]) -> bool:
         paths.extend(files.apply(place).getPath() for place in range(files.size()))
         return True
     children = plan.children()
-    return name in STEADY and all(
+    return name in REPEATABLE and all(
         _gather_paths(children.apply(place), paths) for place in range(children.size())
     )
 

@@ -95,7 +95,7 @@ def _require_private(folder: Path) -> None:
 
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-OWNER_ALONE = 0o077
+OWNER_ONLY = 0o077
 
 
 def java() -> Any:
@@ -123,7 +123,7 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
         with properties_file(chosen) as path:
             arguments = " ".join([*submit_options(), "--properties-file", quote(str(path)), own])
             with _variable(ARGUMENTS, arguments), _variable("LC_ALL", locale):
-                wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
+                wanted = {"start_new_session": True, "umask": OWNER_ONLY if alone else -1}
                 gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
         hold_to_this_process(java())

@@ -27,7 +27,7 @@ from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark.connect import Py4JError, refuse_java, session_id
 from backstory.spark.jars import PACKAGES, jar_properties, leave_out_jars
 from backstory.spark.launch import (
-    OWNER_ALONE,
+    OWNER_ONLY,
     discard_archive,
     failure_reason,
     java,
@@ -253,7 +253,7 @@ def session_properties(settings: Settings) -> dict[str, str]:
     if EMBEDDED.fullmatch(settings.spark.get("spark.master", DEFAULTS["spark.master"])):
         chosen.update(ON_THIS_MACHINE)
     if _embeds(settings):
-        chosen["spark.hadoop.fs.permissions.umask-mode"] = f"{OWNER_ALONE:03o}"  # Hadoop has its own umask
+        chosen["spark.hadoop.fs.permissions.umask-mode"] = f"{OWNER_ONLY:03o}"  # Hadoop has its own umask
     embedded = {
         "type": "jdbc",
         "uri": f"jdbc:sqlite:{settings.warehouse}/{CATALOG_FILE}?busy_timeout=60000&open_mode={EXISTING}",

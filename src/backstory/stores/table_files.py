@@ -173,7 +173,7 @@ WHOLE: Final = 1 << 20
 # Requests wait for the network, not for this machine's cores.
 AT_ONCE: Final = 16
 # Spans with a smaller gap between them are fetched by one request, which costs less than two.
-HOLE: Final = 512 << 10
+LARGEST_GAP: Final = 512 << 10
 # The bytes of one request. Larger spans are fetched by several concurrent requests.
 PIECE: Final = 8 << 20
 # The last bytes of a Parquet file, which mostly contain its whole footer.
@@ -210,7 +210,7 @@ class RemoteFile:
         """Fetch these spans concurrently. The end of a span is exclusive."""
         held = [(start, start + len(piece)) for start, piece in self._pieces]
         missing = [span for span in spans if not any(a <= span[0] and span[1] <= b for a, b in held)]
-        requests = [part for span in merge_spans(missing, HOLE) for part in _parts(span)]
+        requests = [part for span in merge_spans(missing, LARGEST_GAP) for part in _parts(span)]
         if not requests:
             return
         with ThreadPoolExecutor(min(AT_ONCE, len(requests))) as pool:
@@ -357,7 +357,7 @@ Properties = Mapping[str, str]
 KEPT: Final = 64 << 20
 
 
-class OpensElsewhere(OSError):
+class JavaOnlyFile(OSError):
     """A file that this process cannot open as Iceberg's Java does."""
 
 
@@ -391,7 +391,7 @@ class TableFiles:
         self._kept = 0
 
     def __call__(self, location: str) -> IO[bytes]:
-        """The file, opened for reading. Raises OpensElsewhere, or the storage's OSError."""
+        """The file, opened for reading. Raises JavaOnlyFile, or the storage's OSError."""
         if not is_remote(location):
             return local_path(location).open("rb")
         return self._remote(location).open()
@@ -458,7 +458,7 @@ class TableFiles:
             return file_system(options).open_input_file(name)
         if self._others is not None:
             return self._others(location)
-        raise OpensElsewhere(f"a file of {scheme}, as this table is set to reach it")
+        raise JavaOnlyFile(f"a file of {scheme}, as this table is set to reach it")
 
     def _s3(self) -> S3Options | None:
         with self._lock:

@@ -14,7 +14,7 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import BITEMPORAL, SYSTEM_TIMES, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape, TableName
-from backstory.reading.lifetimes import TIMELY
+from backstory.reading.lifetimes import KINDS_OF_INSTANTS
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, IcebergTable, load
 
 
@@ -124,7 +124,7 @@ def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str |
             if fitting
             else "Rename the columns to these names.",
         )
-    if timeless := [name for name in names if types[name].kind not in TIMELY]:
+    if timeless := [name for name in names if types[name].kind not in KINDS_OF_INSTANTS]:
         raise UsageError(
             "no-instant",
             f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]]}, not a time.",

@@ -14,7 +14,7 @@ from backstory.model.receipt import attempt_each, exit_code
 from backstory.model.table import Column, TableName
 from backstory.model.types import Kind
 from backstory.model.versions_layout import IGNORE, OVERWRITE, SETTLED, TRACK
-from backstory.reading.lifetimes import TIMELY
+from backstory.reading.lifetimes import KINDS_OF_INSTANTS
 from backstory.reading.questions import REQUIRED, SYSTEM_COLUMNS
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, existing_as_is, tables
@@ -28,12 +28,12 @@ from backstory.upkeep.laws.terms import LAWS, Law
 Known = TypeVar("Known", bound=TableLike)
 Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
 # The code of the error for a table of unknown layout.
-STRANGE: Final = "unknown-layout"
+UNKNOWN_LAYOUT: Final = "unknown-layout"
 # The statuses of a law.
 OK, VIOLATED, UNCHECKED = "ok", "violated", "unchecked"
 # The status of a record without a law. It lists commits of other programs since the last delivery.
 NOTED: Final = "noted"
-_NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": NOTED}
+_FOREIGN_WRITES: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": NOTED}
 
 
 def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def _records(table: TableLike, find_broken: Callable[[], Broken]) -> list[dict[s
     laws = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
     foreign = table.foreign_writes
     return [
-        *([{**_NOTED, "table": str(table.shape.table), "keys": list(foreign)}] if foreign else []),
+        *([{**_FOREIGN_WRITES, "table": str(table.shape.table), "keys": list(foreign)}] if foreign else []),
         *(
             {
                 "table": str(table.shape.table),
@@ -111,7 +111,7 @@ def check_tables(
 
 def _refuse_unchecked(all_records: Sequence[dict[str, Any]], results: Mapping[TableName, object]) -> None:
     failed = {str(table): result for table, result in results.items() if isinstance(result, BackstoryError)}
-    left = {table: error for table, error in failed.items() if error.code != STRANGE}
+    left = {table: error for table, error in failed.items() if error.code != UNKNOWN_LAYOUT}
     if not left:
         return
     kinds = {kind.exit_code: kind for kind in (Failed, UsageError, Refused, TryAgain)}
@@ -136,7 +136,7 @@ def records(
     """
     if not isinstance(result, BackstoryError):
         return result or []
-    if result.code == STRANGE:
+    if result.code == UNKNOWN_LAYOUT:
         return []
     nothing: dict[str, Any] = {"table": str(table), "law": None, "violations": None, "keys": []}
     return [{**nothing, "status": UNCHECKED, "error": result.to_dict()}]
@@ -146,7 +146,7 @@ def require_known_layout(table: Known) -> Known:
     """The table, if its layout is known. Raises UsageError otherwise."""
     if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
-            STRANGE,
+            UNKNOWN_LAYOUT,
             f"The layout of {table.shape.table} is unknown.",
             "If another tool keeps a history in it, use `backstory adopt`.",
         )
@@ -195,7 +195,9 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
         kind = types[name].kind if name in types else None
         times = set() if span is None else {span.start, span.end}
         flags = set() if span is None else {span.flag}
-        strange = (name in times and kind not in TIMELY) or (name in flags and kind is not Kind.BOOLEAN)
+        strange = (name in times and kind not in KINDS_OF_INSTANTS) or (
+            name in flags and kind is not Kind.BOOLEAN
+        )
         if kind is None or strange:
             yield name
 

@@ -38,7 +38,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, literal
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.storage import HIDING, NamedFiles, Surroundings
+from backstory.stores.iceberg.storage import HIDING, NamedFiles, SharedFolders
 from backstory.stores.iceberg.store import (
     IcebergStore,
     IcebergTable,
@@ -262,7 +262,7 @@ def remains(
     table: IcebergTable,
     record: ForgottenRecord,
     search_result: FoundFiles,
-    around: Surroundings,
+    around: SharedFolders,
     reported: Collection[str] = (),
 ) -> list[str]:
     """A line for each item that cannot be searched, cannot be deleted, or is named after the key.
@@ -287,7 +287,7 @@ def _remaining_files(
     table: IcebergTable,
     record: ForgottenRecord,
     search_result: FoundFiles,
-    around: Surroundings,
+    around: SharedFolders,
     reported: Collection[str],
 ) -> Iterator[str]:
     places = storage.places_of(table.iceberg)
@@ -375,7 +375,7 @@ def forget(
         refuse_readers(table, drop_cursors=drop_cursors)
     files_by_table = [refuse_other_files(store, table) for table in tables]
     places_around = [
-        storage.surroundings(store, table, files.now.all)
+        storage.shared_folders(store, table, files.now.all)
         for table, files in zip(tables, files_by_table, strict=True)
     ]
     searches = [_search_record(store, *pair, record) for pair in zip(tables, places_around, strict=True)]
@@ -393,7 +393,7 @@ class _RecordSearch:
     """The search of one table: the condition for the record's rows, the files, and the certificate so far."""
 
     table: IcebergTable
-    around: Surroundings
+    around: SharedFolders
     condition: Column
     columns: StructType
     search_result: FoundFiles
@@ -406,7 +406,7 @@ class _RecordSearch:
 
 
 def _search_record(
-    store: IcebergStore, table: IcebergTable, around: Surroundings, record: ForgottenRecord
+    store: IcebergStore, table: IcebergTable, around: SharedFolders, record: ForgottenRecord
 ) -> _RecordSearch:
     condition, columns = _condition(store, table, record.key)
     files = erasures.search(store, table, condition, columns, around)

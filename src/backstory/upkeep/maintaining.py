@@ -92,7 +92,7 @@ def carried_properties(table: IcebergTable) -> dict[str, str]:
 MAX_AGE, AT_LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 GC: Final = "gc.enabled"
 # How long commits and cursors are kept by default.
-KEPT_FOR: Final = timedelta(days=30)
+RETENTION: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def plan_expiry(store: IcebergStore, table: IcebergTable, needed: Collection[str
         if own_ms is None and CURSOR_MAX_AGE in table.properties:
             age_limit = timedelta(milliseconds=milliseconds_of(table.properties[CURSOR_MAX_AGE]))
         else:
-            age_limit = KEPT_FOR if own_ms is None else timedelta(milliseconds=own_ms)
+            age_limit = RETENTION if own_ms is None else timedelta(milliseconds=own_ms)
         old = reference.name.startswith(CURSOR) and age > age_limit
         if old and reference.snapshot_id != current.id:
             stale.append(reference.name)
@@ -139,7 +139,7 @@ def plan_expiry(store: IcebergStore, table: IcebergTable, needed: Collection[str
     at_least = table.number(AT_LEAST, 1)
     times_to_keep += [commit.committed_at for commit in past[:at_least]]
     times_to_keep += [commit.committed_at for commit in past if commit.get_property(TOKEN) in needed]
-    age_of_commits = timedelta(milliseconds=table.number(MAX_AGE, KEPT_FOR // timedelta(milliseconds=1)))
+    age_of_commits = timedelta(milliseconds=table.number(MAX_AGE, RETENTION // timedelta(milliseconds=1)))
     before = min(now - age_of_commits, *times_to_keep)
     old_ones = sum(commit.committed_at < before for commit in metadata_of(store, table).commits)
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
@@ -182,7 +182,7 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
         )
 
     carried = carried_properties(existing(store, name))
-    properties = {name: value for name, value in carried.items() if name not in _NOTED}
+    properties = {name: value for name, value in carried.items() if name not in _NOTE_PROPERTIES}
     note = Note("native", carried[TOKEN], properties)
     deliver_change(store, [name], note, plan, dry_run=dry_run)
     return removed[0]
@@ -196,7 +196,7 @@ def _refuse_future(bounds: Bounds) -> None:
 
 
 # Properties that `Note` itself adds to the commit.
-_NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
+_NOTE_PROPERTIES: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
 
 
 def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:

@@ -109,7 +109,10 @@ def _query(dialect: Dialect) -> str | None:
     return next((query for kind, query in _COMMENTS.items() if isinstance(dialect, kind)), None)
 
 
-_MADE = (TableColumn("archived_at", Datatype.TIMESTAMP), TableColumn("archive_run_id", Datatype.STRING, 64))
+_ARCHIVE_COLUMNS = (
+    TableColumn("archived_at", Datatype.TIMESTAMP),
+    TableColumn("archive_run_id", Datatype.STRING, 64),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ def preview_query(history: StoredHistory, cut: Cut) -> str:
 
 def archive_columns(history: StoredHistory) -> list[TableColumn]:
     """The columns of the archive: the history's columns, all nullable, and two more."""
-    columns = (*history.columns, *_MADE)
+    columns = (*history.columns, *_ARCHIVE_COLUMNS)
     names = distinct(column.name for column in columns)
     return [
         TableColumn(

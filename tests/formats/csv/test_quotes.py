@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.formats.csv.grammar import grammar_of
-from backstory.formats.csv.table import GoesOn, Quotes
+from backstory.formats.csv.table import Quotes, TextAfterQuote
 from backstory.formats.options import CsvOptions
 
 PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",', ',"']), max_size=30)
@@ -21,7 +21,7 @@ def test_rows_end_as_in_pythons_csv_reader(letters, size):
         for start in range(0, len(text), size):
             last = quotes.last_end(text[start : start + size])
             row_ends += [start + last] if last else []
-    except GoesOn:
+    except TextAfterQuote:
         row_ends = []
     lines, ends = text.decode().splitlines(keepends=True), {0}
     reader = csv.reader(iter(lines), strict=True)

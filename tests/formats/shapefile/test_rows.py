@@ -12,7 +12,7 @@ from odf_files import ddl, refusal, table_of
 from structlog.testing import capture_logs
 
 SQUARE = [[0, 0], [0, 10], [10, 10], [10, 0], [0, 0]]
-HOLE = [[1, 1], [2, 1], [2, 2], [1, 2], [1, 1]]
+LARGEST_GAP = [[1, 1], [2, 1], [2, 2], [1, 2], [1, 1]]
 ISLAND = [[20, 20], [20, 21], [21, 21], [20, 20]]
 AROUND = [[-9, -9], [-9, 19], [19, 19], [19, -9], [-9, -9]]
 MOAT = [[-5, -5], [15, -5], [15, 15], [-5, 15], [-5, -5]]
@@ -110,17 +110,17 @@ def test_o24_geometry_is_geojson(zipped, kind, shape, geojson, coordinates):
 @pytest.mark.parametrize(
     ("rings", "polygons"),
     [
-        ([SQUARE, HOLE], [[SQUARE, HOLE]]),
-        ([HOLE, SQUARE], [[SQUARE, HOLE]]),
+        ([SQUARE, LARGEST_GAP], [[SQUARE, LARGEST_GAP]]),
+        ([LARGEST_GAP, SQUARE], [[SQUARE, LARGEST_GAP]]),
         ([SQUARE, ISLAND], [[SQUARE], [ISLAND]]),
-        ([ISLAND, SQUARE, HOLE], [[ISLAND], [SQUARE, HOLE]]),
+        ([ISLAND, SQUARE, LARGEST_GAP], [[ISLAND], [SQUARE, LARGEST_GAP]]),
         # A square in the hole of another, with its own hole. Each hole belongs to the ring directly around
         # it.
-        ([AROUND, MOAT, SQUARE, HOLE], [[AROUND, MOAT], [SQUARE, HOLE]]),
+        ([AROUND, MOAT, SQUARE, LARGEST_GAP], [[AROUND, MOAT], [SQUARE, LARGEST_GAP]]),
         # A hole that touches its outer ring from within, at the hole's outermost point.
         ([SQUARE, TOUCHING, ISLAND], [[SQUARE, TOUCHING], [ISLAND]]),
         # Inside the bounds of two outer rings, but inside only one of the rings.
-        ([CORNER, SQUARE, HOLE], [[CORNER], [SQUARE, HOLE]]),
+        ([CORNER, SQUARE, LARGEST_GAP], [[CORNER], [SQUARE, LARGEST_GAP]]),
         # No ring is around it, so it is not a hole, although it runs the wrong way.
         ([SQUARE, ISLAND[::-1]], [[SQUARE], [ISLAND[::-1]]]),
         ([SQUARE[::-1]], [[SQUARE[::-1]]]),

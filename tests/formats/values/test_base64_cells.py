@@ -15,7 +15,7 @@ from backstory.model.values import UNMODIFIED
 
 ENCODED = st.binary(max_size=12).map(lambda value: base64.b64encode(value).decode())
 NEARLY = st.text("ABab01+/=", max_size=9)
-STRANGE = st.text("ABab01+/=-_ \n\0é😀", max_size=9)
+UNKNOWN_LAYOUT = st.text("ABab01+/=-_ \n\0é😀", max_size=9)
 COLUMNS = {"id": "LONG", "v": "BINARY"}
 
 
@@ -35,7 +35,7 @@ def standard(cell: str | None) -> bytes | None:
     return base64.b64decode(cell, validate=True) if is_valid(cell) else cell.encode()
 
 
-@given(st.lists(st.none() | ENCODED | NEARLY | STRANGE, max_size=12), st.integers(0, 3))
+@given(st.lists(st.none() | ENCODED | NEARLY | UNKNOWN_LAYOUT, max_size=12), st.integers(0, 3))
 @example(
     ["QQ==", None, "", "QR==", "QQ=", "====", "A===", "QUJD=", "Q=Q=", "=QQQ", "QQ\n==", "QUI=", "[B@7d"], 0
 )

@@ -58,7 +58,7 @@ _TIMES: Final = (STARTED, ENDED, STATED_FROM, STATED_TO)
 _VALUES: Final = internal_name("values")
 # The counted rows: all rows, rows that are still valid, and faults in the order in which they are refused.
 _NO_KEY, _EMPTY, _AHEAD = "no key", "empty", "ahead"
-_ROWS, _STANDING = "rows", "standing"
+_ROWS, _LIVE = "rows", "live"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -171,7 +171,7 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
 def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
     """Raise Refused for faulty rows. Returns the counts of current and past statements."""
     faults = _faults(source, recorded)
-    wanted = {_ROWS: lit(True), _STANDING: column(STATED_TO).isNull(), **faults}
+    wanted = {_ROWS: lit(True), _LIVE: column(STATED_TO).isNull(), **faults}
     sums = [count(when(condition, lit(1))).alias(name) for name, condition in wanted.items()]
     (counted,) = source.statements.agg(*sums).collect()
 
@@ -199,7 +199,7 @@ def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
             f"Nothing was written; {' and '.join(SYSTEM_TIMES)} must be in the past.",
             keys(_AHEAD),
         )
-    return {"versions": counted[_STANDING], "past": counted[_ROWS] - counted[_STANDING]}
+    return {"versions": counted[_LIVE], "past": counted[_ROWS] - counted[_LIVE]}
 
 
 def _rows(number: int) -> str:

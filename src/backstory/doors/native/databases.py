@@ -61,7 +61,7 @@ _BITS: Final = "binarylong"
 _UNKNOWN_TYPE: Final = re.compile(r"\[UNRECOGNIZED_SQL_TYPE\].* name: (.*), id: ")
 # Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.
 _LATER: Final = ("08", "40", "HYT", "57", "53")
-_TURNED_AWAY: Final = ("28", "3D")
+_DENIED: Final = ("28", "3D")
 _ABSENT: Final = ("42S02", "42P01")
 _SYNTAX: Final = ("42", "37", "22")
 
@@ -219,7 +219,7 @@ def _error(database: Database, state: str, text: str) -> BackstoryError:
         )
     if state in _ABSENT:
         return UsageError("no-table", where, "Check the name of the table and its case.")
-    if state.startswith(_TURNED_AWAY):
+    if state.startswith(_DENIED):
         return UsageError("no-database", where, "Fix the address, the user or the password.")
     if state.startswith(_SYNTAX):
         return UsageError("bad-query", where, "Fix the query or the rights.")

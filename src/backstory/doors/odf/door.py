@@ -30,7 +30,7 @@ from backstory.doors.odf.polling import (
 )
 from backstory.doors.odf.preprocess import lint_dataset, refuse_forbidden_queries
 from backstory.doors.odf.receipts import (
-    UNWATCHED,
+    NO_WATCHER,
     DatasetReceipt,
     Head,
     PullRun,
@@ -291,7 +291,7 @@ def pull_all(
     *,
     namespace: str = ODF,
     every: bool = False,
-    watcher: Watcher = UNWATCHED,
+    watcher: Watcher = NO_WATCHER,
     before: "Sequence[DatasetReceipt | Poll]" = (),
 ) -> list[DatasetReceipt]:
     """Pull datasets one after the other.

@@ -39,7 +39,7 @@ from backstory.formats.options import (
     unsupported_option,
 )
 from backstory.formats.parquet import plain_parquet
-from backstory.formats.produced import UNTOLD, Told
+from backstory.formats.produced import UNDECLARED, DeclaredFields
 from backstory.formats.reading import Options, rows_of
 from backstory.formats.source_files import broken_archive, choose_entry, extract, open_zip
 from backstory.formats.values.texts import text_forms
@@ -47,7 +47,7 @@ from backstory.settings import Rights
 from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import IcebergStore
 
-_SPELLED: Final = {"\\t": "\t"}
+_SEPARATORS: Final = {"\\t": "\t"}
 
 TAIL_BYTES, TAIL_LINES = 2000, 10
 HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if you trust the manifest."
@@ -81,7 +81,7 @@ def _csv(read: odf.Csv, *, strict: bool) -> CsvOptions:
             option = to_camel(name)
             raise unsupported_option(option, "it was removed from the format", "Remove it from `read`.")
     return CsvOptions(
-        _SPELLED.get(read.separator, read.separator),
+        _SEPARATORS.get(read.separator, read.separator),
         read.quote,
         "" if read.escape == read.quote else read.escape,  # a doubled quote means one quote anyway
         header=read.header,
@@ -214,7 +214,7 @@ def read_batch(
     read: odf.Reader,
     schema: pa.Schema | None,
     folder: Path,
-    types: Told = UNTOLD,
+    types: DeclaredFields = UNDECLARED,
     *,
     held: ExitStack,
     queried: bool = False,

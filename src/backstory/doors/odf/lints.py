@@ -154,7 +154,7 @@ def lints(dataset: Dataset, output: Output = lambda *_: None) -> list[Lint]:
         subject = _LintedSource(dataset, source, batch_columns(dataset, source, output(path, source)))
         findings += [
             _lint(dataset, code, level, (*path, *place), message, remedy)
-            for code, (level, look) in LOOKS.items()
+            for code, (level, look) in CHECKS_OF_LINTS.items()
             for place, message, remedy in look(subject)
         ]
     return findings + secrets(dataset)
@@ -320,7 +320,7 @@ def _l10(subject: _LintedSource) -> Iterator[Finding]:
 
 
 # The lints by code, each with its level: a mistake, a probable mistake, or a fact that authors should know.
-LOOKS: Final[Mapping[str, tuple[Level, Callable[[_LintedSource], Iterator[Finding]]]]] = {
+CHECKS_OF_LINTS: Final[Mapping[str, tuple[Level, Callable[[_LintedSource], Iterator[Finding]]]]] = {
     "L1": (Level.WARNING, _l1),
     "L2": (Level.ERROR, _l2),
     "L3": (Level.ERROR, _l3),

@@ -181,7 +181,7 @@ class Watcher:
     ended: Callable[[DatasetReceipt], None] = ignore
 
 
-UNWATCHED = Watcher()
+NO_WATCHER = Watcher()
 
 
 def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) -> DatasetReceipt:

@@ -15,9 +15,9 @@ from backstory.formats.csv.table import CsvTable, RowBlock, csv_table, file_sour
 from backstory.formats.expected import NULL, kind_of
 from backstory.formats.options import CsvOptions
 from backstory.formats.produced import (
-    UNTOLD,
+    UNDECLARED,
+    DeclaredFields,
     ProducedRows,
-    Told,
     in_batches,
     missing,
     refuse_repeated,
@@ -154,7 +154,11 @@ def _all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
 
 
 def csv_rows(
-    path: Path, name: str, options: CsvOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
+    path: Path,
+    name: str,
+    options: CsvOptions,
+    schema: pa.Schema | None,
+    dataset_types: DeclaredFields = UNDECLARED,
 ) -> ProducedRows:
     """The rows of a CSV file, with the declared columns or else with the file's own columns.
 
@@ -190,7 +194,7 @@ def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:
     refuse_repeated(table.source.name, [column for column in names if column], place)
 
 
-def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Schema:
+def _own_schema(table: CsvTable, names: list[str], dataset_types: DeclaredFields) -> pa.Schema:
     """The file's columns.
 
     A column of the dataset keeps the dataset's type. Other columns have inferred types, or are text if
@@ -198,7 +202,7 @@ def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Sc
     """
     schema = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:
-        guesses = Guesses(names, table.options.forms, UNTOLD)
+        guesses = Guesses(names, table.options.forms, UNDECLARED)
         for piece in table.pieces():
             guesses.look(table.texts(piece, range(len(names))))
         schema = guesses.schema()
@@ -206,7 +210,7 @@ def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Sc
 
 
 def csv_columns(
-    files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD
+    files: Sequence[tuple[Path, str]], options: CsvOptions, known: DeclaredFields = UNDECLARED
 ) -> tuple[pa.Schema, frozenset[str]]:
     """The common columns of files with headers, and the names of columns with decimal commas.
 

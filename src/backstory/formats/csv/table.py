@@ -32,7 +32,7 @@ from backstory.formats.csv.grammar import (
 from backstory.formats.encoded import BOM, REMEDY, decode, lines, utf8_blocks
 from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.options import CsvOptions
-from backstory.formats.produced import MEND
+from backstory.formats.produced import FIX_FILE
 
 BLOCK = 1 << 22
 
@@ -63,14 +63,14 @@ class CsvSource:
 
 
 def file_source(
-    path: Path, name: str, encoding: str, mend: str = f"{MEND}.", text_mend: str = REMEDY
+    path: Path, name: str, encoding: str, remedy: str = f"{FIX_FILE}.", text_remedy: str = REMEDY
 ) -> CsvSource:
-    """The CSV source for a file of any encoding. `mend` and `text_mend` are the remedies in its errors."""
+    """The CSV source for a file of any encoding, with the remedies of its errors."""
 
     def blocks() -> Iterator[bytes]:
         return utf8_blocks(path, name, encoding, source.no_text)
 
-    source = CsvSource(name, blocks, mend, text_mend)
+    source = CsvSource(name, blocks, remedy, text_remedy)
     return source
 
 
@@ -110,7 +110,7 @@ def _block(stream: Any) -> bytes:
 _Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class GoesOn(ValueError):
+class TextAfterQuote(ValueError):
     """A value continues after its closing quote."""
 
 
@@ -127,13 +127,13 @@ class Quotes:
         """The positions of the opening and closing quotes in the next block, alternating.
 
         A doubled quote counts as two quotes: the first closes the value, and the second opens it again.
-        Raises GoesOn if a value continues after its closing quote.
+        Raises TextAfterQuote if a value continues after its closing quote.
         """
         letters = np.frombuffer(text, np.uint8)
         if not len(letters):
             return np.empty(0, np.int64)
         if self._closed and not self._behind[letters[0]]:
-            raise GoesOn
+            raise TextAfterQuote
         places = self._that_count(letters, np.flatnonzero(letters == self._quote))
         closing = places[1 - self.inside :: 2]
         at_end = bool(len(places)) and bool(places[-1] == len(letters) - 1)
@@ -141,12 +141,12 @@ class Quotes:
         self._closed = at_end and not self.inside
         behind = closing[: len(closing) - self._closed] + 1
         if not self._behind[letters[behind]].all():
-            raise GoesOn
+            raise TextAfterQuote
         self._may_open = self._closed or bool(self._edge[letters[-1]])
         return places
 
     def last_end(self, text: bytes) -> int:
-        """The end of the last complete row in the next block, or 0 if no row is complete. Raises GoesOn."""
+        """The end of the last complete row in the next block, or 0. Raises TextAfterQuote."""
         inside = self.inside
         places = self.take(text)
         # A CR at the end of a block may be the first half of CR LF.
@@ -218,7 +218,7 @@ def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
     for block in chain(source.blocks(), [b""]):
         try:
             end = pending.end_with(block)
-        except GoesOn:
+        except TextAfterQuote:
             raise _broken_quote(source, RowBlock(pending.text, line), grammar) from None
         if end:
             escaped, text = pending.is_escaped, pending.take_rows(end)
@@ -268,7 +268,7 @@ class _HeldText:
         return self._parts[0]
 
     def end_with(self, block: bytes) -> int:
-        """Add a block, and return the end of the last complete row, or 0 without one. Raises GoesOn."""
+        """Add a block, and return the end of the last complete row, or 0. Raises TextAfterQuote."""
         before, grammar, unseen = self.size, self.grammar, self._unseen
         self._parts, self._unseen = [*self._parts, block], b""
         self.size += len(block)

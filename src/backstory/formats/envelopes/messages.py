@@ -28,9 +28,9 @@ from backstory.formats.envelopes.events import (
     unavailable_cells,
     with_field,
 )
-from backstory.formats.json.rows import DEEPEST, Seen, TooDeep, infer_schema
+from backstory.formats.json.rows import DEEPEST, TooDeep, ValueKinds, infer_schema
 from backstory.formats.json.values import JsonColumn, NotJson, dumps, loads, place_of_value, typed_array
-from backstory.formats.produced import UNTOLD, malformed_row, refuse_where
+from backstory.formats.produced import UNDECLARED, malformed_row, refuse_where
 from backstory.formats.values.cells import first_failing
 from backstory.formats.values.texts import TextForms
 
@@ -259,17 +259,17 @@ def _refuse_others(envelopes: pa.Array, name: str) -> None:
 
 def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
     """The type of payloads without a schema, inferred from all their values."""
-    columns: dict[str, Seen] = {}
+    columns: dict[str, ValueKinds] = {}
     for row, value in enumerate(values):
         if not isinstance(value, dict):
             raise malformed_row(name, group.place(row), "it is not an object", REMEDY)
         try:
             for key, item in value.items():
-                columns.setdefault(key, Seen()).look(item)
+                columns.setdefault(key, ValueKinds()).look(item)
         except TooDeep:
             why = f"its values are nested more than {DEEPEST} deep"
             raise malformed_row(name, group.place(row), why, REMEDY) from None
-    return pa.field(PAYLOAD, pa.struct(list(infer_schema(columns, name, UNTOLD, sort=False))))
+    return pa.field(PAYLOAD, pa.struct(list(infer_schema(columns, name, UNDECLARED, sort=False))))
 
 
 def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:

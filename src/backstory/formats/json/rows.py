@@ -25,10 +25,10 @@ from backstory.formats.json.values import (
 from backstory.formats.options import JsonOptions
 from backstory.formats.produced import (
     BATCH,
-    MEND,
-    UNTOLD,
+    FIX_FILE,
+    UNDECLARED,
+    DeclaredFields,
     ProducedRows,
-    Told,
     excerpt,
     malformed_row,
     unknown_columns,
@@ -82,11 +82,11 @@ class Fitting:
 
 
 @dataclass(slots=True)
-class Seen:
+class ValueKinds:
     """The kinds of values found at one path in all rows."""
 
     kinds: set[str] = field(default_factory=set)
-    inner: dict[str, "Seen"] = field(default_factory=dict)
+    inner: dict[str, "ValueKinds"] = field(default_factory=dict)
 
     def look(self, value: Any, depth: int = 0) -> None:
         """Record the kind of one value. Raises TooDeep if it is nested more deeply than a column can be."""
@@ -110,10 +110,10 @@ class Seen:
                 for item in value:
                     self._of("").look(item, depth + 1)
 
-    def _of(self, key: str) -> "Seen":
+    def _of(self, key: str) -> "ValueKinds":
         seen = self.inner.get(key)
         if seen is None:
-            seen = self.inner[key] = Seen()
+            seen = self.inner[key] = ValueKinds()
         return seen
 
     def type(
@@ -178,7 +178,7 @@ def _number(text: Number) -> str:
 
 
 def infer_schema(
-    columns: Mapping[str, Seen], name: str, known: Mapping[str, pa.Field], *, sort: bool
+    columns: Mapping[str, ValueKinds], name: str, known: Mapping[str, pa.Field], *, sort: bool
 ) -> pa.Schema:
     """The columns with their inferred types, all optional, in the file's order or sorted by name.
 
@@ -234,24 +234,24 @@ class JsonDocument:
             raise self.refusal(number, "a property has the name `geometry`, which is the geometry's column")
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
-    def columns(self, dataset_types: Told) -> pa.Schema:
+    def columns(self, dataset_types: DeclaredFields) -> pa.Schema:
         """The inferred columns of all rows, and the dataset's columns.
 
         The schema is empty if there are no rows. Raises Refused if values are nested too deeply or have no
         common type.
         """
-        seen: dict[str, Seen] = {}
+        seen: dict[str, ValueKinds] = {}
         rows = self.look(seen, dataset_types)
-        inferred = infer_schema(seen, self.name, UNTOLD, sort=self.geo)
+        inferred = infer_schema(seen, self.name, UNDECLARED, sort=self.geo)
         return pa.schema([*inferred, *dataset_types.values()]) if rows else inferred
 
     def look(
         self,
-        seen: dict[str, Seen],
-        dataset_types: Told = UNTOLD,
+        seen: dict[str, ValueKinds],
+        dataset_types: DeclaredFields = UNDECLARED,
         known: Mapping[str, Fitting] = _UNKNOWN,
         there: "Counter[str] | None" = None,
-        fixed: Told = UNTOLD,
+        fixed: DeclaredFields = UNDECLARED,
     ) -> int:
         """Record the kinds of the values in all columns outside `dataset_types`. Return the number of rows.
 
@@ -263,7 +263,7 @@ class JsonDocument:
             if there is not None:
                 there.update(row.keys())
             for key in [key for key in row if key not in dataset_types] if dataset_types else row:
-                values = seen.setdefault(key, Seen())
+                values = seen.setdefault(key, ValueKinds())
                 if key in fixed:
                     continue
                 try:
@@ -276,14 +276,18 @@ class JsonDocument:
         return rows
 
     def refusal(
-        self, number: int, why: str, remedy: str = f"{MEND}.", columns: Sequence[str] = ()
+        self, number: int, why: str, remedy: str = f"{FIX_FILE}.", columns: Sequence[str] = ()
     ) -> Refused:
         """The error for a malformed row."""
         return malformed_row(self.name, f"line {self.line(number)}", why, remedy, columns)
 
 
 def json_rows(
-    path: Path, name: str, options: JsonOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
+    path: Path,
+    name: str,
+    options: JsonOptions,
+    schema: pa.Schema | None,
+    dataset_types: DeclaredFields = UNDECLARED,
 ) -> ProducedRows:
     """The file's rows, with the declared columns or else with the file's own columns.
 
@@ -297,7 +301,10 @@ def json_rows(
 
 
 def json_columns(
-    files: Sequence[tuple[Path, str]], options: JsonOptions, known: Told = UNTOLD, fixed: Told = UNTOLD
+    files: Sequence[tuple[Path, str]],
+    options: JsonOptions,
+    known: DeclaredFields = UNDECLARED,
+    fixed: DeclaredFields = UNDECLARED,
 ) -> pa.Schema:
     """The columns of all files, inferred from all their values.
 
@@ -305,11 +312,11 @@ def json_columns(
     flags these rows. A number column has its `known` type if all values fit it. `fixed` columns keep their
     type.
     """
-    seen: dict[str, Seen] = {}
+    seen: dict[str, ValueKinds] = {}
     fitting = {name: Fitting(field.type) for name, field in known.items() if is_number(field.type)}
     rows, there = 0, Counter[str]()
     for path, name in files:
-        rows += _document(path, name, options, wanted=False).look(seen, UNTOLD, fitting, there, fixed)
+        rows += _document(path, name, options, wanted=False).look(seen, UNDECLARED, fitting, there, fixed)
     typed = {name: known[name] for name, check in fitting.items() if name in seen and check.fits()}
     typed |= {name: field for name, field in fixed.items() if name in seen}
     others = {name: values for name, values in seen.items() if name not in typed}

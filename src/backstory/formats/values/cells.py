@@ -83,11 +83,11 @@ def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
     return near, near != number
 
 
-_SURE = 15  # every normal float keeps this many digits
+_EXACT_DIGITS = 15  # every normal float keeps this many digits
 _LEAST = 2.0**-1022  # smaller floats keep fewer digits
 _ALL = 800  # more digits than any float has
 # Strings that may lose digits: long ones, and ones with a large exponent.
-_DOUBTFUL = rf"^.{{{_SURE + 1},}}$|[eE][+-]?\d{{3,}}$"
+_DOUBTFUL = rf"^.{{{_EXACT_DIGITS + 1},}}$|[eE][+-]?\d{{3,}}$"
 _ZERO = frozenset("-+.0")
 
 
@@ -129,7 +129,7 @@ def is_kept(text: str) -> bool:
         return set(text.lower().partition("e")[0]) <= _ZERO
     number = Decimal(text)
     digits = len(number.as_tuple().digits)
-    if digits <= _SURE and abs(value) >= _LEAST:
+    if digits <= _EXACT_DIGITS and abs(value) >= _LEAST:
         return True
     return number in {Decimal(repr(value)), Decimal(f"{value:.{min(digits, _ALL) - 1}e}")}
 
@@ -179,7 +179,7 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
     NULL cells stay NULL. Raises UnreadableCell for the first cell that does not match the type.
     """
-    if type_.kind in _BLANKS_ASIDE:
+    if type_.kind in _TRIMMED:
         text = _trim_blanks(text)
     return convert_cells(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
 
@@ -218,7 +218,7 @@ def parser_type(type_: ColumnType) -> pa.DataType:
 
     `finish` then converts the parsed column to its own type.
     """
-    if type_.kind in _LOOKED_AT:
+    if type_.kind in _READ_AS_STRINGS:
         return pa.string()
     if type_.kind is Kind.DECIMAL:
         # The parser checks the digits of the text, then shifts by the scale without an overflow check.
@@ -386,10 +386,10 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
 }
 
 # Types that are first read as strings, because Arrow's parser accepts too much.
-_LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
+_READ_AS_STRINGS = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
 # Types whose values may have blanks around them, as in Arrow's parser.
-_BLANKS_ASIDE = {
+_TRIMMED = {
     Kind.DECIMAL,
     Kind.FLOAT,
     Kind.DOUBLE,

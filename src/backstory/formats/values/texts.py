@@ -207,9 +207,9 @@ def _hour_of(parts: dict[str, pa.Array]) -> pa.Array:
 
 WITH_POINT = {Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL}
 # Times outside these bounds take the slow path. Scalars are made on use, because pyarrow then loads pandas.
-_SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
+_FAST_BOUNDS = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 _ZONED = r"[Zz]$"
-_DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
+_DATE_ONLY = r"^(\d{4}-\d{2}-\d{2})$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
     if built is not None:
         return built
     # RFC 3339 allows small letters.
-    text = pc.replace_substring_regex(pc.ascii_upper(text), _DATE_ALONE, r"\1T00:00:00Z")
+    text = pc.replace_substring_regex(pc.ascii_upper(text), _DATE_ONLY, r"\1T00:00:00Z")
     return parse(text, column)
 
 
@@ -292,14 +292,14 @@ def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
 def _at_once(text: pa.Array) -> pa.Array | None:
     """The times if Arrow can cast all cells, as in nearly every file, or else None.
 
-    Either all cells or no cells may have a zone. No time may be outside the bounds in `_SURE`.
+    Either all cells or no cells may have a zone. No time may be outside the bounds in `_FAST_BOUNDS`.
     """
     for type_ in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
             built = text.cast(type_).cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
             continue
-        first, last = (pa.scalar(bound).cast(pa.timestamp("us", "UTC")) for bound in _SURE)
+        first, last = (pa.scalar(bound).cast(pa.timestamp("us", "UTC")) for bound in _FAST_BOUNDS)
         if not pc.any(pc.or_(pc.less(built, first), pc.greater(built, last))).as_py():
             return built
     return None

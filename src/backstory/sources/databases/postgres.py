@@ -22,7 +22,7 @@ _CONFLICT: Final = ("40", "55P03")
 _DOWN: Final = ("08", "57P")
 _BUSY: Final = ("53", "57")
 # Messages of permanent connection errors. The driver has no SQL state for them.
-_TURNED_AWAY: Final = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
+_DENIED: Final = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
 
 LOCK_TIMEOUT: Final = "60s"
 # Every value has one text form, regardless of the settings of the database, the role and the environment.
@@ -73,7 +73,7 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
             connection = psycopg.connect(url, autocommit=True)
         except psycopg.OperationalError as refused:
             reason = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
-            if not _TURNED_AWAY.search(reason):
+            if not _DENIED.search(reason):
                 raise
             remedy = "Create the database or the role, or fix the address or the password."
             raise UsageError("no-database", f"PostgreSQL: {reason}.", remedy) from None

@@ -30,8 +30,8 @@ from backstory.stores.iceberg.storage import (
     ListedFile,
     NamedFiles,
     ReachableFiles,
-    Strays,
-    Surroundings,
+    SharedFolders,
+    UnnamedFiles,
     bare_location,
     is_metadata,
     listed_files,
@@ -108,16 +108,16 @@ class FoundFiles:
     listed: Mapping[str, ListedFile] | None
     named: NamedFiles
     past: ReachableFiles
-    strays: Strays
+    strays: UnnamedFiles
 
 
 def search(
-    store: IcebergStore, table: IcebergTable, condition: "Column", columns: StructType, around: Surroundings
+    store: IcebergStore, table: IcebergTable, condition: "Column", columns: StructType, around: SharedFolders
 ) -> FoundFiles:
     """The files with rows that meet the condition, in any snapshot or in the table's folders.
 
     Files that metadata names are read as Iceberg reads them: by ids, name mapping, partition constants and
-    column defaults. Strays are read by ids and by names. Files of former metadata outside of the table's
+    column defaults. Other files are read by ids and by names. Files of former metadata outside of the table's
     folder are read by ids and by names too, because these files may be another table's. `columns` are the
     columns of the condition, with their ids in files.
     """

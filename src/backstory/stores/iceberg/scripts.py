@@ -28,7 +28,7 @@ try {{
 return byLocation;
 """
 # Appends the record of a file: `sign` records whether it was added or removed. `FileLine` has the fields.
-_TELL: Final = f"""
+_FILE_LINE: Final = f"""
   boolean rows = file.content() == {ICEBERG}.FileContent.DATA;
   {ICEBERG}.DeleteFile deletes = rows ? null : ({ICEBERG}.DeleteFile) (Object) file;
   text.append(sign).append('\\000').append(file.content()).append('\\000').append(file.format()).append('\\000')
@@ -50,12 +50,12 @@ for (int kind = 0; kind < 4; kind++) {{
   String sign = kind % 2 == 0 ? "+" : "-";
   for (java.util.Iterator each = kinds[kind].iterator(); each.hasNext();) {{
     {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) each.next();
-    {_TELL}
+    {_FILE_LINE}
   }}
 }}
 return text.toString();
 """
-_STANDING: Final = f"""
+_PLANNED_FILES: Final = f"""
 StringBuilder text = new StringBuilder();
 {ICEBERG}.io.CloseableIterable tasks = scan.planFiles();
 try {{
@@ -63,10 +63,10 @@ try {{
     {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
     String sign = "=";
     {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) task.file();
-    {{ {_TELL} }}
+    {{ {_FILE_LINE} }}
     for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
       file = ({ICEBERG}.ContentFile) more.next();
-      {_TELL}
+      {_FILE_LINE}
     }}
   }}
 }} finally {{ tasks.close(); }}
@@ -127,7 +127,7 @@ def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[Fil
 def files_of_scan(jvm: Any, scan: Any, files: Any) -> list[ScannedFile]:
     """The data files of a scan, each with its delete files. Data files are put into `files`."""
     types = {"scan": f"{ICEBERG}.TableScan", "files": "java.util.Map"}
-    return with_deletes(_file_lines(script(jvm, _STANDING, "java.lang.String", **types)(scan, files)))
+    return with_deletes(_file_lines(script(jvm, _PLANNED_FILES, "java.lang.String", **types)(scan, files)))
 
 
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
@@ -198,7 +198,7 @@ def _file_lines(text: str) -> list[FileLine]:
 
 # The files that the current metadata names, the files that its snapshots removed, and the files of former
 # metadata.
-_NAMED: Final = f"""
+_REFERENCED_FILES: Final = f"""
 StringBuilder text = new StringBuilder();
 {ICEBERG}.TableMetadata now = (({ICEBERG}.HasTableOperations) table).operations().current();
 {ICEBERG}.io.FileIO io = table.io();
@@ -386,7 +386,7 @@ def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) 
     Iceberg's objects for data files are put into `files`, a Java map, under their locations.
     """
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "former": "java.lang.Boolean"}
-    text: str = script(jvm, _NAMED, "java.lang.String", **types)(table, files, former)
+    text: str = script(jvm, _REFERENCED_FILES, "java.lang.String", **types)(table, files, former)
     return [
         NamedFile(kind, format_, bool(secret), bool(past), int(size), place)
         for kind, format_, secret, past, size, place in _records(text, 6)

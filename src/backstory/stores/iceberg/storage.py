@@ -21,7 +21,7 @@ from backstory.stores.metadata.table_metadata import parse_metadata
 
 BLIND, FOLDER = "BLIND", "FOLDER"
 # Storages whose locations may omit the server, and schemes that mean the same storage.
-_SERVED: Final = re.compile(r"^(?:hdfs|viewfs)://[^/]*")
+_HDFS: Final = re.compile(r"^(?:hdfs|viewfs)://[^/]*")
 _ONE: Final = {"s3a": "s3", "s3n": "s3"}
 SHOWN: Final = 10
 
@@ -30,7 +30,7 @@ def bare_location(location: str) -> str:
     """A location in comparable form. A path on this machine is absolute and has no scheme."""
     if location.startswith("file:"):
         return os.path.normpath("/" + location.removeprefix("file:").lstrip("/"))
-    scheme, mark, rest = _SERVED.sub("", location).partition("://")
+    scheme, mark, rest = _HDFS.sub("", location).partition("://")
     if mark:
         return f"{_ONE.get(scheme, scheme)}://{rest.rstrip('/')}"
     return os.path.abspath(scheme)  # noqa: PTH100 - a location, which need not be a path
@@ -75,14 +75,14 @@ def places_of(iceberg: Any) -> Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SharedFolders:
     """The folders of a table that others share. `blind` is true if another table could not be read."""
 
     blind: bool
     shared: Collection[str]
 
 
-def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str]) -> Surroundings:
+def shared_folders(store: IcebergStore, table: IcebergTable, files: Collection[str]) -> SharedFolders:
     """The folders that the table shares with other tables and views of the catalog.
 
     Raises Refused if another table or view is in or above the table's own folder, or names one of `files`.
@@ -106,7 +106,7 @@ def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str
     shared = [
         folder for folder in elsewhere if any(True for _ in _neighbours_inside(neighbours, [folder], ()))
     ]
-    return Surroundings(any(neighbour.kind == BLIND for neighbour in neighbours), shared)
+    return SharedFolders(any(neighbour.kind == BLIND for neighbour in neighbours), shared)
 
 
 def _neighbours_inside(
@@ -134,7 +134,7 @@ WRITING: Final = timedelta(days=1)
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # Names of files as Iceberg's and backstory's writers choose them.
 _ROWS: Final = re.compile(rf"(?:\d{{5,}}-\d+-)?{_UUID}(?:-\d+)*\.parquet")
-_HIDING: Final = re.compile(rf"(?:\d{{5,}}-\d+-)?{_UUID}(?:-\d+)*-deletes\.(?:parquet|puffin)")
+_DELETE_FILES: Final = re.compile(rf"(?:\d{{5,}}-\d+-)?{_UUID}(?:-\d+)*-deletes\.(?:parquet|puffin)")
 _LISTS: Final = re.compile(rf"(?:snap-\d+-\d+-{_UUID}|{_UUID}-m\d+)\.avro")
 _STATISTICS: Final = re.compile(rf"(?:partition-stats-)?(?:\d+-)?{_UUID}\.(?:stats|puffin|parquet)")
 _METADATA: Final = re.compile(r"[^/]+(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -169,7 +169,7 @@ class ReachableFiles(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Strays:
+class UnnamedFiles:
     """Listed files that the table's history does not name: files proven to be its `own`, and `others`.
 
     The table's own files are in the table's folder and have names that Iceberg's or backstory's writers
@@ -247,8 +247,8 @@ def _list_folder(table: IcebergTable, folder: str) -> dict[str, ListedFile] | No
 
 
 def strays(
-    table: IcebergTable, listed: Mapping[str, ListedFile], around: Surroundings, *named: ReachableFiles
-) -> Strays:
+    table: IcebergTable, listed: Mapping[str, ListedFile], around: SharedFolders, *named: ReachableFiles
+) -> UnnamedFiles:
     """The listed files that are not among the `named` files."""
     known = {bare_location(location) for reachable in named for location in reachable.all}
     unknown = {file for file in listed if file not in known and not _NOTHING.fullmatch(_name(file))}
@@ -260,7 +260,7 @@ def strays(
     in_metadata = {file for file in unknown if file.rpartition("/")[0] == f"{folder}/metadata"}
     own = ReachableFiles(
         _with_names_like(_ROWS, data),
-        _with_names_like(_HIDING, data),
+        _with_names_like(_DELETE_FILES, data),
         _with_names_like(_STATISTICS, in_metadata),
         _with_names_like(_LISTS, in_metadata) | frozenset(in_metadata & metadata.keys()),
     )
@@ -270,7 +270,7 @@ def strays(
     following = frozenset(
         name for name, origin in metadata.items() if now == origin.former or origin.uuid == TORN
     )
-    return Strays(own, frozenset(unknown - own.all), following)
+    return UnnamedFiles(own, frozenset(unknown - own.all), following)
 
 
 def _with_names_like(pattern: "re.Pattern[str]", files: Iterable[str]) -> frozenset[str]:

@@ -119,7 +119,7 @@ def groups_with(
 # Repeating a longer string for each row may take more time than reading it.
 LONGEST: Final = 64
 # The Parquet types of values that are repeated as they are stored: integers, days, instants and booleans.
-KEPT_AS: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_()}
+STORED_TYPES: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_()}
 ByPath = dict[str, pa.Scalar]
 
 
@@ -221,7 +221,7 @@ def _scalar(value: Any, stored_type: str | None, type_: pa.DataType) -> pa.Scala
         return pa.scalar(None, type_)
     if pa.types.is_string(type_):
         return pa.array([value], pa.binary()).view(type_)[0] if len(value) <= LONGEST else None
-    stored = KEPT_AS.get(stored_type or "")
+    stored = STORED_TYPES.get(stored_type or "")
     if stored == type_ or (stored and (pa.types.is_timestamp(type_) or pa.types.is_date32(type_))):
         return pa.array([value], stored).view(type_)[0]
     return None

@@ -155,7 +155,7 @@ _FILES: Final = {
     "org.apache.iceberg.hadoop.HadoopFileIO",
     "org.apache.iceberg.io.ResolvingFileIO",
 }
-_JAVA_ALONE: Final = {"io-impl", "jdbc.schema-version", "cache-enabled"}
+_JAVA_ONLY: Final = {"io-impl", "jdbc.schema-version", "cache-enabled"}
 _LOGIN: Final = ("user", "password")
 
 
@@ -219,7 +219,7 @@ def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | Non
     """Java's properties in pyiceberg's form, or None if one has no counterpart there."""
     login = {f"jdbc.{name}" for name in _LOGIN} if properties.get("type") == "jdbc" else set()
     extra = {name for name in properties if name not in _BOTH and not name.startswith(_HEADER)}
-    if extra - _JAVA_ALONE - login or properties.get("io-impl") not in {None, *_FILES}:
+    if extra - _JAVA_ONLY - login or properties.get("io-impl") not in {None, *_FILES}:
         return None
     common = {name: value for name, value in properties.items() if name not in extra}
     if common.get("type") == "rest":

@@ -18,7 +18,7 @@ from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects import Postgres
 from backstory.stores.sql.engine import Engine
 
-_LOOKS_AFTER_US = 250  # milliseconds
+_POLL_MILLISECONDS = 250  # milliseconds
 
 
 class PostgresEngine(Engine):
@@ -144,7 +144,7 @@ def open_postgres(url: str) -> PostgresEngine:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         # Make the session of a killed process end soon, even while it waits, because it holds our locks.
         with suppress(psycopg.Error):  # a setting since PostgreSQL 14, on some systems only
-            connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
+            connection.execute(f"SET client_connection_check_interval = {_POLL_MILLISECONDS}")
     for name in ("json", "jsonb"):  # the stored text, as in every engine: JSON's null is not NULL
         connection.adapters.register_loader(name, TextLoader)
     for name, loader in _TIMES.items():

@@ -51,8 +51,10 @@ if TYPE_CHECKING:
 
     from backstory.stores.sql.row_hashes import RowHash
 
-FOUND: Final = "law string, violations bigint, keys array<string>"
-_FOUND: Final = pa.schema({"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())})
+VIOLATIONS_DDL: Final = "law string, violations bigint, keys array<string>"
+_VIOLATIONS_SCHEMA: Final = pa.schema(
+    {"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())}
+)
 Broken = dict[str, tuple[int, list[str]]]
 
 
@@ -98,7 +100,7 @@ def examine(laws: LawQuery, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
         for law, times in judge(life).items() if judge else ():
             add(law, times, life)
     results = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]
-    yield pa.RecordBatch.from_pylist(results, _FOUND)
+    yield pa.RecordBatch.from_pylist(results, _VIOLATIONS_SCHEMA)
 
 
 def _key_texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
@@ -243,7 +245,7 @@ class FrameRows:
             each for each in suspects.columns if each.startswith(PREFIX) and (judged or each in LAW_OF)
         ]
         names = dict.fromkeys([*laws.identity, *laws.naming, *laws.values, *columns])
-        counts = map_batches(suspects.select(*map(quote, names)), partial(examine, laws), FOUND)
+        counts = map_batches(suspects.select(*map(quote, names)), partial(examine, laws), VIOLATIONS_DDL)
         with translate_faults(self.table):
             return add_up(arrow_of(counts).to_pylist())
 

@@ -247,7 +247,7 @@ Steps = list[Step]
 # Counts how often the rows of one record break the laws that no query checks.
 Judge = Callable[[pa.Table], Mapping[str, int]]
 
-_ODD_LETTER: Final = {
+_INVALID_DIGIT: Final = {
     DUCKDB: "regexp_matches({hash}, '[^0-9a-f]')",
     SPARK: "regexp_like({hash}, '[^0-9a-f]')",
 }
@@ -292,7 +292,7 @@ class TableSql:
 
     def valid_hash(self, table_terms: TableTerms) -> str:
         """SQL that tests whether a row has a valid hash, or the word `erased` instead."""
-        form = f"length({{hash}}) = 64 AND NOT {_ODD_LETTER[self.words]}"
+        form = f"length({{hash}}) = 64 AND NOT {_INVALID_DIGIT[self.words]}"
         return (
             f"COALESCE({'{rightly}, ' if table_terms.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
         )
@@ -375,7 +375,7 @@ _IS_MARK: Final = (
     f"COALESCE({{role}} = '{Role.FACT}' AND {{kind}} IN ('{FactKind.COPY}', '{FactKind.TRUNCATE}'), FALSE)"
 )
 _MAY_BE_VERSION: Final = f"COALESCE({{kind}} = '{FactKind.UPSERT}', TRUE)"
-_OF_ITS_KIND: Final = f"""COALESCE(CASE
+_HAS_FIELDS_OF_KIND: Final = f"""COALESCE(CASE
   WHEN {{role}} IS NULL THEN {_MAY_BE_VERSION} AND {{scope}} IS NULL
   WHEN {{start}} IS DISTINCT FROM {{end}} OR {{start}} IS NULL THEN FALSE
   WHEN {{role}} = '{Role.PAST}' THEN {{keyed}} AND {_MAY_BE_VERSION}
@@ -390,7 +390,7 @@ def _laws_of_memory(terms: LawTerms) -> dict[str, str]:
     known = "" if terms.newest is None else f" AND COALESCE({{ended_at}}, {{written}}) <= {terms.newest}"
     is_fact = f"COALESCE({{role}} = '{Role.FACT}', FALSE) AND {{time}} IS NULL"
     return {
-        Law.MEMORY: f"NOT {_OF_ITS_KIND}",
+        Law.MEMORY: f"NOT {_HAS_FIELDS_OF_KIND}",
         Law.RECORDED: f"NOT ({_RECORDED}{known})",
         Law.SETTLED: f"{is_fact} AND {_is_settled('{start}', terms)}",
     }

@@ -21,7 +21,7 @@ from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FormerLogs
 DAY: Final = 24 * 60 * 60 * 1_000_000
 Position = list[Any]
 
-_KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "truncate", "former")
+_STORED_FIELDS: Final = ("connector", "server", "table", "number", "last", "latest", "truncate", "former")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LogProgress:
 
     def properties(self) -> dict[str, str]:
         """The progress as JSON, for the table's property."""
-        values = {name: getattr(self, name) for name in _KEPT}
+        values = {name: getattr(self, name) for name in _STORED_FIELDS}
         return {LOG: json.dumps(values, ensure_ascii=False)}
 
 

@@ -237,7 +237,7 @@ DatasetSource = odf.SetPollingSource | odf.AddPushSource
 ENDINGS: Final = (".yaml", ".yml")
 KIND: Final = "DatasetSnapshot"
 # Distinguishes a broken manifest from broken YAML files of other programs.
-MENTION: Final = re.compile(rf"^\W*kind\W+{KIND}\b", re.IGNORECASE | re.MULTILINE)
+KIND_LINE: Final = re.compile(rf"^\W*kind\W+{KIND}\b", re.IGNORECASE | re.MULTILINE)
 # The default origin of the event time, by kind of fetch (section 1.4).
 DEFAULT_TIMES: Final[Mapping[str, str]] = {"Url": "FromMetadata", "FilesGlob": "FromSystemTime"}
 
@@ -446,5 +446,5 @@ def _holds_manifest(path: Path) -> bool:
         return any(_is_manifest(document.tree) for document in read_documents(path, MANIFEST))
     except UsageError:
         with suppress(OSError):
-            return MENTION.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+            return KIND_LINE.search(path.read_text(encoding="utf-8", errors="replace")) is not None
         return False
