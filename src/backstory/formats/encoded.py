@@ -17,11 +17,12 @@ LF = 10
 SHORT = 1 << 12
 BOM = "\ufeff".encode()
 REMEDY = "Fix the file, or name its encoding with `encoding` in `read`."
+_GZIP = b"\x1f\x8b"
 # The first bytes of files that are not UTF-8, and descriptions of these files.
 _OTHERS = {
     codecs.BOM_UTF16_LE: "; the file is in UTF-16",
     codecs.BOM_UTF16_BE: "; the file is in UTF-16",
-    b"\x1f\x8b": "; the file is packed by gzip, so its name must end with .gz",
+    _GZIP: "; the file is packed by gzip, so its name must end with .gz",
 }
 # A file of a manifest, where the name does not matter.
 _PACKED = "; the file is packed by gzip, so `prepare` needs the step {kind: Decompress, format: Gzip}"
@@ -88,8 +89,8 @@ def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> s
     try:
         return text.decode()
     except UnicodeDecodeError as stop:
-        other = _OTHERS.get(text[:2], "") if line == 1 else ""
-        other = _PACKED if ".gz" in other and name.endswith(".gz") else other
+        start = text[:2] if line == 1 else b""
+        other = _PACKED if start == _GZIP and name.endswith(".gz") else _OTHERS.get(start, "")
         raise _not_encoded(name, line + lines(text[: stop.start]), f"UTF-8{other}", wrong) from None
 
 

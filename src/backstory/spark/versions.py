@@ -198,12 +198,13 @@ def with_offsets(rows: "_Rows") -> "_Rows":
     Spark omits the offsets of a column without elements, as Arrow's format allows. `nbytes` reads them
     nevertheless, and the process would crash.
     """
+    import numpy as np
     import pyarrow as pa
 
     for place, field in enumerate(rows.schema):
         values = rows.column(place)
         if pa.types.is_nested(field.type) and any(map(_lacks_offsets, getattr(values, "chunks", [values]))):
-            copy = values.take(pa.array(range(len(values)), pa.int64()))
+            copy = values.take(pa.array(np.arange(len(values))))
             rows = rows.set_column(place, field, copy)
     return rows
 

@@ -70,7 +70,8 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
         )
     with translate_postgres():
         try:
-            connection = psycopg.connect(url, autocommit=True)
+            # Most poolers that would not keep a session's settings refuse this option, so they are not used.
+            connection = psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
         except psycopg.OperationalError as refused:
             reason = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
             if not _DENIED.search(reason):
@@ -123,7 +124,7 @@ def translate_postgres() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column as the server describes it. `precision` and `scale` are None if the type has none."""
+    """A column as the server describes it. Only some types have a `precision` and a `scale`."""
 
     name: str
     type: str

@@ -18,7 +18,7 @@ from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects import Postgres
 from backstory.stores.sql.engine import Engine
 
-_POLL_MILLISECONDS = 250  # milliseconds
+_POLL_MILLISECONDS = 250
 
 
 class PostgresEngine(Engine):
