@@ -72,7 +72,7 @@ def _keys(declaration: type) -> dict[str, tuple[Any, Any]]:
 
 
 def _fields(request: type) -> dict[str, tuple[Any, Any]]:
-    """The types and defaults of a request's fields, by name. The type is that of any converter's argument."""
+    """The type and default of each field of a request, by name. A converter's argument sets the type."""
     options = {}
     for name, field in fields_dict(request).items():
         if field.converter is not None:

@@ -19,7 +19,7 @@ NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
-    """A report of a completed or planned operation. `error`, if a receipt has it, is None after a success."""
+    """A report of a completed or planned operation. After a failure, `error` contains the cause."""
 
     @property
     def exit_code(self) -> int:

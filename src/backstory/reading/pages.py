@@ -47,7 +47,7 @@ class PageQuery:
     after: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, limit: int | None) -> pa.Table:
-        """The first `limit` rows and perhaps others, or all rows if `limit` is None.
+        """At least the first `limit` rows, by default all rows.
 
         In a large table, the records with the lowest keys are read first. If few of these records are in the
         answer, the keys of the answer are found by reading only the columns of the key and of `sure`.

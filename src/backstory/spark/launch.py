@@ -69,7 +69,7 @@ def cache_folder(name: str, *, made: bool = True) -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """The folder, created if missing. Raises OSError unless this user, and nobody else, may write to it."""
+    """Create the folder if it is missing. Raises OSError if this user may not write to it, or others may."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_private(folder)
     if not os.access(folder, os.W_OK):

@@ -214,7 +214,7 @@ _DATE_ONLY = r"^(\d{4}-\d{2}-\d{2})$"
 
 @dataclass(frozen=True, slots=True)
 class TextForms:
-    """A file's decimal separator, and its date and time formats. A format is None for RFC 3339."""
+    """A file's decimal separator, and its date and time formats, by default RFC 3339."""
 
     date: TimePattern | None = None
     timestamp: TimePattern | None = None
