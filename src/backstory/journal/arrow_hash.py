@@ -1,7 +1,7 @@
 """The logical hash of Arrow rows on the driver, which equals Spark's (section 6.5).
 
-`row_hash` describes the form. SHA-256 is computed row by row. The strings of rows, and the sums of hashes,
-are computed for all rows of a piece at once.
+`row_hash` describes the form. SHA-256 and XXH64 are computed row by row. The strings of rows, and the sums of
+hashes, are computed for all rows of a piece at once.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh64_intdigest
 
 from backstory.stores.iceberg.schema import spark_name
 from backstory.stores.metadata.table_metadata import Unreadable
@@ -26,10 +27,8 @@ LARGEST: Final = 1 << 26
 # Arrow and NumPy release the interpreter's lock.
 THREADS: Final = 2
 WORDS: Final = 4
-# The constants of XXH64, and the seed that Spark uses.
-P1, P2, P3 = (np.uint64(each) for each in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
-P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
-SEED: Final = np.uint64(42)
+# Spark hashes a word's index with the seed 42, and then the row's hash with the result as the seed.
+SEEDS: Final = [xxh64_intdigest(place.to_bytes(4, "little"), 42) for place in range(WORDS)]
 # The two hexadecimal digits of each byte.
 LOWER, UPPER = (
     np.frombuffer("".join(form % byte for byte in range(256)).encode(), np.uint16)
@@ -60,10 +59,8 @@ def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
 
     def words(piece: pa.Table) -> np.ndarray:
         texts = _texts(piece, offset, repeating).to_pylist()
-        hashes = b"".join([sha256(each).digest() for each in texts])
-        digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
-        with np.errstate(over="ignore"):
-            return np.array([_word(digits, place) for place in range(WORDS)])
+        digests = [sha256(each).hexdigest().encode() for each in texts]
+        return np.array([[xxh64_intdigest(each, seed) for each in digests] for seed in SEEDS], np.uint64)
 
     with ThreadPoolExecutor(THREADS) as pool:
         yield from pool.map(words, _pieces(rows, PIECE))
@@ -207,28 +204,6 @@ def _floats(values: pa.Array) -> pa.Array:
     texts = pc.if_else(pa.array(np.isinf(wide)), pc.binary_join_element_wise(sign, "Infinity", ""), texts)
     texts = pc.if_else(pa.array(np.isnan(wide)), "NaN", texts)
     return pc.if_else(values.is_valid(), texts, None)
-
-
-def _word(digits: np.ndarray, place: int) -> np.ndarray:
-    """XXH64 of the place and of each hash's 64 digits, which are given as eight 64-bit numbers."""
-    seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
-    lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
-    for stripe in (digits[:4], digits[4:]):
-        lanes = [_rotate(lane + part * P2, 31) * P1 for lane, part in zip(lanes, stripe, strict=True)]
-    total = reduce(np.add, (_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)))
-    for lane in lanes:
-        total = (total ^ _rotate(lane * P2, 31) * P1) * P1 + P4
-    return _mix(total + np.uint64(64))
-
-
-def _rotate(words: Any, by: int) -> Any:
-    return words << np.uint64(by) | words >> np.uint64(64 - by)
-
-
-def _mix(words: Any) -> Any:
-    words = (words ^ words >> np.uint64(33)) * P2
-    words = (words ^ words >> np.uint64(29)) * P3
-    return words ^ words >> np.uint64(32)
 
 
 class Slice(NamedTuple):
