@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from depth import deep
 
@@ -154,6 +155,38 @@ def test_publishing_over_newer_commits_is_refused(lake, copies):
     bring(4, {1: "Anna", 2: "Bert", 3: "Cid"}, branch="preview")
     lake.publish(into, "preview")
     assert names(lake.table(into)) == {1: "Anna", 2: "Bert", 3: "Cid"}
+
+
+def test_a_preview_of_a_replaced_column_is_refused(lake):
+    """A column of NULLs can get another type without a new snapshot."""
+    into = f"preview_{next(NUMBERS)}.t"
+    for value, type_, more in [
+        (None, pa.string(), {"at": "2026-01-01"}),
+        ("12", pa.string(), {"at": "2026-01-02", "branch": "preview"}),
+        (None, pa.int64(), {"at": "2026-01-01"}),
+    ]:
+        lake.snapshot(pa.table({"id": [1], "v": pa.array([value], type_)}), into=into, key="id", **more)
+    for end in (lake.publish, lake.branch):
+        with pytest.raises(Refused, match="has changed since its branch preview began"):
+            end(into, "preview")
+    assert lake.publish(into, "preview", discard=True).discarded
+
+
+def test_a_preview_does_not_replace_newer_options(lake, copies):
+    """A stored option of the table can change without a new snapshot."""
+    bring, into = copies
+    bring(2, {1: "Anna", 2: "Bob", 3: "Cid"}, branch="preview", on_schema_change="refuse")
+    bring(1, {1: "Ann", 2: "Bob", 3: "Cid"}, on_schema_change="refuse")
+    with pytest.raises(Refused, match="has changed since its branch preview began"):
+        lake.publish(into, "preview")
+    assert names(lake.branch(into, "preview")) == {1: "Anna", 2: "Bob", 3: "Cid"}
+
+
+def test_the_main_branch_is_no_preview(lake, copies):
+    _, into = copies
+    for discard in (False, True):
+        with pytest.raises(UsageError, match="'main' cannot be the name of a branch"):
+            lake.publish(into, "main", discard=discard)
 
 
 def test_a_feed_can_be_previewed(lake, tmp_path):

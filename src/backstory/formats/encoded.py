@@ -24,6 +24,13 @@ _OTHERS = {
     codecs.BOM_UTF16_BE: "; the file is in UTF-16",
     _GZIP: "; the file is packed by gzip, so its name must end with .gz",
 }
+# The first bytes of files that are not text in any encoding, and names of their formats.
+_BINARY = {
+    b"PK\x03\x04": "a zip archive or a workbook",
+    b"\xd0\xcf\x11\xe0": "a workbook",
+    b"Obj\x01": "an Avro file",
+    b"ARROW1\0\0": "an Arrow file",
+}
 # A file of a manifest, where the name does not matter.
 _PACKED = "; the file is packed by gzip, so `prepare` needs the step {kind: Decompress, format: Gzip}"
 # A function that makes the error for a malformed file from its name, place, cause and remedy.
@@ -43,14 +50,16 @@ def encoding(name: str) -> str:
 def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_row) -> Iterator[bytes]:
     """The bytes of a file converted to UTF-8, without a byte order mark.
 
-    Raises the error that `wrong` makes for bytes that are invalid in the encoding. Files in UTF-8 are passed
-    through unchecked.
+    Raises the error that `wrong` makes for bytes that are invalid in the encoding, and for files of binary
+    formats. The bytes of files in UTF-8 are passed through unchecked.
     """
     decoder = None if encoding == UTF8 else codecs.getincrementaldecoder(encoding)()
     line, first = 1, True
     with path.open("rb") as file:
         while True:
             block = file.read(BLOCK)
+            if first:
+                _refuse_binary(block, name, wrong)
             try:
                 text = block if decoder is None else decoder.decode(block, final=not block).encode()
             except UnicodeError:
@@ -100,6 +109,13 @@ def lines(text: bytes) -> int:
     many = len(text) > SHORT
     ends = int(np.count_nonzero(np.frombuffer(text, np.uint8) == LF)) if many else text.count(b"\n")
     return ends + text.count(b"\r") - text.count(b"\r\n") if b"\r" in text else ends
+
+
+def _refuse_binary(block: bytes, name: str, wrong: Wrong) -> None:
+    for start, form in _BINARY.items():
+        if block.startswith(start):
+            remedy = "Unpack it, or write its rows as CSV or Parquet."
+            raise wrong(name, "line 1", f"the file is {form}, not text", remedy)
 
 
 def _not_encoded(name: str, line: int, encoding: str, wrong: Wrong) -> Refused:

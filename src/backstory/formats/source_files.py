@@ -118,6 +118,9 @@ _OTHER_ENDINGS: Final = {
     ".bz2 .xz .zst .lz4 .snappy .7z .tar .tgz": "Unpack the file, or pack it with gzip or zip.",
     ".xls .xlsx .xlsm .ods": "Export the sheet as CSV.",
     ".orc .avro": "Read the files with Spark, and pass the DataFrame in Python; or write them as Parquet.",
+    ".arrow .arrows .feather .ipc": (
+        "Read the files with pyarrow, and pass the table in Python; or write them as Parquet."
+    ),
 }
 _SHOWN: Final = 5
 _ICEBERG: Final = "Iceberg"

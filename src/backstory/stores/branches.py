@@ -18,10 +18,13 @@ from backstory.model.table import TableName
 # Properties of a snapshot: the branch that it was committed to, and the pending properties as JSON.
 BRANCH: Final = "backstory.branch"
 PENDING: Final = "backstory.pending-properties"
+# The table's own values of the pending properties when a commit was made to the branch of a preview, as JSON.
+REPLACED: Final = "backstory.replaced-properties"
 MAIN: Final = "main"
 # The prefix of the names of branches that deliveries by SQL create, one for each delivery.
 DELIVERY: Final = "backstory_delivery_"
 _CURRENT: Final = "current-snapshot-id"
+_SCHEMA: Final = "current-schema-id"
 
 Json = Mapping[str, Any]
 
@@ -29,7 +32,8 @@ Json = Mapping[str, Any]
 def in_effect(metadata: Json, table: TableName, branch: str | None = None) -> Json:
     """The metadata as every reader sees it: with its pending properties, or as if `branch` were current.
 
-    Raises UsageError if the branch does not exist.
+    Raises UsageError if the branch does not exist, and Refused if the table no longer has all columns of the
+    branch.
     """
     if branch is None:
         pending = pending_in(metadata)
@@ -37,6 +41,9 @@ def in_effect(metadata: Json, table: TableName, branch: str | None = None) -> Js
     head = head_of(metadata, branch)
     if head is None:
         raise no_branch(table, branch)
+    for commit in _own_commits(metadata, branch, head)[:1]:
+        if not _column_ids(metadata, commit["schema-id"]) <= _column_ids(metadata, metadata[_SCHEMA]):
+            raise _behind(table, branch)
     past = ancestors(metadata, head)
     log = [{"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]} for one in past[::-1]]
     return {
@@ -126,7 +133,12 @@ def _refuse_unclear(metadata: Json, heads: Mapping[str, int], ours: Collection[i
 
 
 def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Json]:
-    """The commits that only the branch has, newest first. Raises UsageError if the branch does not exist."""
+    """The commits that only the branch has, newest first.
+
+    Raises UsageError if the branch does not exist, or is the table's main branch.
+    """
+    if branch == MAIN:
+        require_branch_name(branch)
     head = head_of(metadata, branch)
     if head is None:
         raise no_branch(table, branch)
@@ -145,17 +157,41 @@ def _own_commits(metadata: Json, branch: str, head: int) -> list[Json]:
 def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]:
     """The commits that only the branch has.
 
-    Raises Refused if the table has changed since the branch began.
+    Raises Refused if the table has changed since the branch began: its rows, its columns, or a property that
+    is pending on the branch.
     """
     commits = commits_of_branch(metadata, table, branch)
     base = commits[-1].get("parent-snapshot-id") if commits else head_of(metadata, branch)
-    if base != metadata.get(_CURRENT):
-        raise Refused(
-            "branch-behind",
-            f"{table} has changed since its branch {branch} began.",
-            f"Discard the branch with `backstory publish` and `discard=True`, and deliver to {branch} again.",
-        )
+    properties = metadata.get("properties") or {}
+    replaced = [pending_properties(_summary(commit).get(REPLACED)).items() for commit in commits]
+    if (
+        base != metadata.get(_CURRENT)
+        or any(commit["schema-id"] != metadata[_SCHEMA] for commit in commits)
+        or any(properties.get(name) != value for items in replaced for name, value in items)
+    ):
+        raise _behind(table, branch)
     return commits
+
+
+def preview_notes(
+    branch: str, pending: Mapping[str, str | None], properties: Mapping[str, str]
+) -> dict[str, str]:
+    """The summary of a commit to the branch of a preview, with the table's own properties."""
+    replaced = {name: properties.get(name) for name in pending}
+    return {BRANCH: branch, PENDING: json.dumps(pending), REPLACED: json.dumps(replaced)}
+
+
+def _column_ids(metadata: Json, schema_id: int) -> set[int]:
+    schema = next(one for one in metadata["schemas"] if one["schema-id"] == schema_id)
+    return {field["id"] for field in schema["fields"]}
+
+
+def _behind(table: TableName, branch: str) -> Refused:
+    return Refused(
+        "branch-behind",
+        f"{table} has changed since its branch {branch} began.",
+        f"Discard the branch with `backstory publish` and `discard=True`, and deliver to {branch} again.",
+    )
 
 
 def began_at(metadata: Json, table: TableName, branch: str) -> datetime:

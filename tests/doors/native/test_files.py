@@ -13,6 +13,7 @@ import pytest
 
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.batch_file import stamp_of
+from backstory.formats.encoded import utf8_blocks
 from backstory.formats.file_options import FileOptions
 from backstory.formats.reading import columns_of, open_files
 from backstory.formats.source_files import SourceFile, source_files, unpack
@@ -86,7 +87,13 @@ def test_an_address_is_refused_without_its_secrets(source):
 
 @pytest.mark.parametrize(
     ("file", "remedy"),
-    [("a.csv.zst", "gzip or zip"), ("a.XLSX", "as CSV"), ("a.orc", "with Spark"), ("a.dat", "`format=`")],
+    [
+        ("a.csv.zst", "gzip or zip"),
+        ("a.XLSX", "as CSV"),
+        ("a.orc", "with Spark"),
+        ("a.feather", "with pyarrow"),
+        ("a.dat", "`format=`"),
+    ],
 )
 def test_the_remedy_for_a_file_fits_its_ending(tmp_path, file, remedy):
     """`format=` helps only for files of a format that is read."""
@@ -94,6 +101,15 @@ def test_the_remedy_for_a_file_fits_its_ending(tmp_path, file, remedy):
     with pytest.raises(BackstoryError, match="ending") as error:
         source_files(str(tmp_path / file))
     assert remedy in error.value.remedy
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+def test_binary_files_are_not_read_as_text_in_any_encoding(tmp_path, encoding):
+    """A workbook may have a name that ends in .csv."""
+    with zipfile.ZipFile(tmp_path / "a.csv", "w") as archive:
+        archive.writestr("xl/workbook.xml", "<a/>")
+    with pytest.raises(Refused, match="a zip archive or a workbook, not text"):
+        [*utf8_blocks(tmp_path / "a.csv", "a.csv", encoding)]
 
 
 def test_the_remedy_for_folders_in_a_folder_matches_their_files(tmp_path):

@@ -24,7 +24,7 @@ from backstory.model.table import Shape, TableName
 from backstory.observe import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.versions import arrow_of
-from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING, ancestors, head_of
+from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING, ancestors, head_of, preview_notes
 from backstory.stores.connect.create import (
     create,
     drop_or_rename,
@@ -171,7 +171,8 @@ def _change(
     of_table, onto = replace(store, branch=None), store.branch or MAIN
     # Until the branch is published, the commit does not count as one of the table's commits.
     if store.branch is not None:  # a preview: its properties stay pending, and the table does not follow it
-        notes = {**notes, BRANCH: store.branch, PENDING: json.dumps({**table.pending, **change.properties})}
+        later = {**table.pending, **change.properties}
+        notes = {**notes, **preview_notes(store.branch, later, dict(table.base.properties()))}
     else:
         notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
     with commit_session(store, name, notes) as session:

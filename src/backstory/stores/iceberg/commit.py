@@ -20,7 +20,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import AddedField, added_fields, widens
 from backstory.observe import COMMITS, time_stage
 from backstory.spark.connect import Py4JError
-from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
+from backstory.stores.branches import MAIN, preview_notes, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
     Deletions,
@@ -115,7 +115,7 @@ def _commit_to_branch(
     Raises Refused for any other change.
     """
     table = require_for_branch(branch, table, change)
-    more = {BRANCH: branch, PENDING: json.dumps({**table.pending, **change.properties})}
+    more = preview_notes(branch, {**table.pending, **change.properties}, dict(table.base.properties()))
     rows = replace(change, into=None)
     with translate_faults(table.shape.table):
         transaction = table.begin()
