@@ -11,7 +11,6 @@ from markupsafe import Markup
 from backstory.explorer.catalog_reader import without_paths
 from backstory.explorer.questions import Question, key_parts
 from backstory.explorer.views import View
-from backstory.model.values import cell_text
 from backstory.reading.timelines import STYLE, value_text
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _templates() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "cell": cell,
+        "cell": value_text,
         "clip": clip,
         "moment": time_text,
         "number": number_text,
@@ -90,14 +89,9 @@ def _safe_style() -> Markup:
     return Markup(STYLE + _asset("style.css").decode())  # noqa: S704 - both are ours
 
 
-def cell(value: object) -> str:
-    """A value as a string for people."""
-    return value_text(cell_text(value, "–"))
-
-
 def clip(value: object) -> str:
     """A value as a string, shortened to fit a table cell."""
-    text = cell(value)
+    text = value_text(value)
     return text if len(text) <= CLIP else f"{text[:CLIP]}…"
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args
 from backstory.errors import UsageError, bad_option, option
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
+from backstory.model.values import cell_text
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 
 KNOWN_FROM: Final = "known_from"
@@ -116,7 +117,7 @@ def describe_change(before: VersionRow | None, version: VersionRow, columns: Seq
 
 def value_text(value: object) -> str:
     """A value as text for people. Control characters, which could move a terminal's cursor, are replaced."""
-    return "–" if value is None else _CONTROLS.sub("\ufffd", str(value))
+    return _CONTROLS.sub("\ufffd", cell_text(value, "–"))
 
 
 @dataclass(frozen=True, slots=True)
