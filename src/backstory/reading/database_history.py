@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, time
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -57,7 +58,8 @@ class DatabaseHistory:
         ends = [ResultColumn(VALID_FROM, history.start_of("h")), ResultColumn(VALID_TO, history.end_of("h"))]
         rows = f"FROM {history.table} AS h\nWHERE {condition}"
         query = select(history.dialect, [*users, *ends, *more], rows)
-        return list(query.columns), fetch_rows(self.engine, query)
+        found = fetch_rows(self.engine, query)
+        return list(query.columns), [{name: _stored_value(row[name]) for name in row} for row in found]
 
     def require_key(self, key: Sequence[str]) -> None:
         """Raise UsageError if a column of the key is not a user's column. The database stores no key."""
@@ -178,6 +180,11 @@ def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
             newest = engine.execute_scalar(f"SELECT MAX({model.span.end}) FROM {archive}")
             model = replace(model, whole_since=newest and in_utc(newest))
         yield DatabaseHistory(engine, StoredHistory(dialect, model, ()), columns)
+
+
+def _stored_value(value: Any) -> Any:
+    """A value as a warehouse stores it: a time of day and a UUID are strings."""
+    return str(value) if isinstance(value, time | UUID) else value
 
 
 def _arrow_values(values: list[Any]) -> pa.Array:
