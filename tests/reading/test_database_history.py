@@ -79,6 +79,34 @@ def test_keys_columns_and_kinds_of_change_select_rows(url, capsys):
         assert answer(capsys, "current", hist[0], *hist[1:], *words)[0] == 2
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "postgres"])
+def test_a_key_that_several_records_share_is_refused(kind, request, tmp_path, capsys):
+    """Records are mixed if one column of a composite key names them, even if they never exist together."""
+    address = request.getfixturevalue(f"{kind}_url")
+    place = Place(kind, address, tmp_path)
+    place.use(document(dataset("a:INTEGER* b* v", input="s.csv")))
+    copies = ("1,x,p", "1,y,p"), ("1,z,q", "2,x,p"), ("2,x,q",), ("2,x,r",)
+    for number, rows in enumerate(copies, 1):
+        (tmp_path / "s.csv").write_text("\n".join(["a,b,v", *rows]))
+        assert place.load(f"r{number}", number, skip_base=False).error is None
+    place.close()
+    hist, times = ("rawcore.rc_c_hist", "--url", address), [f"2025-01-02T00:00:0{each}Z" for each in range(5)]
+    for words in (
+        ["diff", hist[0], times[1], times[2], "--key", "a"],
+        ["diff", hist[0], times[2], times[1], "--key", "a"],
+        ["timeline", hist[0], "a=1"],
+        ["as-of", hist[0], times[1], "--key", "a=1"],
+    ):
+        code, output = answer(capsys, *words, *hist[1:])
+        assert (code, output["error"]["code"]) == (2, "other-key")
+        assert "a." in output["error"]["message"]
+    for key, time in (("a", 3), ("b", 3), ("a,b", 1)):  # from time 3, only the record (2, x) exists
+        found = answer(capsys, "diff", hist[0], times[time], times[4], *hist[1:], "--key", key)
+        assert found[0] == 0
+    assert [row["v"] for row in answer(capsys, "timeline", hist[0], "a=2", *hist[1:])[1]] == ["p", "q", "r"]
+    assert len(answer(capsys, "timeline", hist[0], "a=1", "b=x", *hist[1:])[1]) == 1
+
+
 def test_a_users_valid_from_column_is_renamed_in_results(request, tmp_path, capsys):
     """The history defines validity, whatever the model's column names."""
     address = request.getfixturevalue("duckdb_url")
@@ -176,7 +204,7 @@ def test_every_type_is_compared_and_shown_as_a_warehouse_stores_it(kind, request
         assert place.load(f"r{number}", number, skip_base=False).error is None
     place.close()
     hist = ("rawcore.rc_c_hist", "--url", address)
-    one, other = first.split(",")[0], second.split(",")[0]
+    one, other = first.split(",", maxsplit=1)[0], second.split(",", maxsplit=1)[0]
     row = {"k": "x", "u": one, "t": "12:00:00", "b": "00ff", "valid_from": FIRST, "valid_to": SECOND}
     for key in ("k=x", f"u={one}", "t=12:00:00"):
         assert answer(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", key) == (0, [row])

@@ -1,7 +1,7 @@
 """Read a model's history from a database, without the model, its lock file or Spark."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, time
@@ -70,6 +70,23 @@ class DatabaseHistory:
                 f"Its columns are {', '.join(self.users)}.",
             )
 
+    def require_one_record(self, key: Collection[str], condition: str) -> None:
+        """Raise UsageError if several records have versions that meet a condition, but equal keys.
+
+        After the versions were read, this is true of them too, because a load removes no version.
+        """
+        history, record = self.history, self.history.of("h", self.history.key)
+        query = (
+            f"SELECT 1 FROM {history.table} AS h WHERE {condition} GROUP BY "
+            f"{', '.join(history.of('h', name) for name in key)} HAVING MIN({record}) < MAX({record}) LIMIT 1"
+        )
+        if self.engine.execute_scalar(query):
+            raise UsageError(
+                "other-key",
+                f"Several records of {history.model.shape.table} have the same {', '.join(key)}.",
+                "Name every column of the model's business key.",
+            )
+
     def is_record(self, key: Mapping[str, object]) -> list[str]:
         """The conditions under which a version belongs to the record with this key.
 
@@ -99,7 +116,10 @@ def read_rows(
     with _open_history(url, table) as database:
         history = database.history
         is_true = f"{history.end_of('h')} IS NULL" if time is None else f"({is_valid_at(history, 'h', time)})"
-        names, rows = database.read_versions(" AND ".join([is_true, *database.is_record(key)]))
+        condition = " AND ".join([is_true, *database.is_record(key)])
+        names, rows = database.read_versions(condition)
+        if key:
+            database.require_one_record(key, condition)
         names = selection.select(table, [shown_name(name) for name in key], names)
         return names, [{name: row[name] for name in names} for row in rows]
 
@@ -128,6 +148,8 @@ def read_differences(
             for border in (database.history.start_of("h"), database.history.end_of("h"))
         )
         _, rows = database.read_versions(touched, *marks)
+        started, ended = database.history.start_of("h"), database.history.end_of("h")
+        database.require_one_record(key, f"{started} <= {high} AND ({ended} IS NULL OR {ended} > {low})")
         of_key = [shown_name(name) for name in key]
         names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
     if not comparison.through:
@@ -149,7 +171,9 @@ def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Se
     Raises the errors of `read_differences`.
     """
     with _open_history(url, table) as database:
-        names, rows = database.read_versions(" AND ".join(database.is_record(key)))
+        condition = " AND ".join(database.is_record(key))
+        names, rows = database.read_versions(condition)
+        database.require_one_record(key, condition)
     values = {shown_name(name): value for name, value in key.items()}
     names = Selection(columns=columns).select(table, list(values), names)
     return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
