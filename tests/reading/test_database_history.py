@@ -193,6 +193,23 @@ def test_unreadable_tables_and_addresses_are_wrong_usage(url, capsys):
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "postgres"])
+def test_rows_are_in_the_order_of_the_key_in_every_database(kind, request, tmp_path, capsys):
+    """The key's columns come first in a history. NULL sorts first, and strings sort by their bytes."""
+    address = request.getfixturevalue(f"{kind}_url")
+    place = Place(kind, address, tmp_path)
+    place.use(document(dataset("n:INTEGER* k* a none:DATE", input="s.csv")))
+    ordered = ["9,x,", "10,B,z", "10,a,y", "10,b,x", "10,ä,w"]
+    (tmp_path / "s.csv").write_text("\n".join(["n,k,a,none", *(f"{row}," for row in sorted(ordered))]))
+    assert place.load("r1", 1, skip_base=False).error is None
+    place.close()
+    for words in (["current", "rawcore.rc_c_hist"], ["as-of", "rawcore.rc_c_hist", FIRST]):
+        for limit in (5, 2):
+            code, rows = answer(capsys, *words, "--url", address, "--limit", str(limit), "--columns", "a,k,n")
+            shown = [f"{row['n']},{row['k']},{row['a'] or ''}" for row in rows]
+            assert (code, shown) == (0, ordered[:limit])
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "postgres"])
 def test_every_type_is_compared_and_shown_as_a_warehouse_stores_it(kind, request, tmp_path, capsys):
     """Times of day, UUIDs and bytes are texts in every output, and texts of times and UUIDs are keys."""
     address = request.getfixturevalue(f"{kind}_url")

@@ -31,6 +31,7 @@ from backstory.reading.timelines import Timeline, shown_name, timeline_of
 from backstory.stores.port import no_table
 from backstory.stores.sql.dialects import get_dialect
 from backstory.stores.sql.engine import Engine
+from backstory.strategies.values import ranks, sorted_by
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
 _BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
@@ -120,8 +121,11 @@ def read_rows(
         names, rows = database.read_versions(condition)
         if key:
             database.require_one_record(key, condition)
+        columns = [_arrow_values([row[name] for row in rows]) for name in names]
+        # A model's history begins with its business key. The order of a database's texts is its own.
+        places = sorted_by([ranks(pa.chunked_array([column])) for column in columns], len(rows))
         names = selection.select(table, [shown_name(name) for name in key], names)
-        return names, [{name: row[name] for name in names} for row in rows]
+        return names, [{name: rows[place][name] for name in names} for place in places]
 
 
 def read_differences(
