@@ -60,6 +60,17 @@ def test_dependents_of_a_failing_ability_are_not_tried(spark, tmp_path):
     assert set(abilities.values()) == {UNTRIED}
 
 
+def test_a_catalog_that_cannot_be_opened_is_reported_with_the_versions(spark):
+    """The report has the error of the catalog, and its type instead of its class."""
+    spark.conf.set("spark.sql.catalog.closed", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set("spark.sql.catalog.closed.type", "nonsense")
+    report = Warehouse(IcebergStore(spark, "closed", 3, Memory(1 << 28)), embedded=False).doctor()
+    assert (report.exit_code, report.versions["catalog"]) == (1, "closed: nonsense")
+    (error,) = (each.error for each in report.abilities if each.error)
+    assert error.code == "spark-failed"
+    assert all(report.versions.values())
+
+
 def test_a_catalog_that_is_not_configured_is_named_before_java_starts(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert run(["doctor", "--catalog", "none", "--warehouse", str(tmp_path / "w"), "--output", "json"]) == 2

@@ -96,20 +96,28 @@ def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
         "spark": str(store.spark.version),
         "scala": str(store.jvm.scala.util.Properties.versionNumberString()),
         "iceberg": jvm.version(store.jvm),
-        "catalog": f"{store.catalog}: {store.iceberg().getClass().getSimpleName()}",
+        "catalog": _catalog_text(store),
         "session": "backstory's own" if warehouse.embedded else "yours",
     }
 
 
+def _catalog_text(store: "IcebergStore") -> str:
+    """The catalog's name, and its class, or else its type in the settings."""
+    kind = None
+    with suppress(Exception):  # the abilities report the error of a catalog that cannot be opened
+        kind = store.iceberg().getClass().getSimpleName() if store.has_java else None
+    kind = kind or store.setting(f"spark.sql.catalog.{store.catalog}.type")
+    return f"{store.catalog}: {kind or 'of a class of its own'}"
+
+
 def _versions_over_connect(store: "IcebergStore") -> dict[str, str | None]:
-    kind = store.setting(f"spark.sql.catalog.{store.catalog}.type")
     return {
         "backstory": version("backstory"),
         "python": platform.python_version(),
         "pyspark": version("pyspark"),
         "spark": str(store.spark.version),
         "iceberg": iceberg_version(store.spark, store.catalog),
-        "catalog": f"{store.catalog}: {kind or 'of a class of its own'}",
+        "catalog": _catalog_text(store),
         "session": "Spark Connect",
     }
 
