@@ -99,7 +99,10 @@ def time_text(value: date | str | None) -> str:
     """An instant in UTC as a short string: a day, or a time with seconds or microseconds."""
     if value is None:
         return "–"
-    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    try:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:  # a year before 1 or after 9999
+        return str(value)
     if not isinstance(time, datetime):
         return str(time)
     form = "%Y-%m-%d" if time.time() == time.min.time() else "%Y-%m-%d %H:%M:%S"

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -280,12 +280,12 @@ SELECT instant, CAST(SUM(starts) AS BIGINT) AS starts, CAST(SUM(1 - starts) AS B
   SELECT started AS instant, 1 AS starts FROM lives UNION ALL
   SELECT CASE WHEN ended + {grain} IN (SELECT started FROM lives) THEN ended + {grain} ELSE ended END, 0
   FROM lives
-) AS changes WHERE instant IS NOT NULL GROUP BY instant ORDER BY instant
+) AS changes WHERE instant BETWEEN {first} AND {last} GROUP BY instant ORDER BY instant
 """
 
 
 def change_times(files: TableReader) -> ChangeTimes:
-    """The instants at which versions of a table begin or end.
+    """The instants in the years 1 to 9999 at which versions of a table begin or end.
 
     Raises Unreadable if only Spark can read the table.
     """
@@ -300,5 +300,8 @@ def change_times(files: TableReader) -> ChangeTimes:
         if known.shape.layout is Layout.VERSIONS:  # a row without a length is not a version
             lasting = "ended IS NULL OR ended > started"
     relation = pa.table({"started": starts.cast(pa.int64()), "ended": ends.cast(pa.int64())})
-    query = _CHANGES.format(far=sys.maxsize if far is None else far, grain=grain, lasting=lasting)
+    calendar = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    first, last = map(micros_of, calendar)
+    until = sys.maxsize if far is None else far
+    query = _CHANGES.format(far=until, grain=grain, lasting=lasting, first=first, last=last)
     return ChangeTimes(*map(whole_numbers, query_rows(relation, query).columns))
