@@ -325,6 +325,26 @@ def test_a_history_at_the_borders_of_the_calendar_is_shown(explorer, python, at)
         assert explorer.get(f"{view}.json", table=f"explored.at_{at[:4]}").status == 200
 
 
+def test_times_outside_the_calendar_are_shown_and_no_steps_lead_to_them(explorer, python):
+    """An adopted table may hold them. A version without a start is a row, but never part of a timeline."""
+    python.spark.sql(
+        "CREATE TABLE backstory.explored.early USING iceberg AS "
+        "SELECT id, v, CAST(start AS TIMESTAMP) AS dbt_valid_from, CAST(end AS TIMESTAMP) AS dbt_valid_to "
+        "FROM VALUES (1, 'a', '-0044-03-15', '2020-01-01'), (1, 'b', '2020-01-01', '+19999-12-31'), "
+        "(2, 'c', NULL, NULL) AS rows (id, v, start, end)"
+    )
+    early = {"table": "explored.early"}
+    python.adopt(early["table"], layout="dbt", key="id")
+    for at, shown in (("", ("b", "2020-")), ("2019-01-01", ("a", "-0044"))):
+        first = explorer.get("/table.json", at=at, **early).document[0]
+        assert (first["v"], first["valid_from"][:5]) == shown
+        assert explorer.get("/table", at=at, **early).status == 200
+    assert explorer.get("/diff.json", **early).status == 200
+    for key in "12":
+        answer = explorer.get("/record.json", key=key, **early)
+        assert (answer.status, answer.document["error"]["code"]) == (409, "no-timeline")
+
+
 ODD = {
     "after": ("9" * 5000, "²", "9" * 18, "key=x"),
     "at": ("9999-12-31T23:59:59.999999Z", "0001-01-01", "0001-01-01T00:00+14:00", "x"),

@@ -7,7 +7,7 @@ import pytest
 from told_lives import CORRECTED, NOW, day, statements_of
 
 import backstory
-from backstory.errors import UsageError
+from backstory.errors import Refused, UsageError
 from backstory.model.table import TableName
 from backstory.reading.timelines import (
     Lane,
@@ -259,8 +259,20 @@ def test_an_unknown_or_contradictory_axis_is_refused():
         assert refused.value.code == "bad-option"
 
 
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(None, None), ("-0044-03-15T00:00:00Z", day("1")), (day("1"), "+19999-12-31T00:00:00Z")],
+)
+def test_versions_without_a_usable_start_or_end_have_no_timeline(start, end):
+    """They cannot be sorted among the others, or drawn."""
+    rows = [{"v": "a", "valid_from": start, "valid_to": end}, {"v": "b", "valid_from": NOW, "valid_to": None}]
+    with pytest.raises(Refused) as stop:
+        timeline_of(TableName("s", "t"), {}, rows, {})
+    assert stop.value.code == "no-timeline"
+
+
 def test_a_32_bit_key_has_its_displayed_number_in_the_title():
     (single,) = pa.array([72.1], pa.float32()).to_pylist()
-    row = {"k": 72.1, "v": "a", "valid_from": None, "valid_to": None}
+    row = {"k": 72.1, "v": "a", "valid_from": day("1"), "valid_to": None}
     assert timeline_of(TableName("crm", "t"), {"k": single}, [row], {}).title == "crm.t k=72.1"
     assert timeline_of(TableName("crm", "t"), {"k": "x"}, [], {}).title == "crm.t k=x"

@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from backstory.errors import UsageError, bad_option, option
+from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.model.values import cell_text
@@ -488,7 +488,17 @@ def timeline_of(
     axis: Axis = "valid",
     known_at: datetime | None = None,
 ) -> Timeline:
-    """The timeline of the record with this key. `commits` are snapshot ids by their recorded time."""
+    """The timeline of the record with this key. `commits` are snapshot ids by their recorded time.
+
+    Raises Refused for a version that has no start, or times outside the years 1 to 9999.
+    """
+    times = [each[VALID_FROM] for each in rows] + [each[VALID_TO] for each in rows if each[VALID_TO]]
+    if any(time is None or isinstance(time, str) for time in times):
+        raise Refused(
+            "no-timeline",
+            f"A version of this record in {table} has no start, or a time outside the years 1 to 9999.",
+            "Correct the time in the program that wrote it. `export` writes all versions as they are.",
+        )
     statements: Sequence[VersionRow] = [_with_axes(each, commits) for each in rows]
     versions = sorted(
         statements if axis == "both" else statements_at(statements, known_at),
