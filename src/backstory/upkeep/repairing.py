@@ -19,7 +19,7 @@ from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.versions_layout import RECORDED
-from backstory.reading.lifetimes import KINDS_OF_INSTANTS, SPARK
+from backstory.reading.lifetimes import KINDS_OF_INSTANTS
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
@@ -32,7 +32,7 @@ from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
 from backstory.upkeep.laws import checks
 from backstory.upkeep.laws.checks import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally
-from backstory.upkeep.laws.queries import TableSql, TableTerms, query_of_rows
+from backstory.upkeep.laws.queries import TableTerms, query_of_rows
 from backstory.upkeep.laws.terms import PREFIX, Law
 
 Table = TypeVar("Table", bound=TableLike)
@@ -155,7 +155,7 @@ def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> 
     span = table.shape.layout.span
     written = span and table.shape.column(span.written)
     if written and written.type.kind in KINDS_OF_INSTANTS and not table_terms.terms.remembers:
-        micros = TableSql(SPARK, quote, ()).micros(table.shape, written.name)
+        micros = checks.SPARK_SQL.micros(table.shape, written.name)
         rows = rows.withColumn(f"{PREFIX}written", expr(micros))
     return rows, [*table.shape.names, FILE, POSITION, *ids]
 

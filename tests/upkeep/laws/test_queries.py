@@ -68,11 +68,9 @@ JUDGED = {
     ),
     "dbt": TableTerms(spanned(Layout.DBT, "dbt_valid_from", "dbt_valid_to"), LawTerms(far=FAR)),
     "versions": TableTerms(VERSIONS, LawTerms(flagged=True, remembers=True, newest=60)),
-    "fed": TableTerms(VERSIONS, FED, valued=True),
-    "copied": TableTerms(VERSIONS, COPIED, valued=True),
-    "cleared": TableTerms(
-        VERSIONS, replace(FED, marks=(RecordRow(0, 4, keyed=False, kind="truncate"),)), valued=True
-    ),
+    "fed": TableTerms(VERSIONS, FED),
+    "copied": TableTerms(VERSIONS, COPIED),
+    "cleared": TableTerms(VERSIONS, replace(FED, marks=(RecordRow(0, 4, keyed=False, kind="truncate"),))),
 }
 KEYS = (*"abcdefghij", None)
 HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)
@@ -151,7 +149,7 @@ def by_rule(rows, judged):
     for place, row in enumerate(rows):
         known = {name: value for name, value in row.items() if name not in {"key", "v"}}
         known["sequence"] = tuple(row.get("sequence") or ())
-        values = {"v": row.get("v")} if judged.valued else {}
+        values = {"v": row.get("v")} if judged.terms.tracked else {}
         lives.setdefault(row["key"], []).append(
             RecordRow(place, **known, keyed=row["key"] is not None, values=values)
         )

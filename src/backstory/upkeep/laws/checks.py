@@ -26,7 +26,6 @@ from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import FILE, MEMORY, POSITION, RECORDED_AT, ROW_HASH, ROW_ID, Layout
 from backstory.model.table import TableName
 from backstory.model.values import key_text
-from backstory.model.versions_layout import Role
 from backstory.reading.files import sort_in_lease, without_zone
 from backstory.reading.frames import query_frame
 from backstory.reading.lifetimes import DUCKDB, SPARK
@@ -43,7 +42,7 @@ from backstory.stores.metadata.values import rows_of, values_of, whole_numbers
 from backstory.strategies.values import identities
 from backstory.upkeep.laws import queries
 from backstory.upkeep.laws.mending import mend_rows
-from backstory.upkeep.laws.queries import LAW_OF, OFFSET, SUSPECT, LawQuery, TableSql, TableTerms
+from backstory.upkeep.laws.queries import LAW_OF, RowLaws, TableSql, TableTerms
 from backstory.upkeep.laws.terms import LAWS, PREFIX, REMEMBERED, Law, RecordRow
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Itera
         yield pending
 
 
-def examine(laws: LawQuery, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def examine(laws: RowLaws, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Count how often rows, ordered by record, break each law, with up to ten keys for each law."""
     judge = laws.judge
     counts: Counter[str] = Counter()
@@ -88,15 +87,15 @@ def examine(laws: LawQuery, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
                 break
             texts[text] = None
 
-    def suspects() -> Iterator[pa.Table]:
+    def count_rows() -> Iterator[pa.Table]:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             for name in LAW_OF.keys() & set(rows.column_names):
                 if times := pc.sum(rows[name]).as_py():
                     add(LAW_OF[name], times, rows.filter(rows[name]))
-            yield rows.filter(rows[SUSPECT]) if judge else rows.slice(0, 0)
+            yield rows if judge else rows.slice(0, 0)
 
-    for life in split_records(suspects(), laws.identity):
+    for life in split_records(count_rows(), laws.identity):
         for law, times in judge(life).items() if judge else ():
             add(law, times, life)
     results = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]
@@ -122,11 +121,7 @@ def add_up(results: Iterable[Mapping[str, Any]]) -> Broken:
 
 _PLACE: Final = "place"
 _RECORD: Final = "record"
-
-
-# The column that is true if a row's record breaks a law, or is suspected.
-_BROKEN: Final = quote(f"{PREFIX}broken")
-_HASH: Final = f"{PREFIX}hash"
+SPARK_SQL: Final = TableSql(SPARK, quote)
 
 
 def _misplaced_query(offsets: str, wanted: int) -> str:
@@ -153,15 +148,15 @@ class FileRows:
     def engine(self) -> TableSql:
         """The SQL of the columns in DuckDB."""
         names = {name: f"c{place}" for place, name in enumerate(self.table.column_names)}
-        return TableSql(DUCKDB, names.__getitem__, [_RECORD])
+        return TableSql(DUCKDB, names.__getitem__)
 
-    def ask(self, query: str, records: np.ndarray | None = None) -> pa.Table:
-        """The answer to a query on the rows, which also have columns with their places and record numbers."""
-        own = {_PLACE: pa.array(np.arange(len(self.table)))}
-        own |= {} if records is None else {_RECORD: pa.array(records)}
+    def ask(self, query: str, **more: np.ndarray) -> pa.Table:
+        """The answer to a query on the rows, with their places and the columns `more`."""
         columns = {f"c{place}": without_zone(each) for place, each in enumerate(self.table.columns)}
+        numbers = {_PLACE: np.arange(len(self.table)), **more}
+        columns |= {name: pa.array(values) for name, values in numbers.items()}
         try:
-            return sort_in_lease(self.lease, "laws", pa.table(own | columns), query)
+            return sort_in_lease(self.lease, "laws", pa.table(columns), query)
         except duckdb.Error:
             raise Unreadable("values that DuckDB lacks") from None
 
@@ -179,32 +174,26 @@ class FileRows:
             raise Unreadable("years whose texts differ")
         return tuple(way.sql(DuckDB(), self.engine.column) for way in ways)
 
-    def count(self, laws: LawQuery) -> Broken:
+    def count(self, laws: RowLaws) -> Broken:
         """How often rows break each law. Finds the broken records, then checks their rows again."""
-        records, steps = identities(self.table, laws.identity), laws.steps(self.engine)
-        anything = " OR ".join(map(DUCKDB.name, steps[-1]))
-        relation = f"{queries.nest_steps(steps, DUCKDB)} AS judged"
-        broken_places = self.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
-        if not broken_places.num_rows:
+        records, relation = identities(self.table, laws.identity), laws.relation(self.engine, [_RECORD])
+        anything = " OR ".join(map(DUCKDB.name, laws.names))
+        broken = self.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", record=records)
+        places = np.flatnonzero(np.isin(records, records[whole_numbers(broken[_PLACE])]))
+        if not len(places):
             return {}
-        is_broken = np.zeros(records.max() + 1, bool)
-        is_broken[records[whole_numbers(broken_places[_PLACE])]] = True
-        places = np.flatnonzero(is_broken[records])
         if laws.judge is not None and len(places) > MOST_ROWS:
             raise Unreadable("records that are checked one by one")
-        lives = replace(self, table=self.table.take(places))
-        columns = ", ".join(map(DUCKDB.name, [*steps[0], *steps[-1]]))
-        if laws.judge is not None:  # it judges whole records
-            suspect = DUCKDB.name(SUSPECT)
-            columns = columns.replace(suspect, f"MAX({suspect}) OVER (PARTITION BY {_RECORD}) AS {suspect}")
-        answers = lives.ask(f"SELECT {columns} FROM {relation} ORDER BY {_PLACE}", records[places])
+        lives = FileRows(self.lease, self.table.take(places))
+        columns = ", ".join(map(DUCKDB.name, laws.columns_and_laws(self.engine)))
+        answers = lives.ask(f"SELECT {columns} FROM {relation} ORDER BY {_PLACE}", record=records[places])
         names = [*lives.table.column_names, *answers.column_names]
         table = pa.table([*lives.table.columns, *answers.columns], names)
         batches = sort_like_spark(table, [*laws.identity, laws.order]).combine_chunks().to_batches()
         return add_up(row for result in examine(laws, batches) for row in result.to_pylist())
 
     def count_events(
-        self, laws: LawQuery, offset: str, wanted: Callable[[int], int]
+        self, laws: RowLaws, offset: str, wanted: Callable[[int], int]
     ) -> tuple[Broken, int, list[str]]:
         """The result of `count`, and the number of wrong offsets, with the first ten of them."""
         broken, offsets = self.count(laws), self.table[offset].cast(pa.int64())
@@ -220,11 +209,7 @@ class FrameRows:
 
     rows: "DataFrame"
     table: TableName
-
-    @property
-    def engine(self) -> TableSql:
-        """The SQL of the columns in Spark."""
-        return TableSql(SPARK, quote, ())
+    engine = SPARK_SQL
 
     def ask(self, query: str) -> pa.Table:
         """The answer to a query on the rows."""
@@ -237,20 +222,17 @@ class FrameRows:
 
         return tuple(way.sql(Spark(), quote) for way in ways)
 
-    def count(self, laws: LawQuery) -> Broken:
+    def count(self, laws: RowLaws) -> Broken:
         """How often rows break each law, counted in tasks."""
-        suspects = find_suspects(self.rows, laws)
-        judged = laws.judge is not None
-        columns = [
-            each for each in suspects.columns if each.startswith(PREFIX) and (judged or each in LAW_OF)
-        ]
+        columns = laws.columns_and_laws(SPARK_SQL) if laws.judge else laws.names
         names = dict.fromkeys([*laws.identity, *laws.naming, *laws.values, *columns])
-        counts = map_batches(suspects.select(*map(quote, names)), partial(examine, laws), VIOLATIONS_DDL)
+        suspects = find_suspects(self.rows, laws).select(*map(quote, names))
+        counts = map_batches(suspects, partial(examine, laws), VIOLATIONS_DDL)
         with translate_faults(self.table):
             return add_up(arrow_of(counts).to_pylist())
 
     def count_events(
-        self, laws: LawQuery, offset: str, wanted: Callable[[int], int]
+        self, laws: RowLaws, offset: str, wanted: Callable[[int], int]
     ) -> tuple[Broken, int, list[str]]:
         """The result of `count`, and the number of wrong offsets, with the first ten of them.
 
@@ -260,16 +242,15 @@ class FrameRows:
         from pyspark.sql import Observation
         from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
 
-        number, observation = laws.steps(self.engine)[0][OFFSET], Observation()
-        rows = self.rows.withColumn(_HASH, xxhash64(expr(number)))
-        whole = bit_xor(quote(_HASH)).alias("hash")
-        rows = rows.observe(observation, count(lit(1)).alias("rows"), whole).drop(_HASH)
+        number, observation = f"CAST({quote(offset)} AS BIGINT)", Observation()
+        whole = bit_xor(xxhash64(expr(number))).alias("hash")
+        rows = self.rows.observe(observation, count(lit(1)).alias("rows"), whole)
         broken, seen = FrameRows(rows, self.table).count(laws), observation.get
         right = wanted(seen["rows"])
         (hashes,) = rows.sparkSession.range(right).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
         if (seen["rows"], seen["hash"]) == (right, hashes["hash"]):
             return broken, 0, []
-        source = f"(SELECT CAST({quote(offset)} AS BIGINT) AS place FROM {SPARK.rows})"
+        source = f"(SELECT {number} AS place FROM {SPARK.rows})"
         wrong = query_frame(self.rows, _misplaced_query(source, right))
         with translate_faults(self.table):
             keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
@@ -282,19 +263,13 @@ def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
     return FrameRows(rows, table_terms.shape.table).count(queries.query_of_rows(table_terms))
 
 
-def find_suspects(rows: "DataFrame", laws: LawQuery) -> "DataFrame":
-    """The rows of records that break a law or are suspected, sorted by record.
-
-    The result also has the columns of the first and the last step.
-    """
+def find_suspects(rows: "DataFrame", laws: RowLaws) -> "DataFrame":
+    """The rows of records that break a law or are suspected, sorted by record, with the laws and columns."""
     key = list(map(quote, laws.identity))
-    steps, of_record = laws.steps(TableSql(SPARK, quote, key)), f"OVER (PARTITION BY {', '.join(key)})"
-    names = list(map(quote, dict.fromkeys([*rows.columns, *steps[0], *steps[-1]])))
-    whole = {quote(SUSPECT): f"MAX({quote(SUSPECT)}) {of_record} AS {quote(SUSPECT)}"}
-    anything = f"MAX({' OR '.join(map(quote, steps[-1]))}) {of_record} AS {_BROKEN}"
-    listed = ", ".join([*(whole.get(name, name) for name in names), anything])
-    text = f"SELECT {listed} FROM {queries.nest_steps(steps, SPARK)} AS judged"
-    text = f"SELECT {', '.join(names)} FROM ({text}) AS records WHERE {_BROKEN}"
+    names = ", ".join(map(quote, dict.fromkeys([*rows.columns, *laws.columns_and_laws(SPARK_SQL)])))
+    broken = f"MAX({' OR '.join(map(quote, laws.names))}) OVER (PARTITION BY {', '.join(key)})"
+    text = f"SELECT {names}, {broken} AS {SPARK_SQL.name('broken')} FROM {laws.relation(SPARK_SQL, key)}"
+    text = f"SELECT {names} FROM ({text}) AS records WHERE {SPARK_SQL.name('broken')}"
     return query_frame(rows, text).sortWithinPartitions(*key, quote(laws.order))
 
 
@@ -320,27 +295,24 @@ def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, TableTerm
     ways, table_terms = queries.read_row_hashes(table), queries.terms_of(table)
     rows = read(_columns(table_terms, ways))
     table_terms = replace(table_terms, hashes=rows.hashes(ways) if ways else ())
-    if not table_terms.valued:
+    if not queries.keeps_memory(table):
         return rows, table_terms
     # Iceberg prunes by the key, which is NULL only in marks.
-    engine, first = rows.engine, rows.engine.column(table.shape.key[0])
-    known = engine.steps(queries.layout_columns(engine, table_terms))
-    columns = ", ".join(map(engine.words.name, known[0]))
-    marks = f"SELECT {columns} FROM {queries.nest_steps(known, engine.words)}"
-    marks += f" AS marks WHERE {first} IS NULL AND {engine.words.name(PREFIX + 'role')} = '{Role.FACT}'"
-    return rows, table_terms.with_marks(rows_of(rows.ask(marks)))
+    marks = rows.ask(queries.marks_query(table_terms, rows.engine))
+    marks = tuple(table_terms.row(0, values) for values in rows_of(marks))
+    return rows, replace(table_terms, terms=replace(table_terms.terms, marks=marks))
 
 
 def _columns(table_terms: TableTerms, ways: "Sequence[RowHash]") -> list[str]:
     """The columns that the laws of a table read."""
     span, terms = table_terms.shape.layout.span, table_terms.terms
-    names = [*table_terms.identity, *table_terms.naming]
+    names = [*table_terms.identity, *table_terms.naming, *terms.tracked]
     if span is not None:
         names += filter(None, (span.start, span.end, span.flag, span.state))
         names += filter(None, (span.written, MEMORY) if terms.remembers else ())
     if terms.hashed:
         names += [ROW_HASH, *(column.name for way in ways for column in way.columns)]
-    return [*dict.fromkeys([*names, *(terms.tracked if table_terms.valued else ())])]
+    return [*dict.fromkeys(names)]
 
 
 def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
