@@ -9,7 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from backstory.model.layout import Layout
+from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.mending import (
@@ -23,8 +26,13 @@ from backstory.upkeep.laws.mending import (
     is_version,
     until,
 )
-from backstory.upkeep.laws.queries import LogFacts
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
+from backstory.upkeep.laws.terms import Law, LawTerms, LogFacts, RecordRow
+
+
+def terms_of_layout(layout: Layout, **facts: Any) -> LawTerms:
+    """The facts about a table of a layout that has no columns of its own."""
+    return LawTerms(Shape(TableName("some", "rows"), (), ("k",), layout), **facts)
+
 
 HASH = re.compile("[0-9a-f]{64}|erased")
 MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
@@ -101,7 +109,9 @@ def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
     for times in starts.values():
         yield from [Law.UNIQUE_START] * (times - 1)
     # A version from Fivetran without an end breaks the law of the marker.
-    endless = {row.place for row in versions if row.end is None and terms.grain and row.start is not None}
+    endless = {
+        row.place for row in versions if row.end is None and terms.span.grain and row.start is not None
+    }
     for row in versions:
         if not has_length(row, terms) and row.place not in endless:
             yield Law.START_BEFORE_END
@@ -109,7 +119,7 @@ def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
     for place, row in enumerate(ordered):
         if any((row.start or 0) < until(before, terms) for before in ordered[:place]):
             yield Law.NO_OVERLAP
-    open_ = sum(is_open(row, terms) or (bool(terms.grain) and row.flag is True) for row in versions)
+    open_ = sum(is_open(row, terms) or (bool(terms.span.grain) and row.flag is True) for row in versions)
     yield from [Law.ONE_OPEN] * (open_ - 1)
 
 

@@ -16,14 +16,14 @@ from specification.feeds.copies import take_among
 from specification.feeds.order import settled_position
 from specification.feeds.remembering import Window
 from specification.feeds.rule import Event, Feed, apply
-from specification.laws import violations
+from specification.laws import terms_of_layout, violations
 from specification.rewind import rewound
 from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
-from backstory.model.layout import VERSIONS_OWN
+from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.versions_layout import FactKind
-from backstory.upkeep.laws.terms import LawTerms, RecordRow
+from backstory.upkeep.laws.terms import RecordRow
 
 EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+)|#(\d+)(r?))?")
 
@@ -159,9 +159,8 @@ def judged(table, newest):
     numbers = {name: number for number, name in enumerate(table.columns)}
     rows = [_record_row(place, row, numbers) for place, row in enumerate(table.rows)]
     marks = [row for row in rows if not row.keyed and row.ended_at is None]
-    terms = LawTerms(
-        flagged=True,
-        remembers=True,
+    terms = terms_of_layout(
+        Layout.VERSIONS,
         newest=newest,
         settled=table.settled or None,
         marks=tuple(marks),

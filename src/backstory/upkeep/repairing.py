@@ -32,8 +32,8 @@ from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
 from backstory.upkeep.laws import checks
 from backstory.upkeep.laws.checks import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally
-from backstory.upkeep.laws.queries import TableTerms, query_of_rows
-from backstory.upkeep.laws.terms import PREFIX, Law
+from backstory.upkeep.laws.queries import query_of_rows
+from backstory.upkeep.laws.terms import PREFIX, Law, LawTerms
 
 Table = TypeVar("Table", bound=TableLike)
 # The property of a repairing commit: broken laws, and counts of records and rows. It never contains a key or
@@ -88,13 +88,13 @@ def repair_small(files: TableReader) -> Repair:
 def _open_repair(store: IcebergStore, table: TableName, *, apply: bool) -> Iterator[Plan[Repair]]:
     """A plan that repairs the table's broken records, computed in Spark's tasks."""
     stored = _require_mendable(existing(store, table))
-    table_terms = checks.terms_in_table(store, stored)
-    rows, names = _rows(store, stored, table_terms)
-    suspects = checks.find_suspects(rows, query_of_rows(table_terms))
+    terms = checks.terms_in_table(store, stored)
+    rows, names = _rows(store, stored, terms)
+    suspects = checks.find_suspects(rows, query_of_rows(terms))
     laws = [name for name in suspects.columns if name.startswith(PREFIX)]
     suspects = suspects.select(*map(quote, [*names, *laws]))
     acts = persist_on_disk(
-        map_batches(suspects, partial(checks.mend_records, table_terms, names), _schema(suspects, names))
+        map_batches(suspects, partial(checks.mend_records, terms, names), _schema(suspects, names))
     )
     try:
         with translate_faults(table):
@@ -103,10 +103,10 @@ def _open_repair(store: IcebergStore, table: TableName, *, apply: bool) -> Itera
         for text in records[REPORTED].to_pylist():
             tally.add(text)
         after = acts.where(column(ACT).isin(STAY, ADD)).drop(ACT, REPORTED)
-        left = checks.broken_in_frame(after, table_terms) if tally.keys else {}
+        left = checks.broken_in_frame(after, terms) if tally.keys else {}
         about = _summarize(stored, tally, {law: keys for law, (_, keys) in left.items()})
         summary = {"laws": about.laws, "keys": about.keys, **about.counts}
-        note = Note(DOOR, "", {REPAIR: json.dumps(summary), **_recorded_property(table_terms)})
+        note = Note(DOOR, "", {REPAIR: json.dumps(summary), **_recorded_property(terms)})
         yield Plan(stored, _change(stored, acts, about), note, partial(_receipt, about), dry_run=not apply)
     finally:
         acts.unpersist()
@@ -144,7 +144,7 @@ def _require_mendable(table: Table) -> Table:
     return table
 
 
-def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> tuple[Any, list[str]]:
+def _rows(store: IcebergStore, table: IcebergTable, terms: LawTerms) -> tuple[Any, list[str]]:
     """All rows with their places and any row ids, and the names of these columns.
 
     The rows also have their recorded times, by which a repair chooses between versions.
@@ -154,7 +154,7 @@ def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> 
     rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})
     span = table.shape.layout.span
     written = span and table.shape.column(span.written)
-    if written and written.type.kind in KINDS_OF_INSTANTS and not table_terms.terms.remembers:
+    if written and written.type.kind in KINDS_OF_INSTANTS and not terms.remembers:
         micros = checks.SPARK_SQL.micros(table.shape, written.name)
         rows = rows.withColumn(f"{PREFIX}written", expr(micros))
     return rows, [*table.shape.names, FILE, POSITION, *ids]
@@ -178,11 +178,11 @@ def _change(table: IcebergTable, acts: Any, about: Repair) -> Change | None:
     return Change(counts, removed, added if rewritten else None, properties=properties, expected=rewritten)
 
 
-def _recorded_property(table_terms: TableTerms) -> Mapping[str, str]:
+def _recorded_property(terms: LawTerms) -> Mapping[str, str]:
     """The recorded time of a commit on a native table (V10). A repair does not write it to any row (V118)."""
-    if not table_terms.terms.remembers:
+    if not terms.remembers:
         return NOTHING
-    newest = table_terms.terms.newest
+    newest = terms.newest
     after = EPOCH if newest is None else EPOCH + timedelta(microseconds=newest + 1)
     return {RECORDED: iso(max(datetime.now(UTC), after))}
 

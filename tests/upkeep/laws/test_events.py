@@ -3,8 +3,7 @@
 import pytest
 from specification.laws import LogRow, broken_events
 
-from backstory.upkeep.laws.queries import LogFacts
-from backstory.upkeep.laws.terms import Law
+from backstory.upkeep.laws.terms import Law, LogFacts
 
 PAIRED = LogFacts(keyed=True, paired=True)
 UNPAIRED = LogFacts(keyed=True, paired=False)

@@ -4,15 +4,16 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from specification.laws import broken_memory, violations
+from specification.laws import broken_memory, terms_of_layout, violations
 
+from backstory.model.layout import Layout
 from backstory.upkeep.laws import mending
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
+from backstory.upkeep.laws.terms import Law, RecordRow
 
-FAR = 9_000_000
-FIVETRAN = LawTerms(flagged=True, grain=1000, far=FAR)
-MODEL = LawTerms(stated=True)
-NATIVE = LawTerms(flagged=True, remembers=True, newest=60)
+FAR = Layout.FIVETRAN_HISTORY.span.far
+FIVETRAN = terms_of_layout(Layout.FIVETRAN_HISTORY)
+MODEL = terms_of_layout(Layout.HIST)
+NATIVE = terms_of_layout(Layout.VERSIONS, newest=60)
 UNMENDED = {Law.FOLD}
 TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
@@ -94,7 +95,8 @@ def test_repaired_fivetran_rows_are_healthy(versions):
 @given(st.lists(st.tuples(TIMES, ENDS, st.sampled_from(["new", "changed", "deleted", None])), max_size=6))
 def test_repaired_model_rows_are_healthy(versions):
     rows = [
-        RecordRow(place, *span, state=state, written=place) for place, (*span, state) in enumerate(versions)
+        RecordRow(place, *span, state=state, written=place, hash="erased")
+        for place, (*span, state) in enumerate(versions)
     ]
 
     assert not violations(mended(rows, MODEL), MODEL)

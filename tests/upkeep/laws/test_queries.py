@@ -20,10 +20,9 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.upkeep.laws import checks
-from backstory.upkeep.laws.queries import LogFacts, TableTerms, query_of_events, query_of_rows
-from backstory.upkeep.laws.terms import LawTerms, RecordRow
+from backstory.upkeep.laws.queries import query_of_events, query_of_rows
+from backstory.upkeep.laws.terms import LawTerms, LogFacts, RecordRow
 
-FAR = 9_000_000
 INSTANT, TEXT, FLAG = pa.timestamp("us", "UTC"), pa.string(), pa.bool_()
 TIME, WORD, TRUTH = (ColumnType(kind) for kind in (Kind.UTC_DATETIME, Kind.STRING, Kind.BOOLEAN))
 ORDER = (("n", ColumnType(Kind.LONG)), ("read", TRUTH))
@@ -50,27 +49,21 @@ def spanned(layout, start, end, *more):
 
 
 NATIVE = [each if each.name != MEMORY else Column(MEMORY, SEQUENCED) for each in OWN_COLUMNS]
-FED = LawTerms(flagged=True, remembers=True, newest=60, tracked=("v",), numbers={"v": 2})
+VERSIONS = shape(Layout.VERSIONS, Column("v", ColumnType(Kind.DOUBLE)), *NATIVE)
+FED = LawTerms(VERSIONS, newest=60, tracked=("v",), numbers={"v": 2})
 COPIED = replace(
     FED,
     marks=(RecordRow(0, 4, keyed=False, kind="copy"), RecordRow(0, 7, keyed=False, kind="copy")),
     settled=(None, 2),
 )
-VERSIONS = shape(Layout.VERSIONS, Column("v", ColumnType(Kind.DOUBLE)), *NATIVE)
 JUDGED = {
-    "fivetran": TableTerms(
-        spanned(Layout.FIVETRAN_HISTORY, START, END, Column(ACTIVE, TRUTH)),
-        LawTerms(flagged=True, grain=1000, far=FAR),
-    ),
-    "hist": TableTerms(
-        spanned(Layout.HIST, HIST_START, HIST_END, Column(STATE, WORD), Column(ROW_HASH, WORD)),
-        LawTerms(stated=True, hashed=True),
-    ),
-    "dbt": TableTerms(spanned(Layout.DBT, "dbt_valid_from", "dbt_valid_to"), LawTerms(far=FAR)),
-    "versions": TableTerms(VERSIONS, LawTerms(flagged=True, remembers=True, newest=60)),
-    "fed": TableTerms(VERSIONS, FED),
-    "copied": TableTerms(VERSIONS, COPIED),
-    "cleared": TableTerms(VERSIONS, replace(FED, marks=(RecordRow(0, 4, keyed=False, kind="truncate"),))),
+    "fivetran": LawTerms(spanned(Layout.FIVETRAN_HISTORY, START, END, Column(ACTIVE, TRUTH))),
+    "hist": LawTerms(spanned(Layout.HIST, HIST_START, HIST_END, Column(STATE, WORD), Column(ROW_HASH, WORD))),
+    "dbt": LawTerms(spanned(Layout.DBT, "dbt_valid_from", "dbt_valid_to")),
+    "versions": LawTerms(VERSIONS, newest=60),
+    "fed": FED,
+    "copied": COPIED,
+    "cleared": replace(FED, marks=(RecordRow(0, 4, keyed=False, kind="truncate"),)),
 }
 KEYS = (*"abcdefghij", None)
 HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)
@@ -78,7 +71,7 @@ HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)
 
 def lived(chance, judged, key):
     """The rows of one record, valid or damaged, by fields of the rule."""
-    grain, far = judged.terms.grain, judged.terms.far
+    grain, far = judged.span.grain, judged.span.far
     scale = grain * 10 or 1
     at, rows = chance.randint(-3, 4), []
     for _ in range(chance.randint(1, 4)):
@@ -104,7 +97,7 @@ def lived(chance, judged, key):
 
 
 def _remembered(chance, judged):
-    if not judged.terms.remembers:
+    if not judged.remembers:
         return {}
     written = chance.choice([1, 1, 1, 1, 2, 70, None])
     row = {"written": written, "v": chance.choice([0.0, -0.0, 1.5, float("nan"), None])}
@@ -131,7 +124,7 @@ def arrow(rows, judged):
     columns |= {span.start: column("start", INSTANT), span.end: column("end", INSTANT)}
     columns |= {span.flag: column("flag", FLAG)} if span.flag else {}
     columns |= {span.state: column("state", TEXT), ROW_HASH: column("hash", TEXT)} if span.state else {}
-    if judged.terms.remembers:
+    if judged.remembers:
         columns |= {"v": column("v", pa.float64()), span.written: column("written", INSTANT)}
         orders = [row["sequence"] and dict(zip(("n", "read"), row["sequence"], strict=True)) for row in rows]
         fields = {
@@ -149,14 +142,14 @@ def by_rule(rows, judged):
     for place, row in enumerate(rows):
         known = {name: value for name, value in row.items() if name not in {"key", "v"}}
         known["sequence"] = tuple(row.get("sequence") or ())
-        values = {"v": row.get("v")} if judged.terms.tracked else {}
+        values = {"v": row.get("v")} if judged.tracked else {}
         lives.setdefault(row["key"], []).append(
             RecordRow(place, **known, keyed=row["key"] is not None, values=values)
         )
     counts = Counter()
     for life in lives.values():
-        hashed = life if judged.terms.hashed else [replace(row, hash=None) for row in life]
-        counts += violations(hashed, judged.terms)
+        hashed = life if judged.hashed else [replace(row, hash=None) for row in life]
+        counts += violations(hashed, judged)
     return {law.value: times for law, times in counts.items()}
 
 
@@ -189,7 +182,7 @@ def test_spark_finds_the_same_violations_in_versions_as_the_rule(spark, layout):
     """Rows with equal starts and ends have no order, so only one such row is kept."""
     judged = JUDGED[layout]
     rows = of_chance(random.Random(7), judged, [*map(str, range(deep(2_000, 200))), None])
-    if judged.terms.remembers:
+    if judged.remembers:
         rows = [*{(row["key"], row["start"], row["end"]): row for row in rows}.values()]
 
     results = checks.broken_in_frame(spark.createDataFrame(arrow(rows, judged)), judged)
@@ -206,7 +199,7 @@ def test_equal_keys_with_different_texts_are_left_to_spark():
 
         def broken(*keys):
             rows = checks.FileRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
-            return rows.count(query_of_rows(TableTerms(held, LawTerms())))
+            return rows.count(query_of_rows(LawTerms(held)))
 
         assert broken(1.0, float("nan"), -0.0) == {}
         for twice in ((0.0, -0.0), (float("nan"), float("nan"))):

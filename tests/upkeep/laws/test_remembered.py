@@ -4,11 +4,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from specification.laws import violations
+from specification.laws import terms_of_layout, violations
 
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
+from backstory.model.layout import Layout
+from backstory.upkeep.laws.terms import Law, RecordRow
 
-TERMS = LawTerms(flagged=True, remembers=True, newest=99, tracked=("v",), numbers={"v": 2})
+TERMS = terms_of_layout(Layout.VERSIONS, newest=99, tracked=("v",), numbers={"v": 2})
 
 
 def rows(text):

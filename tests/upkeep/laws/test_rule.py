@@ -3,13 +3,15 @@
 from collections import Counter
 
 import pytest
-from specification.laws import broken_keys, violations
+from specification.laws import broken_keys, terms_of_layout, violations
 
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
+from backstory.model.layout import Layout
+from backstory.upkeep.laws.terms import Law, RecordRow
 
-FAR = 9_000_000
-FIVETRAN = LawTerms(flagged=True, grain=1000, far=FAR)
-MODEL = LawTerms(stated=True, hashed=True)
+FAR = Layout.FIVETRAN_HISTORY.span.far
+FIVETRAN = terms_of_layout(Layout.FIVETRAN_HISTORY)
+DBT, LIVE = terms_of_layout(Layout.DBT), terms_of_layout(Layout.FIVETRAN_LIVE)
+MODEL = terms_of_layout(Layout.HIST)
 
 
 def life(*spans, **more):
@@ -35,7 +37,7 @@ def fivetran(*spans):
     ],
 )
 def test_overlapping_or_reversed_versions_break_the_laws(spans, broken):
-    assert violations(life(*spans), LawTerms()) == Counter(broken)
+    assert violations(life(*spans), DBT) == Counter(broken)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +91,12 @@ def test_a_malformed_hash_breaks_the_hash_law(hash_, is_one):
 
 def test_rows_without_a_key_are_only_null_key_violations():
     """They break one law, whatever their times."""
-    assert violations(life((10, None), (10, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
+    assert violations(life((10, None), (10, None), keyed=False), DBT) == {Law.NULL_KEY: 2}
 
 
 def test_a_repeated_live_key_breaks_a_law():
-    assert broken_keys(life((None, None), (None, None)), LawTerms()) == {Law.UNIQUE_KEY: 1}
-    assert broken_keys(life((None, None), (None, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
+    assert broken_keys(life((None, None), (None, None)), LIVE) == {Law.UNIQUE_KEY: 1}
+    assert broken_keys(life((None, None), (None, None), keyed=False), LIVE) == {Law.NULL_KEY: 2}
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ from backstory.stores.port import table_exists
 from backstory.strategies.frames import comparable
 from backstory.upkeep.adopting import Adopted, key_or_identifiers, refuse_key, refuse_times, require_iceberg
 from backstory.upkeep.laws.checks import broken_in_frame
-from backstory.upkeep.laws.queries import TableTerms
 from backstory.upkeep.laws.terms import LawTerms
 
 # A property of the new table: the table, the snapshot and the key that it was imported from, as JSON.
@@ -271,8 +270,7 @@ def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, r
 
     A law is broken if two rows of a record are valid at the same instant and the same recorded time.
     """
-    terms = LawTerms(flagged=True, remembers=True, newest=micros_of(recorded))
-    broken = broken_in_frame(versions, TableTerms(shape, terms))
+    broken = broken_in_frame(versions, LawTerms(shape, newest=micros_of(recorded)))
     if not broken:
         return
     keys = sorted({key for _, some in broken.values() for key in some})[:MAX_KEYS]

@@ -42,8 +42,19 @@ from backstory.stores.metadata.values import rows_of, values_of, whole_numbers
 from backstory.strategies.values import identities
 from backstory.upkeep.laws import queries
 from backstory.upkeep.laws.mending import mend_rows
-from backstory.upkeep.laws.queries import LAW_OF, RowLaws, TableSql, TableTerms
-from backstory.upkeep.laws.terms import LAWS, PREFIX, REMEMBERED, Law, RecordRow
+from backstory.upkeep.laws.queries import LAW_OF, RowLaws, TableSql, count_broken
+from backstory.upkeep.laws.terms import (
+    LAWS,
+    PREFIX,
+    REMEMBERED,
+    Law,
+    LawTerms,
+    RecordRow,
+    keeps_memory,
+    log_facts,
+    read_row_hashes,
+    terms_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -258,9 +269,9 @@ class FrameRows:
         return broken, int(total["times"] or 0), keys
 
 
-def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
+def broken_in_frame(rows: "DataFrame", terms: LawTerms) -> Broken:
     """How often versions in a frame break each law, with up to ten keys for each law."""
-    return FrameRows(rows, table_terms.shape.table).count(queries.query_of_rows(table_terms))
+    return FrameRows(rows, terms.shape.table).count(queries.query_of_rows(terms))
 
 
 def find_suspects(rows: "DataFrame", laws: RowLaws) -> "DataFrame":
@@ -286,27 +297,26 @@ def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
         return _broken_log(table, read, logged)
     if table.shape.layout.span is None and Law.UNIQUE_KEY not in LAWS[table.shape.layout]:
         return {}
-    rows, table_terms = read_terms(table, read)
-    return rows.count(queries.query_of_rows(table_terms)) if table_terms.identity else {}
+    rows, terms = read_terms(table, read)
+    return rows.count(queries.query_of_rows(terms)) if terms.identity else {}
 
 
-def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, TableTerms]:
+def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]:
     """The rows of a table, and the table's terms, from its layout, properties, commits and marks."""
-    ways, table_terms = queries.read_row_hashes(table), queries.terms_of(table)
-    rows = read(_columns(table_terms, ways))
-    table_terms = replace(table_terms, hashes=rows.hashes(ways) if ways else ())
-    if not queries.keeps_memory(table):
-        return rows, table_terms
+    ways, terms = read_row_hashes(table), terms_of(table)
+    rows = read(_columns(terms, ways))
+    terms = replace(terms, hashes=rows.hashes(ways) if ways else ())
+    if not keeps_memory(table):
+        return rows, terms
     # Iceberg prunes by the key, which is NULL only in marks.
-    marks = rows.ask(queries.marks_query(table_terms, rows.engine))
-    marks = tuple(table_terms.row(0, values) for values in rows_of(marks))
-    return rows, replace(table_terms, terms=replace(table_terms.terms, marks=marks))
+    marks = rows.ask(queries.marks_query(terms, rows.engine))
+    return rows, replace(terms, marks=tuple(terms.row(0, values) for values in rows_of(marks)))
 
 
-def _columns(table_terms: TableTerms, ways: "Sequence[RowHash]") -> list[str]:
+def _columns(terms: LawTerms, ways: "Sequence[RowHash]") -> list[str]:
     """The columns that the laws of a table read."""
-    span, terms = table_terms.shape.layout.span, table_terms.terms
-    names = [*table_terms.identity, *table_terms.naming, *terms.tracked]
+    span = terms.shape.layout.span
+    names = [*terms.identity, *terms.naming, *terms.tracked]
     if span is not None:
         names += filter(None, (span.start, span.end, span.flag, span.state))
         names += filter(None, (span.written, MEMORY) if terms.remembers else ())
@@ -317,7 +327,7 @@ def _columns(table_terms: TableTerms, ways: "Sequence[RowHash]") -> list[str]:
 
 def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
     names, shape = system_columns(table), table.shape
-    laws = queries.query_of_events(shape, names, queries.log_facts(table, names))
+    laws = queries.query_of_events(shape, names, log_facts(table, names))
     columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
     rows, wrong_blocks = read([*dict.fromkeys([*columns, *shape.key, *laws.identity])]), list[str]()
 
@@ -350,7 +360,7 @@ def broken_in_table(store: IcebergStore, table: IcebergTable) -> Broken:
     return broken_laws(metadata_of(store, table), lambda _: _rows_in_session(store, table), logged)
 
 
-def terms_in_table(store: IcebergStore, table: IcebergTable) -> TableTerms:
+def terms_in_table(store: IcebergStore, table: IcebergTable) -> LawTerms:
     """The facts needed to check a table of versions, from its layout, properties, commits and marks."""
     return read_terms(metadata_of(store, table), lambda _: _rows_in_session(store, table))[1]
 
@@ -390,15 +400,15 @@ class MendTally:
 
 
 def mend_records(
-    table_terms: TableTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+    terms: LawTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of broken records to remove, to keep and to add, and one row with the counts."""
     tally, schema = MendTally(), None
     tables = (pa.Table.from_batches([batch]) for batch in batches)
-    for life in split_records(tables, table_terms.identity):
+    for life in split_records(tables, terms.identity):
         stored = life.select(list(names))
         schema = stored.schema
-        for act, rows in _mend_record(table_terms, life, stored, tally).items():
+        for act, rows in _mend_record(terms, life, stored, tally).items():
             yield from _act(act, rows).to_batches()
     if schema is not None:
         nothing = {each.name: pa.nulls(1, each.type) for each in schema}
@@ -410,11 +420,9 @@ def _act(act: int, rows: pa.Table, report: str | None = None) -> pa.Table:
     return pa.table([*columns, *rows.columns], names=[ACT, REPORTED, *rows.column_names])
 
 
-def _mend_record(
-    table_terms: TableTerms, life: pa.Table, stored: pa.Table, tally: MendTally
-) -> dict[int, pa.Table]:
+def _mend_record(terms: LawTerms, life: pa.Table, stored: pa.Table, tally: MendTally) -> dict[int, pa.Table]:
     """The rows of a record by action, or none for a healthy record."""
-    times: Counter[str] = Counter(table_terms.count_broken(life) if table_terms.terms.remembers else {})
+    times: Counter[str] = Counter(count_broken(terms, life) if terms.remembers else {})
     for name in LAW_OF.keys() & set(life.column_names):
         times[LAW_OF[name].value] += life[name].to_pylist().count(True)
     laws = {law.value: times[law] for law in _SHOWN if times[law]}
@@ -423,8 +431,8 @@ def _mend_record(
     values, names = life.to_pylist(), stored.column_names
     places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
     twins = [repr([row[name] for name in names if name not in places]) for row in values]
-    rows = [table_terms.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
-    after = mend_rows(rows, table_terms.terms, set(map(Law, laws)))
+    rows = [terms.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
+    after = mend_rows(rows, terms, set(map(Law, laws)))
     changed = [row for row in after if row != rows[row.place]]
     moved, left = {row.place for row in changed}, {row.place for row in after}
     removed = [row.place for row in rows if row.place in moved or row.place not in left]
@@ -432,11 +440,11 @@ def _mend_record(
     tally.keys += 1
     tally.counts.update(dropped=len(rows) - len(after), rewritten=len(changed))
     if len(tally.samples) < MAX_KEYS:
-        key = key_text(table_terms.naming, [values[0][name] for name in table_terms.naming])
-        shown = {"before": _cells(table_terms, rows), "after": _cells(table_terms, after)}
+        key = key_text(terms.naming, [values[0][name] for name in terms.naming])
+        shown = {"before": _cells(terms, rows), "after": _cells(terms, after)}
         tally.samples.append({"key": key, "laws": [*laws], **shown})
     written = [
-        _write_values(table_terms, {name: values[row.place][name] for name in names}, row) for row in changed
+        _write_values(terms, {name: values[row.place][name] for name in names}, row) for row in changed
     ]
     return {
         REMOVE: stored.take(pa.array(removed, pa.int64())),
@@ -445,13 +453,12 @@ def _mend_record(
     }
 
 
-def _write_values(table_terms: TableTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
+def _write_values(terms: LawTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
     """The values of a stored row with the repaired end, flag, state and memory."""
-    span = table_terms.shape.layout.span
-    assert span is not None
+    span = terms.span
     values |= {span.end: _instant(row.end)} | ({span.flag: row.flag} if span.flag else {})
     values |= {span.state: row.state} if span.state else {}
-    if table_terms.terms.remembers:
+    if terms.remembers:
         values |= {RECORDED_AT: _instant(row.written), MEMORY: _memory(row, values[MEMORY])}
     return values | dict(row.values)
 
@@ -473,16 +480,15 @@ def _instant(micros: int | None) -> datetime | None:
     return None if micros is None else EPOCH + timedelta(microseconds=micros)
 
 
-def _cells(table_terms: TableTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
+def _cells(terms: LawTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
     """The layout's own columns of the rows, sorted by start. Values are never included."""
-    span = table_terms.shape.layout.span
-    assert span is not None
+    span = terms.span
     shown = []
     for row in sorted(rows, key=lambda row: (row.start or 0, row.place))[: 2 * MAX_KEYS]:
         cells: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
         cells |= {span.flag: row.flag} if span.flag else {}
         cells |= {span.state: row.state} if span.state else {}
-        if table_terms.terms.remembers:
+        if terms.remembers:
             cells |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
         shown.append(cells)
     return shown

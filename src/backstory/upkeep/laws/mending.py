@@ -320,9 +320,9 @@ def is_version(row: RecordRow) -> bool:
 
 def is_open(row: RecordRow, terms: LawTerms) -> bool:
     """Whether the version is open: without an end, or with the far end that the layout uses instead."""
-    if terms.far is not None and row.end is not None:
-        return row.end >= terms.far
-    return row.end is None and not terms.grain
+    if terms.span.far is not None and row.end is not None:
+        return row.end >= terms.span.far
+    return row.end is None and not terms.span.grain
 
 
 def until(row: RecordRow, terms: LawTerms) -> int:
@@ -336,14 +336,14 @@ def has_length(row: RecordRow, terms: LawTerms) -> bool:
     """Whether the version was true at some instant. Its end is one grain before the next version's start."""
     if row.start is None or (row.end is None and not is_open(row, terms)):
         return False
-    return row.start < until(row, terms) + terms.grain
+    return row.start < until(row, terms) + terms.span.grain
 
 
 def agrees_with_end(row: RecordRow, versions: Sequence[RecordRow], terms: LawTerms) -> bool:
     """Whether flag, state and end agree. A state is checked unless the model has its own words for states."""
-    if terms.flagged:
+    if terms.span.flag:
         return row.flag is is_open(row, terms)
-    if not terms.stated:
+    if not terms.span.state:
         return True
     if row.state is None or not {version.state for version in versions} <= WORDS | {None}:
         return row.state is not None
@@ -379,31 +379,30 @@ def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[Recor
     ordered = [starts[start] for start in sorted(starts)]
     following = {one.place: other for one, other in pairwise(ordered)}
     ended = [_with_end(row, following.get(row.place), terms) for row in ordered]
-    lasting = [row for row in ended if has_length(row, terms) or (row.end is None and terms.grain)]
+    lasting = [row for row in ended if has_length(row, terms) or (row.end is None and terms.span.grain)]
     for place, (row, after) in enumerate(pairwise(lasting)):
         if after.start is not None and until(row, terms) > after.start:
-            lasting[place] = replace(row, end=after.start - terms.grain)
+            lasting[place] = replace(row, end=after.start - terms.span.grain)
     return _with_markers(lasting, {row.place: row for row in rows}, terms)
 
 
 def _with_end(row: RecordRow, after: RecordRow | None, terms: LawTerms) -> RecordRow:
     """The version. A Fivetran version without an end gets an end from its successor or its flag."""
-    if not terms.grain or row.end is not None:
+    if not terms.span.grain or row.end is not None:
         return row
     if row.flag and after is None:
-        return replace(row, end=terms.far)
-    return row if after is None else replace(row, end=(after.start or 0) - terms.grain)
+        return replace(row, end=terms.span.far)
+    return row if after is None else replace(row, end=(after.start or 0) - terms.span.grain)
 
 
 def _with_markers(
     rows: Sequence[RecordRow], before: dict[int, RecordRow], terms: LawTerms
 ) -> list[RecordRow]:
     """The rows with the flags and states that fit their ends."""
-    if terms.flagged:
-        return [
-            row if row.end is None and terms.grain else replace(row, flag=is_open(row, terms)) for row in rows
-        ]
-    if not terms.stated or not {row.state for row in rows} <= WORDS | {None}:
+    if terms.span.flag:
+        endless = {row.place for row in rows if row.end is None and terms.span.grain}
+        return [row if row.place in endless else replace(row, flag=is_open(row, terms)) for row in rows]
+    if not terms.span.state or not {row.state for row in rows} <= WORDS | {None}:
         return list(rows)
     marked = list(rows)
     for place, row in enumerate(rows):

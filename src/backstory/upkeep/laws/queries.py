@@ -1,230 +1,35 @@
-"""The laws of rows as SQL for DuckDB and Spark, and the facts about a table that these laws need.
+"""The laws of rows as SQL for DuckDB and Spark.
 
 A law is an expression that is true in rows that break it. Words in braces are columns of the layout, other
 expressions, or constants of the table. Instants are microseconds since 1970. The expression `suspect` is true
-in rows whose records must also be checked in Python (`mending.py`). For event logs, the facts include which
-events may follow each other (odf-ingest.md, section 2.10).
+in rows whose records must also be checked in Python (`mending.py`).
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from backstory.journal.chain import WATERMARK
-from backstory.model import versions_layout as memory
-from backstory.model.instant import parse_instant
-from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, ROW_HASH, Layout
+from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.model.versions_layout import RECORDED, SEQUENCE, SETTLED, FactKind, Role
+from backstory.model.versions_layout import MEMORY_TYPE, SEQUENCE, FactKind, Role
 from backstory.reading.lifetimes import QueryWords, SqlSyntax, operation_sql
 from backstory.reading.questions import identity_names
-from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
-from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.mending import broken_together
-from backstory.upkeep.laws.terms import (
-    DELETED,
-    FIELDS,
-    INFINITY,
-    LAWS,
-    NEW,
-    PREFIX,
-    WORDS,
-    Law,
-    LawTerms,
-    RecordRow,
-)
-
-if TYPE_CHECKING:
-    from backstory.stores.sql.row_hashes import RowHash
-
-# The query compares each row with at most this many instants of copies.
-MOST_COPIES: Final = 1_000
-# Types whose values engines do not compare, or compare differently.
-_WITHOUT_ORDER: Final = ("map<", "variant")
-
-
-@dataclass(frozen=True, slots=True)
-class TableTerms:
-    """The identifying columns of a table's records, and the facts needed to check them.
-
-    `hashes` are the hashes that a row may have, as SQL, or empty if the way of hashing is unknown.
-    """
-
-    shape: Shape
-    terms: LawTerms
-    hashes: tuple[str, ...] = ()
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The columns whose values identify a record."""
-        shape = self.shape
-        record = f"{shape.table.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
-        known = shape.layout in {Layout.HIST, Layout.BASE} and record in shape.names
-        return (record,) if known else shape.key
-
-    @property
-    def naming(self) -> tuple[str, ...]:
-        """The columns by which a record is shown to people."""
-        return self.shape.key or self.identity
-
-    @property
-    def foldable(self) -> tuple[str, ...]:
-        """The columns by which a query checks the law `fold`, or none if no query can check the law."""
-        marks, tracked = self.terms.marks, self.terms.tracked
-        types = [str(column.type).lower() for column in self.shape.columns if column.name in tracked]
-        ordered = not any(word in each for word in _WITHOUT_ORDER for each in types)
-        copies = all(mark.kind == FactKind.COPY for mark in marks) and len(marks) <= MOST_COPIES
-        return tracked if ordered and copies else ()
-
-    def row(
-        self, place: int, columns: Mapping[str, Any], twin: object = None, row_id: int | None = None
-    ) -> RecordRow:
-        """A row of a record from the layout's columns."""
-        fields: dict[str, Any] = {name: columns.get(PREFIX + name) for name in FIELDS}
-        fields["sequence"] = tuple((fields["sequence"] or {}).values())
-        values = {name: columns.get(name) for name in self.terms.tracked}
-        broken = frozenset(law for law in Law if columns.get(PREFIX + law))
-        return RecordRow(place, **fields, values=values, twin=twin, row_id=row_id, broken=broken)
-
-    def count_broken(self, life: pa.Table) -> Mapping[str, int]:
-        """How often the rows of a record break each law about several rows."""
-        rows = [self.row(place, columns) for place, columns in enumerate(rows_of(life))]
-        return Counter(law.value for law in broken_together(rows, self.terms))
-
-
-def terms_of(table: TableMetadata) -> TableTerms:
-    """The facts needed to check a table's rows, without its marks and hashes."""
-    shape, span = table.shape, table.shape.layout.span
-    hashed = Law.ROW_HASH in LAWS[shape.layout]
-    if span is None:
-        return TableTerms(shape, LawTerms(hashed=hashed))
-    terms = LawTerms(bool(span.flag), bool(span.state), hashed, span.grain, span.far)
-    if shape.layout is not Layout.VERSIONS:
-        return TableTerms(shape, terms)
-    terms = replace(
-        terms, remembers=True, newest=_newest_instant(table, RECORDED), settled=_settled_interval(table)
-    )
-    if not keeps_memory(table):
-        return TableTerms(shape, terms)
-    track, ignore, overwrite = (
-        json.loads(table.properties.get(name) or "[]")
-        for name in (memory.TRACK, memory.IGNORE, memory.OVERWRITE)
-    )
-    users = [column.name for column in shape.user_columns if not track or column.name in track]
-    tracked = tuple(name for name in users if name not in {*ignore, *overwrite, *shape.key})
-    numbers = {each["name"]: int(each["id"]) for each in table.fields}
-    return TableTerms(shape, replace(terms, tracked=tracked, numbers=numbers))
-
-
-def keeps_memory(table: TableLike) -> bool:
-    """Whether a native table keeps memory, so that the values in its rows are checked too."""
-    return table.shape.layout is Layout.VERSIONS and SETTLED in table.properties
-
-
-def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
-    """The ways in which rows may be hashed.
-
-    The result is empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not
-    installed.
-    """
-    if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
-        return ()
-    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
-
-    names = {int(each["id"]): each["name"] for each in table.fields}
-    return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
-
-
-def _newest_instant(table: TableMetadata, name: str) -> int | None:
-    newest = table.newest_property(name)
-    return None if newest is None else micros_of(parse_instant(newest))
-
-
-def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
-    """The settled interval, or None if nothing is settled or the property cannot be parsed."""
-    try:
-        first, last = json.loads(table.properties.get(SETTLED) or "[]")
-        return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
-    except (TypeError, ValueError, AttributeError):
-        return None
-
-
-_MANIFEST: Final = "backstory.odf.manifest"
-_OPERATIONS: Final = {
-    "-": None, "A": Op.APPEND, "R": Op.RETRACT, "F": Op.CORRECT_FROM, "T": Op.CORRECT_TO
-}  # fmt: skip
-
-
-def _pairs(text: str) -> frozenset[tuple[Op | None, Op | None]]:
-    return frozenset((_OPERATIONS[before], _OPERATIONS[op]) for before, op in text.split())
-
-
-# The pairs of operations that may follow each other. A record's first operation follows `-`.
-_PAIRED: Final = _pairs("-A AF AR FT TF TR RA")
-# A log without a row for the values before a correction.
-_UNPAIRED: Final = _pairs("-A AT AR TT TR RA")
-# A ledger has many events of a key. A correction removes the old event before it adds the new one.
-_LEDGER: Final = _pairs("-A AA AF FT TA TF")
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """The settings of a log: whether its rows have keys, how it writes corrections, and its watermark.
-
-    A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
-    2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
-    and a correction may move the event to another time.
-    """
-
-    keyed: bool
-    paired: bool
-    strict: bool = True
-    watermark: int | None = None
-    corrects: bool = False
-
-    def follows(self, before: Op | None, op: Op) -> bool:
-        """Whether an event may follow the event `before` of its record, or be the first event."""
-        if self.corrects:
-            return (before, op) in _LEDGER
-        if not self.keyed:
-            return op is Op.APPEND
-        return not self.strict or (before, op) in (_PAIRED if self.paired else _UNPAIRED)
-
-
-def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
-    """The settings of a log, from its properties and system columns."""
-    keyed, paired = bool(table.shape.key), names["op"] is not None
-    corrects = keyed and paired and bool(names["events"])
-    return LogFacts(keyed, paired, _is_strict(table), _newest_instant(table, WATERMARK), corrects)
-
-
-def _is_strict(table: TableLike) -> bool:
-    """Whether the manifest in the table's properties has no source that keeps a changelog as delivered."""
-    validations = list[str]()
-
-    def read(part: Mapping[str, Any]) -> None:
-        validations.append(str(part.get("validation", "")).lower())
-
-    json.loads(table.properties.get(_MANIFEST) or "{}", object_hook=read)
-    return "schema" not in validations
-
+from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms, LogFacts
 
 SUSPECT: Final = "suspect"
 HALF: Final = "half"  # a pair of operations without its second row
 # The law of each column that is true in rows that break it.
 LAW_OF: Final = {PREFIX + law: law for law in Law} | {PREFIX + HALF: Law.OPERATIONS}
-Texts = Mapping[str, str]
+Texts = dict[str, str]
 # Counts how often the rows of one record break the laws that no query checks.
 Judge = Callable[[pa.Table], Mapping[str, int]]
 
@@ -361,42 +166,40 @@ class TableSql:
         return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
 
 
-def layout_columns(table_terms: TableTerms, engine: TableSql) -> Texts:
+def layout_columns(terms: LawTerms, engine: TableSql) -> Texts:
     """The layout's columns, by the names of `FIELDS`, and the values by which the law `fold` is checked."""
-    shape, span, own = table_terms.shape, table_terms.shape.layout.span, engine.column
-    columns = {"keyed": engine.whole_key(table_terms.identity)}
-    if table_terms.terms.hashed:
-        allowed = ", ".join(["'erased'", *table_terms.hashes])
+    shape, span, own = terms.shape, terms.shape.layout.span, engine.column
+    columns = {"keyed": engine.whole_key(terms.identity)}
+    if terms.hashed:
+        allowed = ", ".join(["'erased'", *terms.hashes])
         columns["hash"] = own(ROW_HASH)
-        columns["rightly"] = f"{own(ROW_HASH)} IN ({allowed})" if table_terms.hashes else "NULL"
+        columns["rightly"] = f"{own(ROW_HASH)} IN ({allowed})" if terms.hashes else "NULL"
     if span is None:
         return columns
     columns |= {"start": engine.micros(shape, span.start), "end": engine.micros(shape, span.end)}
     columns |= {name: own(each) for name, each in (("flag", span.flag), ("state", span.state)) if each}
-    if table_terms.terms.remembers:
-        columns["written"] = engine.micros(shape, span.written)
+    if terms.remembers:
         column = shape.column(MEMORY)
-        sequenced = column is not None and SEQUENCE in dict(column.type.parts)
-        kinds = {name: type_.kind for name, type_ in memory.MEMORY_TYPE.parts}
-        for name, kind in (kinds | ({SEQUENCE: Kind.STRUCT} if sequenced else {})).items():
+        has_sequence = column is not None and SEQUENCE in dict(column.type.parts)
+        columns |= {"written": engine.micros(shape, span.written), SEQUENCE: "NULL"}
+        for name, type_ in (*MEMORY_TYPE.parts, *([(SEQUENCE, MEMORY_TYPE)] if has_sequence else [])):
             text = f"({own(MEMORY)}).{engine.words.name(name)}"
-            columns[name] = engine.words.micros.format(text) if kind is Kind.UTC_DATETIME else text
-        columns.setdefault(SEQUENCE, "NULL")
-    return columns | {f"value {place}": own(name) for place, name in enumerate(table_terms.foldable)}
+            columns[name] = engine.words.micros.format(text) if type_.kind is Kind.UTC_DATETIME else text
+    return columns | {f"value {place}": own(name) for place, name in enumerate(terms.foldable)}
 
 
-def _version_laws(table_terms: TableTerms) -> Texts:
+def _version_laws(terms: LawTerms) -> Texts:
     """The laws of versions in a table's layout."""
-    terms = table_terms.terms
-    laws = _VERSIONS | (_FIVETRAN if terms.grain else {} if terms.far is None else _FAR)
-    laws |= (_FLAGGED if terms.flagged else {}) | (_STATED if terms.stated else {})
+    span = terms.span
+    laws = _VERSIONS | (_FIVETRAN if span.grain else {} if span.far is None else _FAR)
+    laws |= (_FLAGGED if span.flag else {}) | (_STATED if span.state else {})
     laws |= {Law.ROW_HASH: "{keyed} AND NOT " + _HASHED} if terms.hashed else {}
-    return laws | (_REMEMBERED | _folding(table_terms) if terms.remembers else {})
+    return laws | (_REMEMBERED | _folding(terms) if terms.remembers else {})
 
 
-def _folding(table_terms: TableTerms) -> Texts:
+def _folding(terms: LawTerms) -> Texts:
     """The expressions that compare each version's values with those of the version that ends at its start."""
-    numbers = [table_terms.terms.numbers[name] for name in table_terms.foldable]
+    numbers = [terms.numbers[name] for name in terms.foldable]
     if not numbers:
         return {"folded": "FALSE"}
     texts = dict[str, str]()
@@ -416,8 +219,8 @@ def _folding(table_terms: TableTerms) -> Texts:
 def _constants(terms: LawTerms) -> Texts:
     first, last = terms.settled or (1, 0)
     return {
-        "far": str(terms.far),
-        "grain": str(terms.grain),
+        "far": str(terms.span.far),
+        "grain": str(terms.span.grain),
         "newest": str(INFINITY if terms.newest is None else terms.newest),
         "settled from": str(-INFINITY if first is None else first),
         "settled to": str(last),
@@ -465,13 +268,14 @@ class RowLaws:
         return f"{text} AS judged"
 
 
-def marks_query(table_terms: TableTerms, engine: TableSql) -> str:
+def marks_query(terms: LawTerms, engine: TableSql) -> str:
     """The query for the marks of a table, which are facts without a key that still hold."""
-    columns, first = layout_columns(table_terms, engine), engine.column(table_terms.shape.key[0])
+    columns, first = layout_columns(terms, engine), engine.column(terms.shape.key[0])
     listed = ", ".join(f"{sql} AS {engine.name(name)}" for name, sql in columns.items())
     holds = "{role} = {fact} AND {kind} IS NOT NULL AND {start} IS NOT NULL AND {ended_at} IS NULL"
     holds = holds.format_map(QueryWords(dict(_WORDS), engine.name))
-    return f"SELECT * FROM (SELECT {listed} FROM {engine.words.rows} WHERE {first} IS NULL) AS marks WHERE {holds}"
+    rows = f"(SELECT {listed} FROM {engine.words.rows} WHERE {first} IS NULL) AS marks"
+    return f"SELECT * FROM {rows} WHERE {holds}"
 
 
 def words_in(text: str) -> set[str]:
@@ -479,24 +283,29 @@ def words_in(text: str) -> set[str]:
     return {word for _, word, _, _ in Formatter().parse(text) if word}
 
 
-def query_of_rows(table_terms: TableTerms) -> RowLaws:
+def query_of_rows(terms: LawTerms) -> RowLaws:
     """The laws of a table of versions, or of a table with one row for each record."""
-    names, columns = (table_terms.identity, table_terms.naming), partial(layout_columns, table_terms)
-    terms = table_terms.terms
-    if table_terms.shape.layout.span is None:
+    names, columns = (terms.identity, terms.naming), partial(layout_columns, terms)
+    if terms.shape.layout.span is None:
         laws = _KEYS | ({Law.ROW_HASH: "NOT " + _HASHED} if terms.hashed else {})
         return RowLaws(laws, columns, *names, f"{PREFIX}keyed")
-    judge = table_terms.count_broken if terms.remembers else None
-    laws, constants = _version_laws(table_terms), _constants(terms)
+    judge = partial(count_broken, terms) if terms.remembers else None
+    laws, constants = _version_laws(terms), _constants(terms)
     return RowLaws(laws, columns, *names, f"{PREFIX}start", judge, terms.tracked, constants)
+
+
+def count_broken(terms: LawTerms, life: pa.Table) -> Mapping[str, int]:
+    """How often the rows of a record break each law about several rows."""
+    rows = [terms.row(place, columns) for place, columns in enumerate(rows_of(life))]
+    return Counter(law.value for law in broken_together(rows, terms))
 
 
 def query_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts) -> RowLaws:
     """The laws of an event log, except the law `offsets`. `names` are the system columns."""
     pairs = ((one, other) for one in (None, *Op) for other in Op if log.follows(one, other))
+    was = "{before} IS NOT DISTINCT FROM"
     follows = " OR ".join(
-        f"({{before}} IS NOT DISTINCT FROM {'NULL' if one is None else int(one)} AND {{known}} = {int(other)})"
-        for one, other in pairs
+        f"({was} {'NULL' if one is None else int(one)} AND {{known}} = {int(other)})" for one, other in pairs
     )
     laws = {"follows": f"COALESCE({follows}, FALSE)"} | _EVENTS | (_CORRECTIONS if log.corrects else {})
     laws |= _PAIRS if log.keyed and log.paired and log.strict else {}

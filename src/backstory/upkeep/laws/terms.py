@@ -1,16 +1,30 @@
 """The laws of each layout as data, and the facts about a table and its rows with which laws are checked.
 
-Instants and recorded times are microseconds since 1970.
+Instants and recorded times are microseconds since 1970. For event logs, the facts include which events may
+follow each other (odf-ingest.md, section 2.10).
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
-from backstory.model.layout import Layout
+from backstory.journal.chain import WATERMARK
+from backstory.model.instant import parse_instant
+from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, Layout, Span
+from backstory.model.table import Shape
+from backstory.model.versions_layout import IGNORE, OVERWRITE, RECORDED, SETTLED, TRACK, FactKind
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.port import TableLike
+from backstory.strategies.events.terms import Op
 from backstory.strategies.scd2.transitions import WORDS as STATES
 from backstory.strategies.scd2.transitions import State
+
+if TYPE_CHECKING:
+    from backstory.stores.sql.row_hashes import RowHash
 
 INFINITY: Final = (1 << 63) - 1
 PREFIX: Final = "law "  # no column of a table begins like this
@@ -93,29 +107,187 @@ class RecordRow:
     broken: frozenset[Law] = field(default_factory=frozenset[Law], compare=False)
 
 
+# A query compares each row with at most this many instants of copies.
+MOST_COPIES: Final = 1_000
+# Types whose values engines do not compare, or compare differently.
+_WITHOUT_ORDER: Final = ("map<", "variant")
+
+
 @dataclass(frozen=True, slots=True)
 class LawTerms:
-    """The facts that hold for all records of a table.
+    """The facts about a table that hold for all of its records.
 
-    If `flagged` is true, a flag in each row records whether the row is open. If `stated` is true, a state in
-    each row records it. `grain` and `far` are taken from the layout's span. If the table `remembers`, rows
-    have a recorded time and may be memory. Then `newest` is the newest commit's recorded time, and `settled`
-    is the settled interval. `marks` are remembered copies and truncates, which apply to every key. `tracked`
-    are the columns whose change begins a version, and `numbers` are their field ids.
+    `newest` is the newest commit's recorded time, and `settled` is the settled interval. `marks` are
+    remembered copies and truncates, which apply to every key. `tracked` are the columns whose change begins a
+    version, and `numbers` are their field ids. `hashes` are the hashes that a row may have, as SQL, or empty
+    if the way of hashing is unknown.
     """
 
-    flagged: bool = False
-    stated: bool = False
-    hashed: bool = False
-    grain: int = 0
-    far: int | None = None
-    remembers: bool = False
+    shape: Shape
     newest: int | None = None
     settled: tuple[int | None, int] | None = None
     marks: tuple[RecordRow, ...] = ()
     tracked: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def span(self) -> Span:
+        """The columns with the start and the end of a version."""
+        span = self.shape.layout.span
+        assert span is not None
+        return span
+
+    @property
+    def remembers(self) -> bool:
+        """Whether rows have a recorded time, and may be memory."""
+        return self.shape.layout is Layout.VERSIONS
+
+    @property
+    def hashed(self) -> bool:
+        """Whether rows have hashes."""
+        return Law.ROW_HASH in LAWS[self.shape.layout]
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns whose values identify a record."""
+        shape = self.shape
+        record = f"{shape.table.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
+        known = shape.layout in {Layout.HIST, Layout.BASE} and record in shape.names
+        return (record,) if known else shape.key
+
+    @property
+    def naming(self) -> tuple[str, ...]:
+        """The columns by which a record is shown to people."""
+        return self.shape.key or self.identity
+
+    @property
+    def foldable(self) -> tuple[str, ...]:
+        """The columns by which a query checks the law `fold`, or none if no query can check the law."""
+        types = [str(column.type).lower() for column in self.shape.columns if column.name in self.tracked]
+        ordered = not any(word in each for word in _WITHOUT_ORDER for each in types)
+        copies = all(mark.kind == FactKind.COPY for mark in self.marks) and len(self.marks) <= MOST_COPIES
+        return self.tracked if ordered and copies else ()
+
+    def row(
+        self, place: int, columns: Mapping[str, Any], twin: object = None, row_id: int | None = None
+    ) -> RecordRow:
+        """A row of a record from the layout's columns."""
+        fields: dict[str, Any] = {name: columns.get(PREFIX + name) for name in FIELDS}
+        fields["sequence"] = tuple((fields["sequence"] or {}).values())
+        values = {name: columns.get(name) for name in self.tracked}
+        broken = frozenset(law for law in Law if columns.get(PREFIX + law))
+        return RecordRow(place, **fields, values=values, twin=twin, row_id=row_id, broken=broken)
 
 
 # The columns by which versions are checked, without the prefix.
 FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id", "broken"}
+
+
+def terms_of(table: TableMetadata) -> LawTerms:
+    """The facts needed to check a table's rows, without its marks and hashes."""
+    shape = table.shape
+    if shape.layout is not Layout.VERSIONS:
+        return LawTerms(shape)
+    terms = LawTerms(shape, _newest_instant(table, RECORDED), _settled_interval(table))
+    if not keeps_memory(table):
+        return terms
+    track, ignore, overwrite = (
+        json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)
+    )
+    users = [column.name for column in shape.user_columns if not track or column.name in track]
+    tracked = tuple(name for name in users if name not in {*ignore, *overwrite, *shape.key})
+    return replace(terms, tracked=tracked, numbers={each["name"]: int(each["id"]) for each in table.fields})
+
+
+def keeps_memory(table: TableLike) -> bool:
+    """Whether a native table keeps memory, so that the values in its rows are checked too."""
+    return table.shape.layout is Layout.VERSIONS and SETTLED in table.properties
+
+
+def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
+    """The ways in which rows may be hashed.
+
+    The result is empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not
+    installed.
+    """
+    if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
+        return ()
+    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
+
+    names = {int(each["id"]): each["name"] for each in table.fields}
+    return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
+
+
+def _newest_instant(table: TableMetadata, name: str) -> int | None:
+    newest = table.newest_property(name)
+    return None if newest is None else micros_of(parse_instant(newest))
+
+
+def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
+    """The settled interval, or None if nothing is settled or the property cannot be parsed."""
+    try:
+        first, last = json.loads(table.properties.get(SETTLED) or "[]")
+        return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+_MANIFEST: Final = "backstory.odf.manifest"
+_OPERATIONS: Final = {
+    "-": None, "A": Op.APPEND, "R": Op.RETRACT, "F": Op.CORRECT_FROM, "T": Op.CORRECT_TO
+}  # fmt: skip
+
+
+def _pairs(text: str) -> frozenset[tuple[Op | None, Op | None]]:
+    return frozenset((_OPERATIONS[before], _OPERATIONS[op]) for before, op in text.split())
+
+
+# The pairs of operations that may follow each other. A record's first operation follows `-`.
+_PAIRED: Final = _pairs("-A AF AR FT TF TR RA")
+# A log without a row for the values before a correction.
+_UNPAIRED: Final = _pairs("-A AT AR TT TR RA")
+# A ledger has many events of a key. A correction removes the old event before it adds the new one.
+_LEDGER: Final = _pairs("-A AA AF FT TA TF")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """The settings of a log: whether its rows have keys, how it writes corrections, and its watermark.
+
+    A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
+    2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
+    and a correction may move the event to another time.
+    """
+
+    keyed: bool
+    paired: bool
+    strict: bool = True
+    watermark: int | None = None
+    corrects: bool = False
+
+    def follows(self, before: Op | None, op: Op) -> bool:
+        """Whether an event may follow the event `before` of its record, or be the first event."""
+        if self.corrects:
+            return (before, op) in _LEDGER
+        if not self.keyed:
+            return op is Op.APPEND
+        return not self.strict or (before, op) in (_PAIRED if self.paired else _UNPAIRED)
+
+
+def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
+    """The settings of a log, from its properties and system columns."""
+    keyed, paired = bool(table.shape.key), names["op"] is not None
+    corrects = keyed and paired and bool(names["events"])
+    return LogFacts(keyed, paired, _is_strict(table), _newest_instant(table, WATERMARK), corrects)
+
+
+def _is_strict(table: TableLike) -> bool:
+    """Whether the manifest in the table's properties has no source that keeps a changelog as delivered."""
+    validations = list[str]()
+
+    def read(part: Mapping[str, Any]) -> None:
+        validations.append(str(part.get("validation", "")).lower())
+
+    json.loads(table.properties.get(_MANIFEST) or "{}", object_hook=read)
+    return "schema" not in validations
