@@ -13,10 +13,10 @@ folded again. Otherwise the steps of a repair are, in this order:
 Healthy rows stay as they are.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from backstory.model.versions_layout import FactKind, Role
@@ -51,11 +51,9 @@ def statements(row: RecordRow) -> list[Statement]:
     """The statements of a row: recorded from and to, valid from and to (V6)."""
     if row.role == Role.FACT or row.start is None or row.written is None:
         return []
-    end = INFINITY if row.end is None else row.end
-    if row.ended_at is None:
-        stated = [(row.written, INFINITY, row.start, end)]
-    else:
-        before = INFINITY if row.end_before is None else row.end_before
+    end, before = (INFINITY if each is None else each for each in (row.end, row.end_before))
+    stated = [(row.written, INFINITY, row.start, end)]
+    if row.ended_at is not None:
         stated = [(row.written, row.ended_at, row.start, before), (row.ended_at, INFINITY, row.start, end)]
     return [statement for statement in stated if statement[0] < statement[1] and statement[2] < statement[3]]
 
@@ -86,98 +84,30 @@ def is_fact(row: RecordRow) -> bool:
     return row.role == Role.FACT and row.ended_at is None
 
 
+def _is_event(row: RecordRow) -> bool:
+    """Whether a row is a change or a delete of one record."""
+    return row.keyed and row.kind in EVENTS and is_fact(row)
+
+
 def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
-    """Count the facts that have the same instant and sequence as another fact (V53).
+    """Count the events and marks that have the same identity as another (V43, V53).
 
     A truncate is a fact of every key.
-
-    Marks have no key. A mark is repeated if another mark has its kind, instant, sequence and scope (V43).
     """
-    facts = [row for row in rows if is_fact(row)]
-    events = Counter(_place(row) for row in facts if row.keyed and row.kind in EVENTS)
-    marks = Counter((_place(row), row.kind, row.scope) for row in facts if not row.keyed)
+    facts = [row for row in rows if _is_event(row) or (is_fact(row) and not row.keyed)]
     cleared = {_place(mark) for mark in _marks_of(rows, terms) if mark.kind == FactKind.TRUNCATE}
-    repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
-    return repeated + len(cleared & set(events))
+    events = {_place(row) for row in facts if row.keyed}
+    return len(facts) - len({_fact_identity(row) for row in facts}) + len(cleared & events)
 
 
 def _place(row: RecordRow) -> tuple[Any, ...]:
-    """The identity of a fact of a record: instant and sequence, or in a log only the position (V133)."""
+    """The place of a fact of a record: instant and sequence, or in a log only the position (V133)."""
     return (row.start if row.time is None else None, row.time is not None, row.sequence)
 
 
-@dataclass(frozen=True, slots=True)
-class LifeFacts:
-    """The facts of a record: its versions, events and truncates by instant, and the instants of copies."""
-
-    versions: Sequence[RecordRow]
-    events: Mapping[int, Sequence[RecordRow]]
-    copied: Collection[int]
-    cleared: Mapping[int, Sequence[tuple[Any, ...]]]
-
-    @property
-    def begun(self) -> set[int]:
-        """The instants at which versions begin."""
-        return {row.start for row in self.versions if row.start is not None}
-
-    @property
-    def instants(self) -> set[int]:
-        """The instants of events and truncates, and the instants at which versions begin and end."""
-        ended = {row.end for row in self.versions if row.end is not None}
-        return self.begun | ended | set(self.events) | set(self.cleared)
-
-    def at(self, instant: int, terms: LawTerms) -> State:
-        """The values of the version that covers an instant, or None if no version does."""
-        covering = [
-            row
-            for row in self.versions
-            if (row.start or 0) <= instant and (row.end is None or instant < row.end)
-        ]
-        return {name: covering[-1].values.get(name) for name in terms.tracked} if covering else None
-
-    def after(self, state: State, instant: int, terms: LawTerms) -> State:
-        """The state after the facts of an instant.
-
-        At the instant of a copy, or in the settled interval, it is the stored state (V31).
-        """
-        if instant in self.copied or is_settled(instant, terms):
-            return self.at(instant, terms)
-        return _state_after(state, self.events.get(instant, []), self.cleared.get(instant, []), terms)
-
-
-def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
-    """The versions and facts of a record, and the marks that apply to every key."""
-    versions = sorted(
-        (row for row in rows if row.role is None),
-        key=lambda row: (row.start or 0, row.start is None, INFINITY if row.end is None else row.end),
-    )
-    events: dict[int, list[RecordRow]] = {}
-    for row in rows:
-        if is_fact(row) and row.start is not None and row.kind in EVENTS:
-            events.setdefault(row.start, []).append(row)
-    marks = _marks_of(rows, terms)
-    copied = {mark.start or 0 for mark in marks if mark.kind == FactKind.COPY}
-    cleared: dict[int, list[tuple[Any, ...]]] = {}
-    for mark in marks:
-        if mark.kind == FactKind.TRUNCATE:
-            at = _instant_in_log(mark, marks, rows, terms)
-            if at is not None:
-                cleared.setdefault(at, []).append(mark.sequence)
-    return LifeFacts(versions, events, copied, cleared)
-
-
-def _instant_in_log(
-    mark: RecordRow, marks: Sequence[RecordRow], rows: Sequence[RecordRow], terms: LawTerms
-) -> int | None:
-    """The instant of a truncate for this record, or None if the record is settled beyond it (V131, V135)."""
-    if mark.time is None:
-        return mark.start
-    log = [row for row in rows if is_fact(row) and row.kind in EVENTS and row.time is not None]
-    if any(row.sequence > mark.sequence and is_settled(row.start, terms) for row in log):
-        return None
-    before = [*log, *(each for each in marks if each.time is not None)]
-    starts = (each.start or 0 for each in before if each.sequence < mark.sequence)
-    return max([mark.start or 0, *starts])
+def _fact_identity(row: RecordRow) -> tuple[Any, ...]:
+    """The identity of a fact: its place, and for a mark also kind and scope."""
+    return (_place(row), *(() if _is_event(row) else (row.kind, row.scope)))
 
 
 def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
@@ -192,6 +122,89 @@ def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     return [mark for mark, clears in marks if (_place(mark), clears, mark.scope) not in voided]
 
 
+@dataclass(frozen=True, slots=True)
+class LifeFacts:
+    """The facts of a record: its versions, its changes by instant, and the instants of copies.
+
+    A change has a sequence, and an event or, for a truncate, None.
+    """
+
+    versions: Sequence[RecordRow]
+    changes: Mapping[int, Sequence[tuple[tuple[Any, ...], RecordRow | None]]]
+    copied: Collection[int]
+    terms: LawTerms
+
+    @property
+    def begun(self) -> set[int]:
+        """The instants at which versions begin."""
+        return {row.start for row in self.versions if row.start is not None}
+
+    @property
+    def instants(self) -> set[int]:
+        """The instants of changes, and the instants at which versions begin and end."""
+        return self.begun | {row.end for row in self.versions if row.end is not None} | set(self.changes)
+
+    def at(self, instant: int) -> State:
+        """The values of the version that covers an instant, or None if no version does."""
+        covering = [
+            row
+            for row in self.versions
+            if (row.start or 0) <= instant and (row.end is None or instant < row.end)
+        ]
+        return {name: covering[-1].values.get(name) for name in self.terms.tracked} if covering else None
+
+    def after(self, state: State, instant: int) -> State:
+        """The state after the changes of an instant, in the order of their sequences (V22).
+
+        At the instant of a copy, or in the settled interval, it is the stored state (V31).
+        """
+        if instant in self.copied or is_settled(instant, self.terms):
+            return self.at(instant)
+        for _, row in sorted(self.changes.get(instant, ()), key=lambda change: change[0]):
+            if row is None or row.kind == FactKind.DELETE:
+                state = None
+                continue
+            state = dict(state or dict.fromkeys(self.terms.tracked))
+            for name in self.terms.tracked:
+                if row.columns is None or self.terms.numbers.get(name) in row.columns:
+                    state[name] = row.values.get(name)
+        return state
+
+
+def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
+    """The versions and facts of a record, and the marks that apply to every key."""
+    versions = sorted(
+        (row for row in rows if row.role is None),
+        key=lambda row: (row.start or 0, row.start is None, INFINITY if row.end is None else row.end),
+    )
+    changes = defaultdict[int, list[tuple[tuple[Any, ...], RecordRow | None]]](list)
+    for row in filter(_is_event, rows):
+        if row.start is not None:
+            changes[row.start].append((row.sequence, row))
+    marks = _marks_of(rows, terms)
+    for mark in marks:
+        at = _instant_in_log(mark, marks, rows, terms) if mark.kind == FactKind.TRUNCATE else None
+        if at is not None:
+            changes[at].append((mark.sequence, None))
+    return LifeFacts(
+        versions, changes, {mark.start or 0 for mark in marks if mark.kind == FactKind.COPY}, terms
+    )
+
+
+def _instant_in_log(
+    mark: RecordRow, marks: Sequence[RecordRow], rows: Sequence[RecordRow], terms: LawTerms
+) -> int | None:
+    """The instant of a truncate for this record, or None if the record is settled beyond it (V131, V135)."""
+    if mark.time is None:
+        return mark.start
+    log = [row for row in rows if _is_event(row) and row.time is not None]
+    if any(row.sequence > mark.sequence and is_settled(row.start, terms) for row in log):
+        return None
+    before = [*log, *(each for each in marks if each.time is not None)]
+    starts = (each.start or 0 for each in before if each.sequence < mark.sequence)
+    return max([mark.start or 0, *starts])
+
+
 def same_state(one: State, other: State) -> bool:
     """Whether two states are equal, even if they contain NaN (V16)."""
     return one == other or repr(one) == repr(other)
@@ -201,81 +214,54 @@ def _count_unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     """Count the instants at which the stored state does not follow from the facts (V23, V24)."""
     facts = facts_of_record(rows, terms)
     begun, wrong = facts.begun, 0
-    for at in sorted(facts.instants):
-        if is_settled(at, terms):
-            continue
-        before, after = facts.at(at - 1, terms), facts.at(at, terms)
-        expected = facts.after(before, at, terms)
-        wrong += not same_state(expected, after) or (at in begun and same_state(before, after))
+    for at in facts.instants:
+        if not is_settled(at, terms):
+            before, after = facts.at(at - 1), facts.at(at)
+            wrong += not same_state(facts.after(before, at), after) or (
+                at in begun and same_state(before, after)
+            )
     return wrong
 
 
-def _state_after(
-    state: State, events: Sequence[RecordRow], cleared: Sequence[tuple[Any, ...]], terms: LawTerms
-) -> State:
-    """The state after the events and truncates of one instant, in the order of their sequences (V22)."""
-    steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
-    steps += [(sequence, None) for sequence in cleared]
-    for _, row in sorted(steps, key=lambda each: each[0]):
-        if row is None or row.kind == FactKind.DELETE:
-            state = None
-            continue
-        asserted = row.columns
-        assigned = {
-            name: row.values.get(name)
-            for name in terms.tracked
-            if asserted is None or terms.numbers.get(name) in asserted
-        }
-        state = {**(state or dict.fromkeys(terms.tracked)), **assigned}
-    return state
+def _folded_versions(facts: LifeFacts) -> Iterator[tuple[int, int | None, Mapping[str, Any]]]:
+    """The longest intervals without a change of values (V23). Settled times keep their stored values."""
+    settled = {each for each in facts.terms.settled or () if each is not None}
+    state: State = None
+    changes: list[tuple[int, State]] = []
+    for at in sorted({*facts.instants, *facts.copied, *settled}):
+        after = facts.after(state, at)
+        if not same_state(state, after):
+            changes.append((at, after))
+        state = after
+    for (at, values), following in zip_longest(changes, changes[1:]):
+        if values is not None:
+            yield at, following and following[0], values
 
 
-Version = tuple[int, int | None, Mapping[str, Any]]
+def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
+    """The rows with the versions that follow from their facts, or unchanged if the facts do not suffice.
 
-
-def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | None:
-    """The rows with the versions that follow from the facts, or None if the row for a version is missing.
-
-    Any other stored version becomes a silent fact if it is an event. Otherwise the version is removed.
+    Any other stored version becomes a silent fact if it is an event (V24). Otherwise the version is removed.
     """
     facts = facts_of_record(rows, terms)
     stored = {row.start: row for row in facts.versions}
     versions: dict[int, RecordRow] = {}
-    for start, end, values in _folded_versions(facts, terms):
-        upserts = [row for row in facts.events.get(start, ()) if row.kind == FactKind.UPSERT]
-        row = stored.get(start) or max(upserts, key=lambda row: row.sequence, default=None)
+    for start, end, values in _folded_versions(facts):
+        events = [row for _, row in facts.changes.get(start, ()) if row and row.kind == FactKind.UPSERT]
+        row = stored.get(start) or max(events, key=lambda row: row.sequence, default=None)
         if row is None:
-            return None
-        same = same_state({name: row.values.get(name) for name in values}, values)
-        merged = row.values if same else {**row.values, **values}
+            return list(rows)
+        merged = row.values if same_state(row.values, values) else {**row.values, **values}
         versions[row.place] = replace(row, role=None, end=end, flag=end is None, values=merged)
-    folded = [versions.get(row.place) or _as_fact(row) for row in rows]
-    return [row for row in folded if row is not None]
-
-
-def _folded_versions(facts: LifeFacts, terms: LawTerms) -> Iterator[Version]:
-    """The longest intervals without a change of values (V23). Settled times keep their stored values."""
-    instants = facts.instants | {*facts.copied, *(each for each in terms.settled or () if each is not None)}
-    state: Mapping[str, Any] | None = None
-    changes: list[tuple[int, Mapping[str, Any] | None]] = []
-    for at in sorted(instants):
-        after = facts.after(state, at, terms)
-        if not same_state(state, after):
-            changes.append((at, after))
-        state = after
-    following: list[int | None] = [at for at, _ in changes[1:]]
-    for (at, values), end in zip(changes, [*following, None], strict=False):
-        if values is not None:
-            yield at, end, values
-
-
-def _as_fact(row: RecordRow) -> RecordRow | None:
-    """The new row of a superfluous version: a silent fact for an event (V24), None for a copy's version."""
-    if row.role is not None:
-        return row
-    if row.kind != FactKind.UPSERT:
-        return None
-    return replace(row, role=Role.FACT, end=row.start, flag=False, ended_at=None, end_before=None)
+    others = [
+        row
+        if row.role is not None
+        else replace(row, role=Role.FACT, end=row.start, flag=False, ended_at=None, end_before=None)
+        for row in rows
+        if row.place not in versions and (row.role is not None or row.kind == FactKind.UPSERT)
+    ]
+    after = _without_overlaps([versions[row.place] for row in rows if row.place in versions], others)
+    return list(rows) if any(broken_together(after, terms)) else after
 
 
 def mend_rows(rows: Sequence[RecordRow], terms: LawTerms, broken: Collection[Law]) -> list[RecordRow]:
@@ -350,16 +336,6 @@ def agrees_with_end(row: RecordRow, versions: Sequence[RecordRow], terms: LawTer
     return row.state != (DELETED if is_open(row, terms) else NEW)
 
 
-def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The rows with the versions that follow from their facts, or unchanged if the facts do not suffice."""
-    folded = fold_facts(rows, terms)
-    if folded is None:
-        return list(rows)
-    versions = [row for row in folded if row.role is None]
-    after = _without_overlaps(versions, [row for row in folded if row.role is not None])
-    return list(rows) if any(broken_together(after, terms)) else after
-
-
 def _without_twins(rows: Iterable[RecordRow]) -> list[RecordRow]:
     """The rows, with only the oldest of identical rows."""
     oldest: dict[object, RecordRow] = {}
@@ -372,13 +348,10 @@ def _without_twins(rows: Iterable[RecordRow]) -> list[RecordRow]:
 
 def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """The versions, adjusted so that each has its own start, has a length, and does not overlap the next."""
-    starts: dict[int, RecordRow] = {}
-    for row in sorted(rows, key=lambda row: (row.written or 0, until(row, terms), row.place)):
-        if row.start is not None:
-            starts[row.start] = row
+    by_time = sorted(rows, key=lambda row: (row.written or 0, until(row, terms), row.place))
+    starts = {row.start: row for row in by_time if row.start is not None}
     ordered = [starts[start] for start in sorted(starts)]
-    following = {one.place: other for one, other in pairwise(ordered)}
-    ended = [_with_end(row, following.get(row.place), terms) for row in ordered]
+    ended = [_with_end(row, after, terms) for row, after in zip_longest(ordered, ordered[1:])]
     lasting = [row for row in ended if has_length(row, terms) or (row.end is None and terms.span.grain)]
     for place, (row, after) in enumerate(pairwise(lasting)):
         if after.start is not None and until(row, terms) > after.start:
@@ -419,43 +392,30 @@ def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[Rec
     """The versions, with impossible recorded times corrected, or withdrawn if they belong to an end."""
     known = [each.written for each in rows if each.written is not None]
     newest = max(known, default=0) if terms.newest is None else terms.newest
-    versions = []
-    for row in rows:
-        if Law.RECORDED not in row.broken:
-            versions.append(row)
-            continue
-        written = newest if row.written is None else min(row.written, newest)
-        last = INFINITY if terms.newest is None else terms.newest
-        corrected = replace(row, written=written)
-        if row.ended_at is not None and not written < row.ended_at <= last:
-            corrected = replace(corrected, ended_at=None, end_before=None)
-        versions.append(corrected)
+    last = INFINITY if terms.newest is None else newest
+    versions = list(rows)
+    for place, row in enumerate(rows):
+        if Law.RECORDED in row.broken:
+            written = newest if row.written is None else min(row.written, newest)
+            versions[place] = replace(row, written=written)
+            if row.ended_at is not None and not written < row.ended_at <= last:
+                versions[place] = replace(versions[place], ended_at=None, end_before=None)
     return versions
 
 
 def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
-    """Keep one fact for each instant and sequence: the version, or else the fact recorded last."""
-    facts = [row for row in others if is_fact(row)]
-    place_of_fact = {
-        _fact_identity(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))
-    }
-    place_of_fact |= {_fact_identity(row): row.place for row in versions if is_fact(row)}
-    return [row for row in others if not is_fact(row) or place_of_fact[_fact_identity(row)] == row.place]
-
-
-def _fact_identity(row: RecordRow) -> tuple[object, ...]:
-    """The identity of a fact: instant and sequence, and for a mark also kind and scope."""
-    event = row.keyed and row.kind in EVENTS
-    return (row.start, row.sequence, *(() if event else (row.kind, row.scope)))
+    """Keep one fact for each identity: the version, or else the fact recorded last."""
+    by_time = sorted(others, key=lambda row: (row.written or 0, row.place))
+    kept = {_fact_identity(row): row.place for row in (*by_time, *versions) if is_fact(row)}
+    return [row for row in others if not is_fact(row) or kept[_fact_identity(row)] == row.place]
 
 
 def _without_overlaps(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
     """The rows without overlapping statements: past rows are removed, and versions lose their earlier end."""
     kept_rows = list(versions)
-    for place, row in enumerate(kept_rows):
-        if row.ended_at is not None and count_overlaps(kept_rows[place:]) > count_overlaps(
-            kept_rows[place + 1 :]
-        ):
+    for place, row in enumerate(versions):
+        later = kept_rows[place + 1 :]
+        if row.ended_at is not None and count_overlaps([row, *later]) > count_overlaps(later):
             kept_rows[place] = replace(row, ended_at=None, end_before=None)
     for row in sorted(others, key=lambda row: (row.written or 0, row.place)):
         if row.role != Role.PAST or not count_overlaps([*kept_rows, row]):
