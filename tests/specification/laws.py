@@ -134,6 +134,40 @@ def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     return +counts
 
 
+# The operations that may follow an operation of the same record. Before the first operation, there is none.
+FOLLOWING = {
+    None: frozenset({Op.APPEND}),
+    Op.APPEND: frozenset({Op.CORRECT_FROM, Op.RETRACT}),
+    Op.CORRECT_FROM: frozenset({Op.CORRECT_TO}),
+    Op.CORRECT_TO: frozenset({Op.CORRECT_FROM, Op.RETRACT}),
+    Op.RETRACT: frozenset({Op.APPEND}),
+}
+# A log without a row for the values before a correction.
+UNPAIRED = {
+    **FOLLOWING,
+    Op.APPEND: frozenset({Op.CORRECT_TO, Op.RETRACT}),
+    Op.CORRECT_TO: frozenset({Op.CORRECT_TO, Op.RETRACT}),
+    Op.CORRECT_FROM: frozenset[Op](),
+}
+# A ledger has many events of a key. A correction removes the old event before it adds the new one.
+LEDGER = {
+    None: frozenset({Op.APPEND}),
+    Op.APPEND: frozenset({Op.APPEND, Op.CORRECT_FROM}),
+    Op.CORRECT_FROM: frozenset({Op.CORRECT_TO}),
+    Op.CORRECT_TO: frozenset({Op.APPEND, Op.CORRECT_FROM}),
+    Op.RETRACT: frozenset[Op](),
+}
+
+
+def follows(log: LogFacts, before: Op | None, op: Op) -> bool:
+    """Whether an event may follow the event `before` of its record, or be the first event."""
+    if log.corrects:
+        return op in LEDGER[before]
+    if not log.keyed:
+        return op is Op.APPEND
+    return not log.strict or op in (FOLLOWING if log.paired else UNPAIRED)[before]
+
+
 @dataclass(frozen=True, slots=True)
 class LogRow:
     """A row of the log, in the order of offsets. `op` is None if its code is none of the four operations."""
@@ -151,7 +185,9 @@ def broken_events(events: Sequence[LogRow], log: LogFacts) -> Counter[Law]:
     for event in events:
         op = Op(event.op) if event.op in set(Op) else None
         counts[Law.NULL_KEY] += log.keyed and not event.keyed
-        counts[Law.OPERATIONS] += op is None or not (log.follows(before, op) and _fits(log, op, event, there))
+        counts[Law.OPERATIONS] += op is None or not (
+            follows(log, before, op) and _fits(log, op, event, there)
+        )
         late = log.watermark is not None and (event.time is None or event.time > log.watermark)
         counts[Law.WATERMARK] += late
         before = op

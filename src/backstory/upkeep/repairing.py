@@ -101,9 +101,9 @@ def _open_repair(store: IcebergStore, table: TableName, *, apply: bool) -> Itera
             records = arrow_of(acts.where(column(ACT) == REPORT).select(quote(REPORTED)))
         tally = MendTally()
         for text in records[REPORTED].to_pylist():
-            tally.add(text)
+            tally.add(json.loads(text))
         after = acts.where(column(ACT).isin(STAY, ADD)).drop(ACT, REPORTED)
-        left = checks.broken_in_frame(after, terms) if tally.keys else {}
+        left = checks.broken_in_frame(after, terms) if tally.laws else {}
         about = _summarize(stored, tally, {law: keys for law, (_, keys) in left.items()})
         summary = {"laws": about.laws, "keys": about.keys, **about.counts}
         note = Note(DOOR, "", {REPAIR: json.dumps(summary), **_recorded_property(terms)})
@@ -122,7 +122,7 @@ def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[s
     left = {**left, **_properties(table)}
     counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
     name, laws = str(table.shape.table), dict(tally.laws)
-    return Repair(name, False, counts, laws, tally.keys, tally.samples, left)
+    return Repair(name, False, counts, laws, tally.counts["keys"], tally.samples, left)
 
 
 def _require_mendable(table: Table) -> Table:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import duckdb
@@ -73,13 +74,10 @@ def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Itera
     pending: pa.Table | None = None
     for batch in batches:
         rows = batch if pending is None else pa.concat_tables([pending, batch])
-        keys = [repr(row) for row in rows.select(list(identity)).to_pylist()]
-        begin = 0
-        for place in range(1, rows.num_rows):
-            if keys[place] != keys[begin]:
-                yield rows.slice(begin, place - begin)
-                begin = place
-        pending = rows.slice(begin)
+        begins = [0, *(np.flatnonzero(np.diff(identities(rows, identity))) + 1)]
+        for begin, end in pairwise(begins):
+            yield rows.slice(begin, end - begin)
+        pending = rows.slice(begins[-1])
     if pending is not None and pending.num_rows:
         yield pending
 
@@ -133,19 +131,6 @@ def add_up(results: Iterable[Mapping[str, Any]]) -> Broken:
 _PLACE: Final = "place"
 _RECORD: Final = "record"
 SPARK_SQL: Final = TableSql(SPARK, quote)
-
-
-def _misplaced_query(offsets: str, wanted: int) -> str:
-    """The query for offsets that do not occur exactly once, with the number of rows by which each is wrong.
-
-    The right offsets are the numbers from 0 to `wanted` - 1. NULL is never a right offset.
-    """
-    due = "CASE WHEN number IS NULL THEN 0 ELSE 1 END"
-    return f"""SELECT * FROM (
-      SELECT COALESCE(place, number) AS place, ABS(COALESCE(times, 0) - {due}) AS times
-      FROM (SELECT place, COUNT(*) AS times FROM {offsets} GROUP BY place) AS there
-      FULL JOIN RANGE({wanted}) AS numbers (number) ON place = number
-    ) AS found WHERE times > 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +188,13 @@ class FileRows:
         batches = sort_like_spark(table, [*laws.identity, laws.order]).combine_chunks().to_batches()
         return add_up(row for result in examine(laws, batches) for row in result.to_pylist())
 
-    def count_events(
-        self, laws: RowLaws, offset: str, wanted: Callable[[int], int]
-    ) -> tuple[Broken, int, list[str]]:
-        """The result of `count`, and the number of wrong offsets, with the first ten of them."""
-        broken, offsets = self.count(laws), self.table[offset].cast(pa.int64())
-        query = f"{_misplaced_query(DUCKDB.rows, wanted(len(offsets)))} ORDER BY place NULLS FIRST"
-        wrong = sort_in_lease(self.lease, "laws", pa.table({_PLACE: offsets}), query)
-        keys = list(map(str, wrong[_PLACE].slice(0, MAX_KEYS).to_pylist()))
-        return broken, int(pc.sum(wrong["times"]).as_py() or 0), keys
+    def count_events(self, laws: RowLaws, offset: str, wanted: int) -> tuple[Broken, int, list[str]]:
+        """The result of `count`, and the number of wrong offsets, with the first ten of them.
+
+        `wanted` is the number of offsets in the log's blocks, or 0 if the blocks contain no offsets.
+        """
+        offsets, right = FileRows(self.lease, self.table.select([offset])), wanted or len(self.table)
+        return self.count(laws), *_wrong_offsets(offsets, offset, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +225,7 @@ class FrameRows:
         with translate_faults(self.table):
             return add_up(arrow_of(counts).to_pylist())
 
-    def count_events(
-        self, laws: RowLaws, offset: str, wanted: Callable[[int], int]
-    ) -> tuple[Broken, int, list[str]]:
+    def count_events(self, laws: RowLaws, offset: str, wanted: int) -> tuple[Broken, int, list[str]]:
         """The result of `count`, and the number of wrong offsets, with the first ten of them.
 
         The scan of the laws also computes the count and a hash of all offsets. The log is read again only if
@@ -253,20 +234,36 @@ class FrameRows:
         from pyspark.sql import Observation
         from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
 
-        number, observation = f"CAST({quote(offset)} AS BIGINT)", Observation()
-        whole = bit_xor(xxhash64(expr(number))).alias("hash")
+        observation, number = Observation(), expr(_offset_sql(SPARK_SQL, offset))
+        whole = bit_xor(xxhash64(number)).alias("hash")
         rows = self.rows.observe(observation, count(lit(1)).alias("rows"), whole)
         broken, seen = FrameRows(rows, self.table).count(laws), observation.get
-        right = wanted(seen["rows"])
+        right = wanted or seen["rows"]
         (hashes,) = rows.sparkSession.range(right).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
         if (seen["rows"], seen["hash"]) == (right, hashes["hash"]):
             return broken, 0, []
-        source = f"(SELECT {number} AS place FROM {SPARK.rows})"
-        wrong = query_frame(self.rows, _misplaced_query(source, right))
-        with translate_faults(self.table):
-            keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
-            (total,) = wrong.selectExpr("sum(times) AS times").collect()
-        return broken, int(total["times"] or 0), keys
+        return broken, *_wrong_offsets(self, offset, right)
+
+
+def _offset_sql(engine: TableSql, offset: str) -> str:
+    return f"CAST({engine.column(offset)} AS BIGINT)"
+
+
+def _wrong_offsets(rows: "LawRows", offset: str, wanted: int) -> tuple[int, list[str]]:
+    """The number of rows by which offsets are wrong, and the first ten offsets that do not occur once.
+
+    The right offsets are the numbers from 0 to `wanted` - 1. NULL is never a right offset.
+    """
+    due = "CASE WHEN number IS NULL THEN 0 ELSE 1 END"
+    there = f"SELECT {_offset_sql(rows.engine, offset)} AS place FROM {rows.engine.words.rows}"
+    wrong = rows.ask(f"""WITH wrong AS (
+      SELECT COALESCE(place, number) AS place, ABS(COALESCE(times, 0) - {due}) AS times
+      FROM (SELECT place, COUNT(*) AS times FROM ({there}) AS rows GROUP BY place) AS there
+      FULL JOIN RANGE({wanted}) AS numbers (number) ON place = number
+    ) SELECT place, (SELECT CAST(SUM(times) AS BIGINT) FROM wrong) AS total FROM wrong WHERE times > 0
+    ORDER BY place NULLS FIRST LIMIT {MAX_KEYS}""")
+    totals, keys = wrong["total"].to_pylist(), wrong["place"].to_pylist()
+    return max(totals, default=0), list(map(str, keys))
 
 
 def broken_in_frame(rows: "DataFrame", terms: LawTerms) -> Broken:
@@ -304,7 +301,8 @@ def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
 def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]:
     """The rows of a table, and the table's terms, from its layout, properties, commits and marks."""
     ways, terms = read_row_hashes(table), terms_of(table)
-    rows = read(_columns(terms, ways))
+    hashed = (column.name for way in ways for column in way.columns)
+    rows = read([*dict.fromkeys([*queries.query_of_rows(terms).stored, *hashed])])
     terms = replace(terms, hashes=rows.hashes(ways) if ways else ())
     if not keeps_memory(table):
         return rows, terms
@@ -313,33 +311,13 @@ def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]
     return rows, replace(terms, marks=tuple(terms.row(0, values) for values in rows_of(marks)))
 
 
-def _columns(terms: LawTerms, ways: "Sequence[RowHash]") -> list[str]:
-    """The columns that the laws of a table read."""
-    span = terms.shape.layout.span
-    names = [*terms.identity, *terms.naming, *terms.tracked]
-    if span is not None:
-        names += filter(None, (span.start, span.end, span.flag, span.state))
-        names += filter(None, (span.written, MEMORY) if terms.remembers else ())
-    if terms.hashed:
-        names += [ROW_HASH, *(column.name for way in ways for column in way.columns)]
-    return [*dict.fromkeys(names)]
-
-
 def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
-    names, shape = system_columns(table), table.shape
-    laws = queries.query_of_events(shape, names, log_facts(table, names))
-    columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
-    rows, wrong_blocks = read([*dict.fromkeys([*columns, *shape.key, *laws.identity])]), list[str]()
-
-    def right_number(count: int) -> int:
-        """The number of offsets that the blocks contain, or `count` if they contain no offsets."""
-        blocks, problems = read_history(logged(), snapshots_in_files(table))
-        wrong = (each.offsets for each in problems if each.what == "offsets")
-        wrong_blocks.extend(str(offsets[0]) for offsets in wrong if offsets)
-        ends = [block.offsets[1] for block in blocks if block.offsets]
-        return ends[-1] + 1 if ends else count
-
-    broken, times, keys = rows.count_events(laws, names["offset"], right_number)
+    names = system_columns(table)
+    laws = queries.query_of_events(table.shape, names, log_facts(table, names))
+    blocks, problems = read_history(logged(), snapshots_in_files(table))
+    wrong_blocks = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
+    numbers = [block.offsets[1] + 1 for block in blocks if block.offsets]
+    broken, times, keys = read(laws.stored).count_events(laws, names["offset"], [0, *numbers][-1])
     times += len(wrong_blocks)
     return broken | ({Law.OFFSETS.value: (times, keys or wrong_blocks[:MAX_KEYS])} if times else {})
 
@@ -379,121 +357,106 @@ _SHOWN: Final = tuple(dict.fromkeys([Law.MEMORY, Law.RECORDED, Law.SETTLED, *REM
 
 @dataclass
 class MendTally:
-    """Counts of a repair: rows by outcome, broken laws, and records, with samples before and after."""
+    """Counts of a repair: records, and rows by outcome; and broken laws, with samples before and after."""
 
     counts: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
-    keys: int = 0
     samples: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, text: str) -> None:
-        """Add the counts of another task, from its `to_json`."""
-        other = json.loads(text)
+    def add(self, other: Mapping[str, Any]) -> None:
+        """Add the fields of another tally."""
         self.counts.update(other["counts"])
         self.laws.update(other["laws"])
-        self.keys += other["keys"]
         self.samples = sorted([*self.samples, *other["samples"]], key=lambda each: each["key"])[:MAX_KEYS]
-
-    def to_json(self) -> str:
-        """The counts as JSON text."""
-        return json.dumps(self.__dict__)
 
 
 def mend_records(
     terms: LawTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of broken records to remove, to keep and to add, and one row with the counts."""
-    tally, schema = MendTally(), None
-    tables = (pa.Table.from_batches([batch]) for batch in batches)
-    for life in split_records(tables, terms.identity):
-        stored = life.select(list(names))
-        schema = stored.schema
-        for act, rows in _mend_record(terms, life, stored, tally).items():
-            yield from _act(act, rows).to_batches()
-    if schema is not None:
-        nothing = {each.name: pa.nulls(1, each.type) for each in schema}
-        yield from _act(REPORT, pa.table(nothing, schema=schema), tally.to_json()).to_batches()
+    tally, stored = MendTally(), None
+    for life in split_records(map(pa.Table.from_batches, ([batch] for batch in batches)), terms.identity):
+        stored, laws = life.select(list(names)), _laws_of_record(terms, life)
+        if not laws:
+            continue
+        values = life.to_pylist()
+        rows = _record_rows(terms, names, values)
+        after = mend_rows(rows, terms, set(map(Law, laws)))
+        changed = [row for row in after if row != rows[row.place]]
+        stays = {row.place for row in after} - {row.place for row in changed}
+        added = [
+            _written_row(terms, {name: values[row.place][name] for name in names}, row) for row in changed
+        ]
+        key = key_text(terms.naming, [values[0][name] for name in terms.naming])
+        shown = {"before": _cells(terms, rows), "after": _cells(terms, after)}
+        counts = {"keys": 1, "dropped": len(rows) - len(after), "rewritten": len(changed)}
+        tally.add({"counts": counts, "laws": laws, "samples": [{"key": key, "laws": [*laws], **shown}]})
+        yield from _act(REMOVE, _take(stored, (place for place in range(len(rows)) if place not in stays)))
+        yield from _act(STAY, _take(stored, sorted(stays)))
+        yield from _act(ADD, pa.Table.from_pylist(added, stored.schema))
+    if stored is not None:
+        yield from _act(REPORT, stored.slice(0, 1), json.dumps(tally.__dict__))
 
 
-def _act(act: int, rows: pa.Table, report: str | None = None) -> pa.Table:
+def _take(rows: pa.Table, places: Iterable[int]) -> pa.Table:
+    return rows.take(pa.array(places, pa.int64()))
+
+
+def _act(act: int, rows: pa.Table, report: str | None = None) -> list[pa.RecordBatch]:
     columns = [pa.array([act] * len(rows), pa.int8()), pa.array([report] * len(rows), pa.string())]
-    return pa.table([*columns, *rows.columns], names=[ACT, REPORTED, *rows.column_names])
+    return pa.table([*columns, *rows.columns], names=[ACT, REPORTED, *rows.column_names]).to_batches()
 
 
-def _mend_record(terms: LawTerms, life: pa.Table, stored: pa.Table, tally: MendTally) -> dict[int, pa.Table]:
-    """The rows of a record by action, or none for a healthy record."""
+def _laws_of_record(terms: LawTerms, life: pa.Table) -> dict[str, int]:
+    """How often the rows of a record break each law."""
     times: Counter[str] = Counter(count_broken(terms, life) if terms.remembers else {})
     for name in LAW_OF.keys() & set(life.column_names):
         times[LAW_OF[name].value] += life[name].to_pylist().count(True)
-    laws = {law.value: times[law] for law in _SHOWN if times[law]}
-    if not laws:
-        return {}
-    values, names = life.to_pylist(), stored.column_names
+    return {law.value: times[law] for law in _SHOWN if times[law]}
+
+
+def _record_rows(
+    terms: LawTerms, names: Sequence[str], values: Sequence[Mapping[str, Any]]
+) -> list[RecordRow]:
+    """The rows of a record. Identical rows differ only in their places."""
     places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
     twins = [repr([row[name] for name in names if name not in places]) for row in values]
-    rows = [terms.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
-    after = mend_rows(rows, terms, set(map(Law, laws)))
-    changed = [row for row in after if row != rows[row.place]]
-    moved, left = {row.place for row in changed}, {row.place for row in after}
-    removed = [row.place for row in rows if row.place in moved or row.place not in left]
-    tally.laws.update(laws)
-    tally.keys += 1
-    tally.counts.update(dropped=len(rows) - len(after), rewritten=len(changed))
-    if len(tally.samples) < MAX_KEYS:
-        key = key_text(terms.naming, [values[0][name] for name in terms.naming])
-        shown = {"before": _cells(terms, rows), "after": _cells(terms, after)}
-        tally.samples.append({"key": key, "laws": [*laws], **shown})
-    written = [
-        _write_values(terms, {name: values[row.place][name] for name in names}, row) for row in changed
-    ]
-    return {
-        REMOVE: stored.take(pa.array(removed, pa.int64())),
-        STAY: stored.take(pa.array(sorted(left - moved), pa.int64())),
-        ADD: pa.Table.from_pylist(written, stored.schema),
-    }
+    return [terms.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
 
 
-def _write_values(terms: LawTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
+def _own_cells(terms: LawTerms, row: RecordRow) -> dict[str, Any]:
+    """The end, flag, state and recorded time of a row, as far as the layout has them."""
+    cells = {terms.span.end: _instant(row.end), terms.span.flag: row.flag, terms.span.state: row.state}
+    cells |= {RECORDED_AT: _instant(row.written)} if terms.remembers else {}
+    return {name: value for name, value in cells.items() if name}
+
+
+def _written_row(terms: LawTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
     """The values of a stored row with the repaired end, flag, state and memory."""
-    span = terms.span
-    values |= {span.end: _instant(row.end)} | ({span.flag: row.flag} if span.flag else {})
-    values |= {span.state: row.state} if span.state else {}
+    own = _own_cells(terms, row)
     if terms.remembers:
-        values |= {RECORDED_AT: _instant(row.written), MEMORY: _memory(row, values[MEMORY])}
-    return values | dict(row.values)
-
-
-def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    fields = {
-        **(before or {}),
-        memory.ROLE: row.role,
-        memory.KIND: row.kind,
-        memory.SCOPE: row.scope,
-        memory.OWN_TIME: _instant(row.time),
-        memory.ENDED_AT: _instant(row.ended_at),
-        memory.END_BEFORE: _instant(row.end_before),
-    }
-    return None if all(value is None for value in fields.values()) else fields
-
-
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+        fields = (values[MEMORY] or {}) | {
+            memory.ROLE: row.role,
+            memory.KIND: row.kind,
+            memory.SCOPE: row.scope,
+            memory.OWN_TIME: _instant(row.time),
+            memory.ENDED_AT: _instant(row.ended_at),
+            memory.END_BEFORE: _instant(row.end_before),
+        }
+        own[MEMORY] = None if all(value is None for value in fields.values()) else fields
+    return values | own | dict(row.values)
 
 
 def _cells(terms: LawTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
     """The layout's own columns of the rows, sorted by start. Values are never included."""
-    span = terms.span
     shown = []
     for row in sorted(rows, key=lambda row: (row.start or 0, row.place))[: 2 * MAX_KEYS]:
-        cells: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
-        cells |= {span.flag: row.flag} if span.flag else {}
-        cells |= {span.state: row.state} if span.state else {}
-        if terms.remembers:
-            cells |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
-        shown.append(cells)
+        cells = {terms.span.start: _instant(row.start), **_own_cells(terms, row)}
+        cells |= {memory.ROLE: row.role} if row.role else {}
+        texts = {name: iso(value) for name, value in cells.items() if isinstance(value, datetime)}
+        shown.append(cells | texts)
     return shown
 
 
-def _time_text(micros: int | None) -> str | None:
-    """Microseconds since 1970 as an ISO time in UTC."""
-    return None if micros is None else iso(EPOCH + timedelta(microseconds=micros))
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)

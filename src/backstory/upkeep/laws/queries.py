@@ -18,7 +18,7 @@ from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.model.versions_layout import MEMORY_TYPE, SEQUENCE, FactKind, Role
-from backstory.reading.lifetimes import QueryWords, SqlSyntax, operation_sql
+from backstory.reading.lifetimes import SPARK, QueryWords, SqlSyntax, operation_sql
 from backstory.reading.questions import identity_names
 from backstory.stores.metadata.values import rows_of
 from backstory.strategies.events.terms import Op
@@ -125,7 +125,7 @@ _FOLDED: Final[Texts] = {
     "ends": "{end} IS NULL OR COALESCE({next} = {end}, FALSE) OR COALESCE({end} IN ({copies}), FALSE)",
     "folded": "({begins} OR {starts settled}) AND ({ends} OR {ends settled})",
 }
-# The laws of events in a record's order (odf-ingest.md 2.10).
+# The laws of events in a record's order, and the operations that may follow each other (odf-ingest.md 2.10).
 _RECORD_OF_EVENTS: Final = "OVER (PARTITION BY {key} ORDER BY {offset})"
 _EVENTS: Final[Texts] = {
     "known": "CASE WHEN {op} IN ({operations}) THEN {op} END",
@@ -134,13 +134,31 @@ _EVENTS: Final[Texts] = {
     Law.NULL_KEY: "NOT {keyed}",
     Law.OPERATIONS: "NOT {follows}",
 }
-# A ledger corrects an event only if it has one at this time, and adds an event only if it has none.
-_CORRECTIONS: Final[Texts] = {
+_APPENDED: Final[Texts] = {"follows": "COALESCE({known} = {APPEND}, FALSE)"}
+_DELIVERED: Final[Texts] = {"follows": "{known} IS NOT NULL"}
+_PAIRED: Final[Texts] = {
+    "follows": """COALESCE(CASE WHEN {before} = {CORRECT_FROM} THEN {known} = {CORRECT_TO}
+      WHEN {before} IN ({APPEND}, {CORRECT_TO}) THEN {known} IN ({CORRECT_FROM}, {RETRACT})
+      ELSE {known} = {APPEND} END, FALSE)""",
+}
+# A log without a row for the values before a correction.
+_UNPAIRED: Final[Texts] = {
+    "follows": """COALESCE(CASE WHEN {before} = {CORRECT_FROM} THEN FALSE
+      WHEN {before} IN ({APPEND}, {CORRECT_TO}) THEN {known} IN ({CORRECT_TO}, {RETRACT})
+      ELSE {known} = {APPEND} END, FALSE)""",
+}
+# A ledger has many events of a key. A correction removes the old event before it adds the new one. A ledger
+# corrects an event only if it has one at this time, and adds an event only if it has none.
+_LEDGER: Final[Texts] = {
+    "follows": """COALESCE(CASE WHEN {before} = {CORRECT_FROM} THEN {known} = {CORRECT_TO}
+      WHEN {before} = {RETRACT} THEN FALSE
+      WHEN {before} IN ({APPEND}, {CORRECT_TO}) THEN {known} IN ({APPEND}, {CORRECT_FROM})
+      ELSE {known} = {APPEND} END, FALSE)""",
     "then": "LAG({known}) OVER (PARTITION BY {key}, {time}, {follows} ORDER BY {offset})",
     Law.OPERATIONS: """NOT ({follows}
       AND COALESCE({then} <> {CORRECT_FROM}, FALSE) = ({known} = {CORRECT_FROM}))""",
 }
-_PAIRS: Final[Texts] = {HALF: "{last} AND COALESCE({known} = {CORRECT_FROM}, FALSE)"}
+_HALVES: Final[Texts] = {HALF: "{last} AND COALESCE({known} = {CORRECT_FROM}, FALSE)"}
 _WATERMARK: Final[Texts] = {Law.WATERMARK: "COALESCE({time} > {watermark}, TRUE)"}
 
 
@@ -251,6 +269,13 @@ class RowLaws:
         """The columns that are true in rows that break a law, or are suspect."""
         return [PREFIX + name for name in self.texts if PREFIX + name in LAW_OF or name == SUSPECT]
 
+    @property
+    def stored(self) -> list[str]:
+        """The table's columns that the laws read."""
+        names = dict.fromkeys([*self.identity, *self.naming, *self.values])
+        self.columns(TableSql(SPARK, lambda name: names.setdefault(name) or name))
+        return list(names)
+
     def columns_and_laws(self, engine: TableSql) -> list[str]:
         """The layout's columns, and `names`."""
         return [*(PREFIX + name for name in self.columns(engine)), *self.names]
@@ -302,13 +327,13 @@ def count_broken(terms: LawTerms, life: pa.Table) -> Mapping[str, int]:
 
 def query_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts) -> RowLaws:
     """The laws of an event log, except the law `offsets`. `names` are the system columns."""
-    pairs = ((one, other) for one in (None, *Op) for other in Op if log.follows(one, other))
-    was = "{before} IS NOT DISTINCT FROM"
-    follows = " OR ".join(
-        f"({was} {'NULL' if one is None else int(one)} AND {{known}} = {int(other)})" for one, other in pairs
-    )
-    laws = {"follows": f"COALESCE({follows}, FALSE)"} | _EVENTS | (_CORRECTIONS if log.corrects else {})
-    laws |= _PAIRS if log.keyed and log.paired and log.strict else {}
+    if log.corrects:
+        laws = _EVENTS | _LEDGER
+    elif log.keyed and log.strict:
+        laws = _EVENTS | (_PAIRED if log.paired else _UNPAIRED)
+    else:
+        laws = _EVENTS | (_DELIVERED if log.keyed else _APPENDED)
+    laws |= _HALVES if log.keyed and log.paired and log.strict else {}
     laws |= {} if log.watermark is None else _WATERMARK
     identity = (shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
     columns, constants = partial(event_columns, shape, names), {"watermark": str(log.watermark)}

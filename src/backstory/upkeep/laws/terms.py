@@ -1,10 +1,10 @@
 """The laws of each layout as data, and the facts about a table and its rows with which laws are checked.
 
-Instants and recorded times are microseconds since 1970. For event logs, the facts include which events may
-follow each other (odf-ingest.md, section 2.10).
+Instants and recorded times are microseconds since 1970.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -19,7 +19,6 @@ from backstory.model.versions_layout import IGNORE, OVERWRITE, RECORDED, SETTLED
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.port import TableLike
-from backstory.strategies.events.terms import Op
 from backstory.strategies.scd2.transitions import WORDS as STATES
 from backstory.strategies.scd2.transitions import State
 
@@ -234,21 +233,6 @@ def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
 
 
 _MANIFEST: Final = "backstory.odf.manifest"
-_OPERATIONS: Final = {
-    "-": None, "A": Op.APPEND, "R": Op.RETRACT, "F": Op.CORRECT_FROM, "T": Op.CORRECT_TO
-}  # fmt: skip
-
-
-def _pairs(text: str) -> frozenset[tuple[Op | None, Op | None]]:
-    return frozenset((_OPERATIONS[before], _OPERATIONS[op]) for before, op in text.split())
-
-
-# The pairs of operations that may follow each other. A record's first operation follows `-`.
-_PAIRED: Final = _pairs("-A AF AR FT TF TR RA")
-# A log without a row for the values before a correction.
-_UNPAIRED: Final = _pairs("-A AT AR TT TR RA")
-# A ledger has many events of a key. A correction removes the old event before it adds the new one.
-_LEDGER: Final = _pairs("-A AA AF FT TA TF")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,28 +250,11 @@ class LogFacts:
     watermark: int | None = None
     corrects: bool = False
 
-    def follows(self, before: Op | None, op: Op) -> bool:
-        """Whether an event may follow the event `before` of its record, or be the first event."""
-        if self.corrects:
-            return (before, op) in _LEDGER
-        if not self.keyed:
-            return op is Op.APPEND
-        return not self.strict or (before, op) in (_PAIRED if self.paired else _UNPAIRED)
-
 
 def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
     """The settings of a log, from its properties and system columns."""
     keyed, paired = bool(table.shape.key), names["op"] is not None
     corrects = keyed and paired and bool(names["events"])
-    return LogFacts(keyed, paired, _is_strict(table), _newest_instant(table, WATERMARK), corrects)
-
-
-def _is_strict(table: TableLike) -> bool:
-    """Whether the manifest in the table's properties has no source that keeps a changelog as delivered."""
-    validations = list[str]()
-
-    def read(part: Mapping[str, Any]) -> None:
-        validations.append(str(part.get("validation", "")).lower())
-
-    json.loads(table.properties.get(_MANIFEST) or "{}", object_hook=read)
-    return "schema" not in validations
+    # Whether the manifest has no source that keeps a changelog as delivered.
+    strict = not re.search(r'"validation"\s*:\s*"schema"', table.properties.get(_MANIFEST, ""), re.IGNORECASE)
+    return LogFacts(keyed, paired, strict, _newest_instant(table, WATERMARK), corrects)
