@@ -53,8 +53,18 @@ def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     return +counts
 
 
+@dataclass(frozen=True, slots=True)
+class HashedRow(RecordRow):
+    """A row with a hash. `rightly` is whether it fits the values, and None if the way of hashing is unknown."""
+
+    hash: str | None = None
+    rightly: bool | None = None
+
+
 def is_hashed(row: RecordRow) -> bool:
     """Whether a row has the hash of its values, or records that they were erased."""
+    if not isinstance(row, HashedRow):
+        return False
     return HASH.fullmatch(row.hash or "") is not None and row.rightly is not False
 
 

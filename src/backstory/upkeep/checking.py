@@ -1,7 +1,7 @@
 """`check`: for each law of a table's layout, the number of violations and their keys (V114, V115)."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -189,16 +189,12 @@ def misfits(table: TableLike) -> Iterator[str]:
 
 def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layout) -> Iterator[str]:
     """The columns of the layout that are missing or have the wrong type."""
-    types = {column.name: column.type for column in columns}
-    span = layout.span
+    kinds, span = {column.name: column.type.kind for column in columns}, layout.span
+    wanted: dict[str, Collection[Kind]] = {}
+    if span is not None:
+        wanted = {span.start: KINDS_OF_INSTANTS, span.end: KINDS_OF_INSTANTS, span.flag: {Kind.BOOLEAN}}
     for name in dict.fromkeys(own):
-        kind = types[name].kind if name in types else None
-        times = set() if span is None else {span.start, span.end}
-        flags = set() if span is None else {span.flag}
-        strange = (name in times and kind not in KINDS_OF_INSTANTS) or (
-            name in flags and kind is not Kind.BOOLEAN
-        )
-        if kind is None or strange:
+        if name not in kinds or kinds[name] not in wanted.get(name, Kind):
             yield name
 
 

@@ -7,12 +7,11 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from importlib.metadata import version
-from operator import or_
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pyspark.sql import Column, Window
+from pyroaring import BitMap64
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from backstory.engine.deliver import deliver_change
@@ -42,7 +41,6 @@ from backstory.model.versions_layout import (
     Role,
 )
 from backstory.spark.connect import needs_java
-from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
@@ -162,30 +160,47 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
     def plan() -> tuple[IcebergTable, Change | None]:
         table = existing(store, name)
         moving = _bounds_to_move(store, table, bounds)
-        removable, memory = list[Column](), column(MEMORY)
-        if moving.settle_before is not None:
-            early = column(VALID_FROM) <= instant(micros_of(moving.settle_before))
-            removable.append((memory[ROLE] == Role.FACT.value) & early)
-        if moving.known_from is not None:
-            early = memory[ENDED_AT] <= instant(micros_of(moving.known_from))
-            removable.append((memory[ROLE] == Role.PAST.value) & early)
-        if not removable:
+        if moving == Bounds():
             return table, None
-        condition = reduce(or_, removable)
-        if moving.settle_before is not None and LOG in table.properties:
-            change = _settle_log(store, table, condition, moving.settle_before) or Change(snapshot=True)
-        else:
-            change = change_where(store, table, condition) or Change(snapshot=True)
-        removed[0] = change.counts.get("deleted", 0)
-        return table, Change(
-            {"settled": removed[0]}, change.removed, properties=_properties(moving), snapshot=change.snapshot
-        )
+        positions = _removable_rows(store, table, moving) if table.rows else {}
+        removed[0] = sum(len(bitmap) for bitmap in positions.values())
+        properties, places = _properties(moving), positions or None
+        return table, Change({"settled": removed[0]}, places, properties=properties, snapshot=not positions)
 
     carried = carried_properties(existing(store, name))
     properties = {name: value for name, value in carried.items() if name not in _NOTE_PROPERTIES}
     note = Note("native", carried[TOKEN], properties)
     deliver_change(store, [name], note, plan, dry_run=dry_run)
     return removed[0]
+
+
+def _removable_rows(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> dict[Any, BitMap64]:
+    """The positions of facts up to one bound, and of earlier states up to the other.
+
+    In a log, truncates and each record's last settled position stay (V135). Truncates stay because each
+    record has its own instant for a truncate.
+    """
+    memory, goes, stays = column(MEMORY), sf.lit(False), sf.lit(False)
+    if bounds.known_from is not None:
+        ended = memory[ENDED_AT] <= instant(micros_of(bounds.known_from))
+        goes = (memory[ROLE] == Role.PAST.value) & ended
+    if bounds.settle_before is not None:
+        early = column(VALID_FROM) <= instant(micros_of(bounds.settle_before))
+        goes = ((memory[ROLE] == Role.FACT.value) & early) | goes
+        if LOG in table.properties:
+            live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)
+            logged = memory[OWN_TIME].isNotNull()
+            event = memory[KIND].isin(FactKind.UPSERT.value, FactKind.DELETE.value)
+            event &= live | memory[ROLE].isNull()
+            place = sf.when(event & logged & early, memory[SEQUENCE])
+            record = Window.partitionBy(*(column(name) for name in table.shape.key))
+            is_last = place == sf.max(place).over(record)
+            every = memory[KIND].isin(FactKind.TRUNCATE.value, FactKind.VOID.value)
+            stays = live & logged & (every | sf.coalesce(is_last, sf.lit(False)))
+    with translate_faults(table.shape.table):
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        marked = rows.select(FILE, POSITION, (goes & ~sf.coalesce(stays, sf.lit(False))).alias("goes"))
+        return positions_of(marked.where("goes"))
 
 
 def _refuse_future(bounds: Bounds) -> None:
@@ -235,32 +250,6 @@ def _properties(bounds: Bounds) -> dict[str, str | None]:
     if bounds.known_from is not None:
         properties[KNOWN_FROM] = iso(bounds.known_from)
     return properties
-
-
-def _settle_log(
-    store: IcebergStore, table: IcebergTable, condition: Column, before: datetime
-) -> Change | None:
-    """The change that removes the rows, except truncates and each record's last settled position (V135).
-
-    Truncates are kept, because each record has its own instant for a truncate. Returns None if there are no
-    rows to remove.
-    """
-    memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
-    live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)
-    logged = memory[OWN_TIME].isNotNull()
-    event = memory[KIND].isin(FactKind.UPSERT.value, FactKind.DELETE.value) & (live | memory[ROLE].isNull())
-    place = sf.when(event & logged & early, memory[SEQUENCE])
-    with translate_faults(table.shape.table):
-        rows = store.spark.table(store.sql_name(table.shape.table))
-        record = Window.partitionBy(*(column(name) for name in table.shape.key))
-        is_last = place == sf.max(place).over(record)
-        every = memory[KIND].isin(FactKind.TRUNCATE.value, FactKind.VOID.value)
-        stays = live & logged & (every | sf.coalesce(is_last, sf.lit(False)))
-        marked = rows.select(FILE, POSITION, (condition & ~sf.coalesce(stays, sf.lit(False))).alias("goes"))
-        positions = positions_of(marked.where("goes"))
-    if not positions:
-        return None
-    return Change({"deleted": sum(len(bitmap) for bitmap in positions.values())}, removed=positions)
 
 
 def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None:

@@ -119,7 +119,9 @@ def _receipt(about: Repair, committed: Commit | None) -> Repair:
 
 def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[str]] = NOTHING) -> Repair:
     """The receipt of a repair that is not applied yet."""
-    left = {**left, **_properties(table)}
+    # No repair of rows corrects properties and columns.
+    wrong = sorted(set(misfits(table)))
+    left = {**left, **({Law.PROPERTIES.value: wrong} if wrong else {})}
     counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
     name, laws = str(table.shape.table), dict(tally.laws)
     return Repair(name, False, counts, laws, tally.counts["keys"], tally.samples, left)
@@ -180,14 +182,5 @@ def _change(table: IcebergTable, acts: Any, about: Repair) -> Change | None:
 
 def _recorded_property(terms: LawTerms) -> Mapping[str, str]:
     """The recorded time of a commit on a native table (V10). A repair does not write it to any row (V118)."""
-    if not terms.remembers:
-        return NOTHING
-    newest = terms.newest
-    after = EPOCH if newest is None else EPOCH + timedelta(microseconds=newest + 1)
-    return {RECORDED: iso(max(datetime.now(UTC), after))}
-
-
-def _properties(table: TableLike) -> dict[str, list[str]]:
-    """The properties and columns that no repair of rows corrects."""
-    wrong = sorted(set(misfits(table)))
-    return {Law.PROPERTIES.value: wrong} if wrong else {}
+    after = EPOCH + timedelta(microseconds=(terms.newest or 0) + 1)
+    return {RECORDED: iso(max(datetime.now(UTC), after))} if terms.remembers else NOTHING

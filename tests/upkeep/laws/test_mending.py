@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from specification.laws import broken_memory, terms_of_layout, violations
+from specification.laws import HashedRow, broken_memory, terms_of_layout, violations
 
 from backstory.model.layout import Layout
 from backstory.upkeep.laws import mending
@@ -95,7 +95,7 @@ def test_repaired_fivetran_rows_are_healthy(versions):
 @given(st.lists(st.tuples(TIMES, ENDS, st.sampled_from(["new", "changed", "deleted", None])), max_size=6))
 def test_repaired_model_rows_are_healthy(versions):
     rows = [
-        RecordRow(place, *span, state=state, written=place, hash="erased")
+        HashedRow(place, *span, state=state, written=place, hash="erased")
         for place, (*span, state) in enumerate(versions)
     ]
 

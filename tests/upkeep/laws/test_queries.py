@@ -9,7 +9,7 @@ import pytest
 from depth import deep
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from specification.laws import LogRow, broken_events, violations
+from specification.laws import HashedRow, LogRow, broken_events, violations
 
 from backstory.formats.memory import Memory
 from backstory.model.layout import ACTIVE, END, MEMORY, ROW_HASH, START, STATE, Layout
@@ -144,7 +144,7 @@ def by_rule(rows, judged):
         known["sequence"] = tuple(row.get("sequence") or ())
         values = {"v": row.get("v")} if judged.tracked else {}
         lives.setdefault(row["key"], []).append(
-            RecordRow(place, **known, keyed=row["key"] is not None, values=values)
+            HashedRow(place, **known, keyed=row["key"] is not None, values=values)
         )
     counts = Counter()
     for life in lives.values():

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from specification.laws import broken_keys, terms_of_layout, violations
+from specification.laws import HashedRow, broken_keys, terms_of_layout, violations
 
 from backstory.model.layout import Layout
 from backstory.upkeep.laws.terms import Law, RecordRow
@@ -15,7 +15,7 @@ MODEL = terms_of_layout(Layout.HIST)
 
 
 def life(*spans, **more):
-    return [RecordRow(place, start, end, **more) for place, (start, end) in enumerate(spans)]
+    return [HashedRow(place, start, end, **more) for place, (start, end) in enumerate(spans)]
 
 
 def fivetran(*spans):
@@ -112,4 +112,4 @@ def test_a_repeated_live_key_breaks_a_law():
 )
 def test_a_hash_must_be_well_formed_and_match_known_values(hashed, broken):
     for judge in (violations, broken_keys):
-        assert judge([RecordRow(0, 10, None, state="new", **hashed)], MODEL)[Law.ROW_HASH] == broken
+        assert judge([HashedRow(0, 10, None, state="new", **hashed)], MODEL)[Law.ROW_HASH] == broken

@@ -302,7 +302,7 @@ def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]
     """The rows of a table, and the table's terms, from its layout, properties, commits and marks."""
     ways, terms = read_row_hashes(table), terms_of(table)
     hashed = (column.name for way in ways for column in way.columns)
-    rows = read([*dict.fromkeys([*queries.query_of_rows(terms).stored, *hashed])])
+    rows = read([*dict.fromkeys([*queries.query_of_rows(terms).table_columns, *hashed])])
     terms = replace(terms, hashes=rows.hashes(ways) if ways else ())
     if not keeps_memory(table):
         return rows, terms
@@ -317,7 +317,7 @@ def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
     blocks, problems = read_history(logged(), snapshots_in_files(table))
     wrong_blocks = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
     numbers = [block.offsets[1] + 1 for block in blocks if block.offsets]
-    broken, times, keys = read(laws.stored).count_events(laws, names["offset"], [0, *numbers][-1])
+    broken, times, keys = read(laws.table_columns).count_events(laws, names["offset"], [0, *numbers][-1])
     times += len(wrong_blocks)
     return broken | ({Law.OFFSETS.value: (times, keys or wrong_blocks[:MAX_KEYS])} if times else {})
 

@@ -47,8 +47,9 @@ _RECORD: Final = "OVER (PARTITION BY {key} ORDER BY {start} NULLS FIRST, {until}
 _BEFORE: Final = _RECORD + " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 _AFTER: Final = _RECORD + " ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
 _WHOLE: Final = _RECORD + " ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
-_HASHED: Final = """COALESCE({rightly}, {hash} = 'erased'
-  OR (length({hash}) = 64 AND regexp_replace({hash}, '^[0-9a-f]+', '') = ''), FALSE)"""
+# Whether a row has the hash of its values, or any hash if the way of hashing is unknown, or was erased.
+_HASHED: Final = """COALESCE({hash} IN ('erased', {hashes}),
+  length({hash}) = 64 AND regexp_replace({hash}, '^[0-9a-f]+', '') = '', FALSE)"""
 
 # The laws of tables with one row for each record.
 _KEYS: Final[Texts] = {
@@ -189,9 +190,8 @@ def layout_columns(terms: LawTerms, engine: TableSql) -> Texts:
     shape, span, own = terms.shape, terms.shape.layout.span, engine.column
     columns = {"keyed": engine.whole_key(terms.identity)}
     if terms.hashed:
-        allowed = ", ".join(["'erased'", *terms.hashes])
-        columns["hash"] = own(ROW_HASH)
-        columns["rightly"] = f"{own(ROW_HASH)} IN ({allowed})" if terms.hashes else "NULL"
+        # NULL makes `IN` unknown for every other hash.
+        columns["hashed"] = _HASHED.format(hash=own(ROW_HASH), hashes=", ".join(terms.hashes) or "NULL")
     if span is None:
         return columns
     columns |= {"start": engine.micros(shape, span.start), "end": engine.micros(shape, span.end)}
@@ -199,7 +199,7 @@ def layout_columns(terms: LawTerms, engine: TableSql) -> Texts:
     if terms.remembers:
         column = shape.column(MEMORY)
         has_sequence = column is not None and SEQUENCE in dict(column.type.parts)
-        columns |= {"written": engine.micros(shape, span.written), SEQUENCE: "NULL"}
+        columns |= {"written": engine.micros(shape, span.written), SEQUENCE: "CAST(NULL AS INT)"}
         for name, type_ in (*MEMORY_TYPE.parts, *([(SEQUENCE, MEMORY_TYPE)] if has_sequence else [])):
             text = f"({own(MEMORY)}).{engine.words.name(name)}"
             columns[name] = engine.words.micros.format(text) if type_.kind is Kind.UTC_DATETIME else text
@@ -211,7 +211,7 @@ def _version_laws(terms: LawTerms) -> Texts:
     span = terms.span
     laws = _VERSIONS | (_FIVETRAN if span.grain else {} if span.far is None else _FAR)
     laws |= (_FLAGGED if span.flag else {}) | (_STATED if span.state else {})
-    laws |= {Law.ROW_HASH: "{keyed} AND NOT " + _HASHED} if terms.hashed else {}
+    laws |= {Law.ROW_HASH: "{keyed} AND NOT {hashed}"} if terms.hashed else {}
     return laws | (_REMEMBERED | _folding(terms) if terms.remembers else {})
 
 
@@ -270,7 +270,7 @@ class RowLaws:
         return [PREFIX + name for name in self.texts if PREFIX + name in LAW_OF or name == SUSPECT]
 
     @property
-    def stored(self) -> list[str]:
+    def table_columns(self) -> list[str]:
         """The table's columns that the laws read."""
         names = dict.fromkeys([*self.identity, *self.naming, *self.values])
         self.columns(TableSql(SPARK, lambda name: names.setdefault(name) or name))
@@ -312,7 +312,7 @@ def query_of_rows(terms: LawTerms) -> RowLaws:
     """The laws of a table of versions, or of a table with one row for each record."""
     names, columns = (terms.identity, terms.naming), partial(layout_columns, terms)
     if terms.shape.layout.span is None:
-        laws = _KEYS | ({Law.ROW_HASH: "NOT " + _HASHED} if terms.hashed else {})
+        laws = _KEYS | ({Law.ROW_HASH: "NOT {hashed}"} if terms.hashed else {})
         return RowLaws(laws, columns, *names, f"{PREFIX}keyed")
     judge = partial(count_broken, terms) if terms.remembers else None
     laws, constants = _version_laws(terms), _constants(terms)

@@ -76,10 +76,9 @@ LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
 class RecordRow:
     """A stored row of one record.
 
-    `place` identifies it among the record's rows. `keyed` is true if no part of its key is NULL. `rightly` is
-    true if the row's hash fits its values, and None if the way of hashing is unknown. `twin` is equal for
-    rows that are identical in all columns, and the row with the smallest `row_id` is the oldest of them.
-    `broken` are the laws of single rows that the stored row breaks. The other fields are the layout's
+    `place` identifies it among the record's rows. `keyed` is true if no part of its key is NULL. `twin` is
+    equal for rows that are identical in all columns, and the row with the smallest `row_id` is the oldest of
+    them. `broken` are the laws of single rows that the stored row breaks. The other fields are the layout's
     columns, None if the layout lacks them.
     """
 
@@ -89,8 +88,6 @@ class RecordRow:
     keyed: bool = True
     flag: bool | None = None
     state: str | None = None
-    hash: str | None = None
-    rightly: bool | None = None
     written: int | None = None
     role: str | None = None
     ended_at: int | None = None
