@@ -168,9 +168,7 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
         return table, Change({"settled": removed[0]}, places, properties=properties, snapshot=not positions)
 
     carried = carried_properties(existing(store, name))
-    properties = {name: value for name, value in carried.items() if name not in _NOTE_PROPERTIES}
-    note = Note("native", carried[TOKEN], properties)
-    deliver_change(store, [name], note, plan, dry_run=dry_run)
+    deliver_change(store, [name], Note("native", carried[TOKEN], carried), plan, dry_run=dry_run)
     return removed[0]
 
 
@@ -208,10 +206,6 @@ def _refuse_future(bounds: Bounds) -> None:
     for name, bound in (("settle_before", bounds.settle_before), ("known_from", bounds.known_from)):
         if bound is not None and bound > now:
             raise bad_option(f"`{name}=` is {iso(bound)}, a time after now.", "Give a past time.")
-
-
-# Properties that `Note` itself adds to the commit.
-_NOTE_PROPERTIES: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
 
 
 def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:

@@ -44,18 +44,7 @@ from backstory.strategies.values import identities
 from backstory.upkeep.laws import queries
 from backstory.upkeep.laws.mending import mend_rows
 from backstory.upkeep.laws.queries import LAW_OF, RowLaws, TableSql, count_broken
-from backstory.upkeep.laws.terms import (
-    LAWS,
-    PREFIX,
-    REMEMBERED,
-    Law,
-    LawTerms,
-    RecordRow,
-    keeps_memory,
-    log_facts,
-    read_row_hashes,
-    terms_of,
-)
+from backstory.upkeep.laws.terms import LAWS, PREFIX, REMEMBERED, Law, LawTerms, RecordRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -300,11 +289,11 @@ def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
 
 def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]:
     """The rows of a table, and the table's terms, from its layout, properties, commits and marks."""
-    ways, terms = read_row_hashes(table), terms_of(table)
+    ways, terms = queries.read_row_hashes(table), queries.terms_of(table)
     hashed = (column.name for way in ways for column in way.columns)
     rows = read([*dict.fromkeys([*queries.query_of_rows(terms).table_columns, *hashed])])
     terms = replace(terms, hashes=rows.hashes(ways) if ways else ())
-    if not keeps_memory(table):
+    if not queries.keeps_memory(table):
         return rows, terms
     # Iceberg prunes by the key, which is NULL only in marks.
     marks = rows.ask(queries.marks_query(terms, rows.engine))
@@ -313,7 +302,7 @@ def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]
 
 def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
     names = system_columns(table)
-    laws = queries.query_of_events(table.shape, names, log_facts(table, names))
+    laws = queries.query_of_events(table.shape, names, queries.log_facts(table, names))
     blocks, problems = read_history(logged(), snapshots_in_files(table))
     wrong_blocks = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
     numbers = [block.offsets[1] + 1 for block in blocks if block.offsets]

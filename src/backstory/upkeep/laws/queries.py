@@ -1,29 +1,111 @@
-"""The laws of rows as SQL for DuckDB and Spark.
+"""The laws of rows as SQL for DuckDB and Spark, and the facts about a table that these laws need.
 
 A law is an expression that is true in rows that break it. Words in braces are columns of the layout, other
 expressions, or constants of the table. Instants are microseconds since 1970. The expression `suspect` is true
 in rows whose records must also be checked in Python (`mending.py`).
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from string import Formatter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.model.layout import MEMORY, ROW_HASH
+from backstory.journal.chain import WATERMARK
+from backstory.model.instant import parse_instant
+from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.model.versions_layout import MEMORY_TYPE, SEQUENCE, FactKind, Role
+from backstory.model.versions_layout import (
+    IGNORE,
+    MEMORY_TYPE,
+    OVERWRITE,
+    RECORDED,
+    SEQUENCE,
+    SETTLED,
+    TRACK,
+    FactKind,
+    Role,
+)
 from backstory.reading.lifetimes import SPARK, QueryWords, SqlSyntax, operation_sql
 from backstory.reading.questions import identity_names
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
+from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.mending import broken_together
-from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms, LogFacts
+from backstory.upkeep.laws.terms import DELETED, INFINITY, LAWS, NEW, PREFIX, WORDS, Law, LawTerms, LogFacts
+
+if TYPE_CHECKING:
+    from backstory.stores.sql.row_hashes import RowHash
+
+_MANIFEST: Final = "backstory.odf.manifest"
+
+
+def terms_of(table: TableMetadata) -> LawTerms:
+    """The facts needed to check a table's rows, without its marks and hashes."""
+    shape = table.shape
+    if shape.layout is not Layout.VERSIONS:
+        return LawTerms(shape)
+    terms = LawTerms(shape, _newest_instant(table, RECORDED), _settled_interval(table))
+    if not keeps_memory(table):
+        return terms
+    track, ignore, overwrite = (
+        json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)
+    )
+    users = [column.name for column in shape.user_columns if not track or column.name in track]
+    tracked = tuple(name for name in users if name not in {*ignore, *overwrite, *shape.key})
+    return replace(terms, tracked=tracked, numbers={each["name"]: int(each["id"]) for each in table.fields})
+
+
+def keeps_memory(table: TableLike) -> bool:
+    """Whether a native table keeps memory, so that the values in its rows are checked too."""
+    return table.shape.layout is Layout.VERSIONS and SETTLED in table.properties
+
+
+def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
+    """The ways in which rows may be hashed.
+
+    The result is empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not
+    installed.
+    """
+    if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
+        return ()
+    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
+
+    names = {int(each["id"]): each["name"] for each in table.fields}
+    return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
+
+
+def _newest_instant(table: TableMetadata, name: str) -> int | None:
+    newest = table.newest_property(name)
+    return None if newest is None else micros_of(parse_instant(newest))
+
+
+def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
+    """The settled interval, or None if nothing is settled or the property cannot be parsed."""
+    try:
+        first, last = json.loads(table.properties.get(SETTLED) or "[]")
+        return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
+    """The settings of a log, from its properties and system columns."""
+    keyed, paired = bool(table.shape.key), names["op"] is not None
+    corrects = keyed and paired and bool(names["events"])
+    # Whether the manifest has no source that keeps a changelog as delivered.
+    strict = not re.search(r'"validation"\s*:\s*"schema"', table.properties.get(_MANIFEST, ""), re.IGNORECASE)
+    return LogFacts(keyed, paired, strict, _newest_instant(table, WATERMARK), corrects)
+
 
 SUSPECT: Final = "suspect"
 HALF: Final = "half"  # a pair of operations without its second row

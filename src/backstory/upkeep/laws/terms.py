@@ -3,27 +3,16 @@
 Instants and recorded times are microseconds since 1970.
 """
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from backstory.journal.chain import WATERMARK
-from backstory.model.instant import parse_instant
 from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, Layout, Span
 from backstory.model.table import Shape
-from backstory.model.versions_layout import IGNORE, OVERWRITE, RECORDED, SETTLED, TRACK, FactKind
-from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.metadata.table_metadata import TableMetadata
-from backstory.stores.port import TableLike
+from backstory.model.versions_layout import FactKind
 from backstory.strategies.scd2.transitions import WORDS as STATES
 from backstory.strategies.scd2.transitions import State
-
-if TYPE_CHECKING:
-    from backstory.stores.sql.row_hashes import RowHash
 
 INFINITY: Final = (1 << 63) - 1
 PREFIX: Final = "law "  # no column of a table begins like this
@@ -180,58 +169,6 @@ class LawTerms:
 FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id", "broken"}
 
 
-def terms_of(table: TableMetadata) -> LawTerms:
-    """The facts needed to check a table's rows, without its marks and hashes."""
-    shape = table.shape
-    if shape.layout is not Layout.VERSIONS:
-        return LawTerms(shape)
-    terms = LawTerms(shape, _newest_instant(table, RECORDED), _settled_interval(table))
-    if not keeps_memory(table):
-        return terms
-    track, ignore, overwrite = (
-        json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)
-    )
-    users = [column.name for column in shape.user_columns if not track or column.name in track]
-    tracked = tuple(name for name in users if name not in {*ignore, *overwrite, *shape.key})
-    return replace(terms, tracked=tracked, numbers={each["name"]: int(each["id"]) for each in table.fields})
-
-
-def keeps_memory(table: TableLike) -> bool:
-    """Whether a native table keeps memory, so that the values in its rows are checked too."""
-    return table.shape.layout is Layout.VERSIONS and SETTLED in table.properties
-
-
-def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
-    """The ways in which rows may be hashed.
-
-    The result is empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not
-    installed.
-    """
-    if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
-        return ()
-    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
-
-    names = {int(each["id"]): each["name"] for each in table.fields}
-    return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
-
-
-def _newest_instant(table: TableMetadata, name: str) -> int | None:
-    newest = table.newest_property(name)
-    return None if newest is None else micros_of(parse_instant(newest))
-
-
-def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
-    """The settled interval, or None if nothing is settled or the property cannot be parsed."""
-    try:
-        first, last = json.loads(table.properties.get(SETTLED) or "[]")
-        return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
-    except (TypeError, ValueError, AttributeError):
-        return None
-
-
-_MANIFEST: Final = "backstory.odf.manifest"
-
-
 @dataclass(frozen=True, slots=True)
 class LogFacts:
     """The settings of a log: whether its rows have keys, how it writes corrections, and its watermark.
@@ -246,12 +183,3 @@ class LogFacts:
     strict: bool = True
     watermark: int | None = None
     corrects: bool = False
-
-
-def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
-    """The settings of a log, from its properties and system columns."""
-    keyed, paired = bool(table.shape.key), names["op"] is not None
-    corrects = keyed and paired and bool(names["events"])
-    # Whether the manifest has no source that keeps a changelog as delivered.
-    strict = not re.search(r'"validation"\s*:\s*"schema"', table.properties.get(_MANIFEST, ""), re.IGNORECASE)
-    return LogFacts(keyed, paired, strict, _newest_instant(table, WATERMARK), corrects)
