@@ -376,10 +376,12 @@ def mend_records(
         added = [
             _written_row(terms, {name: values[row.place][name] for name in names}, row) for row in changed
         ]
-        key = key_text(terms.naming, [values[0][name] for name in terms.naming])
-        shown = {"before": _cells(terms, rows), "after": _cells(terms, after)}
-        counts = {"keys": 1, "dropped": len(rows) - len(after), "rewritten": len(changed)}
-        tally.add({"counts": counts, "laws": laws, "samples": [{"key": key, "laws": [*laws], **shown}]})
+        tally.laws.update(laws)
+        tally.counts.update(keys=1, dropped=len(rows) - len(after), rewritten=len(changed))
+        if len(tally.samples) < MAX_KEYS:
+            key = key_text(terms.naming, [values[0][name] for name in terms.naming])
+            shown = {"before": _cells(terms, rows), "after": _cells(terms, after)}
+            tally.samples.append({"key": key, "laws": [*laws], **shown})
         yield from _act(REMOVE, _take(stored, (place for place in range(len(rows)) if place not in stays)))
         yield from _act(STAY, _take(stored, sorted(stays)))
         yield from _act(ADD, pa.Table.from_pylist(added, stored.schema))
