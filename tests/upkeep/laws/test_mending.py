@@ -81,6 +81,20 @@ def test_a_healthy_past_statement_is_kept_in_a_damaged_history():
     assert [row.place for row in mended([*rows, past], NATIVE)] == [0, 1, 2]
 
 
+def test_v133_repair_keeps_one_fact_for_each_position_of_a_log():
+    """The instants of such facts may differ. The fact recorded last is kept."""
+    (version,) = life((10, None), kind="upsert", sequence=(1,), time=10)
+    first, last = (
+        RecordRow(
+            place, at, at, flag=False, written=place, role="fact", kind="upsert", sequence=(5,), time=at
+        )
+        for place, at in ((1, 20), (2, 30))
+    )
+
+    assert violations([version, first, last], NATIVE) == {Law.ONE_FACT: 1}
+    assert mended([version, first, last], NATIVE) == [version, last]
+
+
 TIMES = st.integers(0, 8).map(lambda number: number * 5_000)
 ENDS = st.one_of(st.none(), TIMES)
 
