@@ -48,7 +48,7 @@ def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     versions = [row for row in lives if is_version(row)]
     counts.update(spans(versions, terms))
     counts[Law.OPEN_MARKER] += sum(not agrees_with_end(row, versions, terms) for row in versions)
-    if terms.hashed:
+    if terms.has_hashes:
         counts[Law.ROW_HASH] += sum(not is_hashed(row) for row in lives)
     return +counts
 
@@ -139,7 +139,7 @@ def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     keyed = [row for row in rows if row.keyed]
     counts[Law.NULL_KEY] += len(rows) - len(keyed)
     counts[Law.UNIQUE_KEY] += max(len(keyed) - 1, 0)
-    if terms.hashed:
+    if terms.has_hashes:
         counts[Law.ROW_HASH] += sum(not is_hashed(row) for row in rows)
     return +counts
 

@@ -148,7 +148,7 @@ def by_rule(rows, judged):
         )
     counts = Counter()
     for life in lives.values():
-        hashed = life if judged.hashed else [replace(row, hash=None) for row in life]
+        hashed = life if judged.has_hashes else [replace(row, hash=None) for row in life]
         counts += violations(hashed, judged)
     return {law.value: times for law, times in counts.items()}
 

@@ -271,7 +271,7 @@ def layout_columns(terms: LawTerms, engine: TableSql) -> Texts:
     """The layout's columns, by the names of `FIELDS`, and the values by which the law `fold` is checked."""
     shape, span, own = terms.shape, terms.shape.layout.span, engine.column
     columns = {"keyed": engine.whole_key(terms.identity)}
-    if terms.hashed:
+    if terms.has_hashes:
         # NULL makes `IN` unknown for every other hash.
         columns["hashed"] = _HASHED.format(hash=own(ROW_HASH), hashes=", ".join(terms.hashes) or "NULL")
     if span is None:
@@ -293,7 +293,7 @@ def _version_laws(terms: LawTerms) -> Texts:
     span = terms.span
     laws = _VERSIONS | (_FIVETRAN if span.grain else {} if span.far is None else _FAR)
     laws |= (_FLAGGED if span.flag else {}) | (_STATED if span.state else {})
-    laws |= {Law.ROW_HASH: "{keyed} AND NOT {hashed}"} if terms.hashed else {}
+    laws |= {Law.ROW_HASH: "{keyed} AND NOT {hashed}"} if terms.has_hashes else {}
     return laws | (_REMEMBERED | _folding(terms) if terms.remembers else {})
 
 
@@ -394,7 +394,7 @@ def query_of_rows(terms: LawTerms) -> RowLaws:
     """The laws of a table of versions, or of a table with one row for each record."""
     names, columns = (terms.identity, terms.naming), partial(layout_columns, terms)
     if terms.shape.layout.span is None:
-        laws = _KEYS | ({Law.ROW_HASH: "NOT {hashed}"} if terms.hashed else {})
+        laws = _KEYS | ({Law.ROW_HASH: "NOT {hashed}"} if terms.has_hashes else {})
         return RowLaws(laws, columns, *names, f"{PREFIX}keyed")
     judge = partial(count_broken, terms) if terms.remembers else None
     laws, constants = _version_laws(terms), _constants(terms)

@@ -129,7 +129,7 @@ class LawTerms:
         return self.shape.layout is Layout.VERSIONS
 
     @property
-    def hashed(self) -> bool:
+    def has_hashes(self) -> bool:
         """Whether rows have hashes."""
         return Law.ROW_HASH in LAWS[self.shape.layout]
 
