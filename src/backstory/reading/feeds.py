@@ -66,18 +66,6 @@ if TYPE_CHECKING:
 COMMIT: Final = "moved: commit"
 # Columns of a change: its type and its commit.
 TYPE, LAST = "moved: type", "moved: last"
-_NTH, _SURPLUS = "moved: nth {}", "moved: surplus {}"
-# The change types of a removed and an added row, alone and as the two rows of an update.
-_SINGLE: Final = f"CASE WHEN {{sign}} < 0 THEN '{ChangeType.DELETE}' ELSE '{ChangeType.INSERT}' END"
-_PAIR: Final = f"CASE WHEN {{sign}} < 0 THEN '{ChangeType.BEFORE}' ELSE '{ChangeType.AFTER}' END"
-# Each removed row cancels one equal added row.
-_CANCELED: Final = """(
-  SELECT * FROM (
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY {same}, {sign} ORDER BY {sign}) AS {nth},
-      SUM({sign}) OVER (PARTITION BY {same}) AS {surplus}
-    FROM {moved}
-  ) AS counted WHERE {nth} <= {surplus} * {sign}
-) AS moved"""
 
 
 def changes_query(
@@ -90,25 +78,32 @@ def changes_query(
     commits together. It has the last commit that touched its record, even if that commit restored a former
     row (V106). `only_added` means that no row was removed.
     """
-    names = {"sign": SIGN, "number": NUMBER, "commit": COMMIT, "type": TYPE, "last": LAST}
-    words = {word: syntax.name(name) for word, name in names.items()}
-    records, values = ([syntax.name(each) for each in names] for names in (record, content))
-    single, pair = (text.format(**words) for text in (_SINGLE, _PAIR))
-    number, commit, type_, last = (words[word] for word in ("number", "commit", "type", "last"))
+    sign, number, commit, type_, last = map(syntax.name, (SIGN, NUMBER, COMMIT, TYPE, LAST))
+    single = f"CASE WHEN {sign} < 0 THEN '{ChangeType.DELETE}' ELSE '{ChangeType.INSERT}' END"
+    pair = f"CASE WHEN {sign} < 0 THEN '{ChangeType.BEFORE}' ELSE '{ChangeType.AFTER}' END"
     if only_added and not net:
         return f"SELECT *, {single} AS {type_}, {commit} AS {last} FROM {syntax.rows}"
 
-    def cancel(moved: str, same: Sequence[str], step: int) -> str:
-        own = {"nth": syntax.name(_NTH.format(step)), "surplus": syntax.name(_SURPLUS.format(step))}
-        return _CANCELED.format(moved=moved, same=", ".join(same), **own, **words)
+    def cancel(moved: str, names: Sequence[str], step: int) -> str:
+        """The moved rows, in which each removed row cancels one added row with the same values."""
+        nth, surplus = (syntax.name(f"moved: {each} {step}") for each in ("nth", "surplus"))
+        same = ", ".join(names)
+        return f"""(
+  SELECT * FROM (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY {same}, {sign} ORDER BY {sign}) AS {nth},
+      SUM({sign}) OVER (PARTITION BY {same}) AS {surplus}
+    FROM {moved}
+  ) AS counted WHERE {nth} <= {surplus} * {sign}
+) AS moved"""
 
+    records, values = [*map(syntax.name, record)], [*map(syntax.name, content)]
     moved = cancel(syntax.rows, [*records, *values, number], 1)
     touched = f"MAX({commit}) OVER (PARTITION BY {', '.join(records)})" if net else commit
     moved = f"(SELECT *, {touched} AS {last} FROM {moved}) AS moved"
     if net:
         moved = cancel(moved, [*records, *values], 2)
     record_of = f"OVER (PARTITION BY {', '.join(records if net else [*records, number])})"
-    paired = f"COUNT(*) {record_of} = 2 AND SUM({words['sign']}) {record_of} = 0"
+    paired = f"COUNT(*) {record_of} = 2 AND SUM({sign}) {record_of} = 0"
     return f"SELECT *, CASE WHEN {paired} THEN {pair} ELSE {single} END AS {type_} FROM {moved}"
 
 
@@ -335,18 +330,6 @@ class ChangeFeed:
             self.move()
 
 
-# The rows added when statements began to hold and removed when they ceased to, with commit and recorded time.
-_MOVES: Final = """
-SELECT /*+ BROADCAST(kept_commits) */ {names}, {sign}, {number}, version AS {version},
-  timestamp_micros(COALESCE(time, {number})) AS {time}
-FROM (
-  SELECT {columns}, {sign}, unix_micros(IF({sign} > 0, {stated_from}, {stated_to})) AS {number}
-  FROM ({stated}) AS stated CROSS JOIN (VALUES (1Y), (-1Y)) AS signs ({sign})
-) AS moves LEFT JOIN kept_commits ON recorded = {number}
-WHERE {number} IS NOT NULL AND {within}
-"""
-
-
 def _recorded_feed(
     store: IcebergStore, table: IcebergTable, lineage: Lineage, request: ChangesRequest
 ) -> ChangeFeed:
@@ -378,15 +361,16 @@ def _recorded_moves(
     expired.
     """
     role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
+    sign, number, version, time = map(quote, (SIGN, NUMBER, VERSION, TIME))
     row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
     goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
-    condition, within, number = NO_FACT.format(role=role), ["TRUE"], quote(NUMBER)
+    condition, within = NO_FACT.format(role=role), ""
     if since is not None:  # rows neither recorded nor ended after that time do not count, except such copies
-        time = SPARK.at(micros_of(since))
-        condition += f" AND ({recorded} > {time} OR {moved} > {time} OR {role} = '{Role.PAST}')"
-        within.append(f"{number} > {micros_of(since)}")
+        after = SPARK.at(micros_of(since))
+        condition += f" AND ({recorded} > {after} OR {moved} > {after} OR {role} = '{Role.PAST}')"
+        within += f" AND {number} > {micros_of(since)}"
     if until is not None:
-        within.append(f"{number} <= {micros_of(until)}")
+        within += f" AND {number} <= {micros_of(until)}"
     name, first, ended = store.sql_name(table.shape.table), quote("moved: first"), quote(ENDED)
     source = f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {first} FROM {name} WHERE {condition})"
     own = {
@@ -394,19 +378,20 @@ def _recorded_moves(
         RECORDED_AT: f"IF({quote(lifetimes.internal_name('step'))} = 1, {first}, {recorded})",
         IS_CURRENT: f"{ended} IS NULL",
     }
-    names = table.shape.names
-    query = _MOVES.format(
-        names=", ".join(map(quote, names)),
-        columns=", ".join(f"{own.get(each, quote(each))} AS {quote(each)}" for each in names),
-        stated=replace(table_in_session(store, table), source=source).sql(lifetimes.statements_query),
-        stated_from=quote(STATED_FROM),
-        stated_to=quote(STATED_TO),
-        within=" AND ".join(within),
-        sign=quote(SIGN),
-        number=number,
-        version=quote(VERSION),
-        time=quote(TIME),
-    )
+    names = [quote(each) for each in table.shape.names]
+    columns = (f"{own[each]} AS {quote(each)}" if each in own else quote(each) for each in table.shape.names)
+    stated = replace(table_in_session(store, table), source=source).sql(lifetimes.statements_query)
+    # Rows are added when a statement began to hold, and removed when it ceased to.
+    query = f"""
+SELECT /*+ BROADCAST(kept_commits) */ {", ".join(names)}, {sign}, {number}, version AS {version},
+  timestamp_micros(COALESCE(time, {number})) AS {time}
+FROM (
+  SELECT {", ".join(columns)}, {sign},
+    unix_micros(IF({sign} > 0, {quote(STATED_FROM)}, {quote(STATED_TO)})) AS {number}
+  FROM ({stated}) AS stated CROSS JOIN (VALUES (1Y), (-1Y)) AS signs ({sign})
+) AS moves LEFT JOIN kept_commits ON recorded = {number}
+WHERE {number} IS NOT NULL{within}
+"""
     commits = [
         (micros_of(each.recorded_at), each.version, micros_of(each.committed_at))
         for each in lineage.commits
