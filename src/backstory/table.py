@@ -80,8 +80,8 @@ class Table:
         return self._rows_at(request.time, request)
 
     def _rows_at(self, time: datetime | None, request: ReadRequest) -> "DataFrame":
-        known = table_in_session(self.store, self.name).at(request.known_at)
-        return known.rows_at(time, Selection(request.key, request.columns))
+        selection = Selection(request.key, request.columns)
+        return table_in_session(self.store, self.name).at(request.known_at).of(selection).rows_at(time)
 
     @with_request(DiffRequest)
     def diff(self, request: DiffRequest) -> "DataFrame":

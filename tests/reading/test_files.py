@@ -328,7 +328,7 @@ def each_record_alone(files, large, key, monkeypatch):
             table_in_files(files).versions()
         for values, rows in records.items():
             if None not in values:
-                held = table_in_files(files).of_record(dict(zip(key, values, strict=True))).versions()
+                held = table_in_files(files).of(Selection(dict(zip(key, values, strict=True)))).versions()
                 assert lines(rows_of(held)) == lines(rows)
 
 

@@ -118,7 +118,7 @@ def _commit_of_version(files: TableReader, key: object, column: str, version: Ve
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
             known = table_in_files(files, state_after(files.table, snapshot))
-            rows = rows_of(known.of_record(key).versions())
+            rows = rows_of(known.of(Selection(key)).versions())
         except UsageError:  # the table had another key or no history then
             return False
         return any(
@@ -144,7 +144,7 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> dict[str, A
     since, by = None, None
     for number, snapshot in enumerate(files.table.ancestry):
         known = table_in_files(files, state_after(files.table, snapshot))
-        row: VersionRow | None = next(iter(rows_of(known.rows_at(selection=Selection(key)))), None)
+        row: VersionRow | None = next(iter(rows_of(known.of(Selection(key)).rows_at())), None)
         if now is None:
             if row is None:
                 raise UsageError(

@@ -25,7 +25,7 @@ from backstory.reading import lifetimes, questions
 from backstory.reading.lifetimes import ANSWER, CHANGED, DUCKDB, KINDS_OF_INSTANTS, SIDES, STATED_FROM
 from backstory.reading.options import Comparison, Selection, key_of
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, TableState
-from backstory.reading.timelines import VersionRow, shown_name, value_text
+from backstory.reading.timelines import VersionRow, value_text
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
@@ -369,52 +369,54 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         distinct = list(dict.fromkeys(names))
         return self.files.rows(self.snapshot, self.fields, distinct, table_rows.MOST_IN_ARROW, self.searches)
 
-    def ask(self, query: Query, *more: str, timed: bool = True) -> pa.Table:
-        shape, users, names = self.shape, self.history.user_columns, self.system
+    def ask(self, query: Query, *more: str) -> pa.Table:
+        shape, names, shown = self.shape, self.system, self.shown_names(*more)
         successive = shape.layout in {Layout.ODF, Layout.FIVETRAN_HISTORY}
         identity = questions.identity_names(names, shape) if successive else []
         remembered = self.until is not None or STATED_FROM in more
         stored, record = StoredColumns(), [_RECORD] if identity else []
         text = self.query_sql(query, DUCKDB, stored, record, remembered=remembered)
         _require_times(shape, names)
-        rows = self.read([*(each.name for each in users), *stored.names, *identity])
+        users = {name: as_ for as_, name in shown.items() if name not in more}
+        rows = self.read([*users, *stored.names, *identity])
         _require_ends(shape, rows)
         relation = {_PLACE: pa.array(np.arange(rows.num_rows)), **stored.read(rows)}
         if identity:
             relation[_RECORD] = pa.array(identities(rows, identity))
-        columns = [*(TIMES if timed else ()), *more]
-        listed = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
-        order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
+        listed = ", ".join([_PLACE, *map(DUCKDB.name, more)])
+        order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in more if each == STATED_FROM)])
         text = f"SELECT {listed} FROM ({text}) AS answer ORDER BY {order}"
         times = sort_in_lease(self.files.lease, "lifetimes", pa.table(relation), text)
-        shown = [shown_name(each.source) for each in users]
-        answer = rows.select([each.name for each in users]).rename_columns(_distinct(shown))
-        answer = answer.take(times[_PLACE])
-        for name in columns:
+        answer = {as_: rows[name].take(times[_PLACE]) for name, as_ in users.items()}
+        for name in more:
             values = times[name]
             if pa.types.is_timestamp(values.type):  # without a zone, in UTC
                 values = values.cast(pa.int64()).cast(INSTANT)
-            answer = answer.append_column(TIMES.get(name, name), values)
-        return answer
+            answer[TIMES.get(name, name)] = values
+        return pa.table(answer)
 
     def live_rows(self) -> pa.Table:
-        shape, users = self.shape, self.shape.user_columns
-        shown = _distinct([each.source for each in users])
+        shape, shown = self.shape, self.shown_names()
         marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
-        rows = self.read([*(each.name for each in users), *([DELETED] if marked else [])])
+        rows = self.read([*shown.values(), *([DELETED] if marked else [])])
         if marked:
             rows = rows.filter(pc.invert(pc.fill_null(rows[DELETED], False)))
-        return rows.select([each.name for each in users]).rename_columns(shown)
+        return rows.select([*shown.values()]).rename_columns([*shown])
 
-    def select(self, rows: pa.Table, selection: Selection) -> pa.Table:
-        return rows.select(self.names(selection, rows.column_names))
+    def shown_names(self, *more: str) -> dict[str, str]:
+        if len(dict(self.columns)) < max(len(self.columns), 1):
+            raise Unreadable("columns that share a name")
+        return KnownTable.shown_names(self, *more)
 
-    def of_record(self, key: object) -> "KnownFiles":
-        values = key_of(self.shape, key)
+    def of(self, selection: Selection) -> "KnownFiles":
+        known = KnownTable.of(self, selection)
+        if selection.key is None:
+            return known
+        values = key_of(self.shape, selection.key)
         types = {each["name"]: arrow_type_of(each["type"]) for each in self.fields}
         if any(pa.types.is_fixed_size_binary(types[name]) for name in values):
             raise Unreadable("a key that is not read here")
-        return replace(self, searches={name: EqualTo(value) for name, value in values.items()})
+        return replace(known, searches={name: EqualTo(value) for name, value in values.items()})
 
     def near(self, between: tuple[int, int]) -> "KnownFiles":
         """The table restricted to the rows that begin or end after one instant, up to and including another.
@@ -464,13 +466,6 @@ def _least_end(instant: datetime, span: Span) -> datetime:
         return instant - (timedelta(microseconds=span.grain) - _LEAST)
     except OverflowError:
         return instant
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """The names. Raises Unreadable if there are no names, or if columns share a name."""
-    if not names or len(set(names)) < len(names):
-        raise Unreadable("columns that share a name")
-    return names
 
 
 def _require_times(shape: Shape, names: Mapping[str, Any]) -> None:

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from backstory.errors import UsageError
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
-from backstory.model.table import History, Shape, TableName
+from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
 from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED, STATED_FROM
-from backstory.reading.options import Comparison, Selection, shown_key_of
+from backstory.reading.options import Comparison, shown_key_of
 from backstory.reading.questions import HISTORIES, SIDE_COLUMNS, TIMES, KnownTable, Query
-from backstory.reading.timelines import VersionRow, shown_name
+from backstory.reading.timelines import VersionRow
 from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of, with_offsets
 from backstory.stores.iceberg.faults import translate_faults
@@ -40,12 +40,11 @@ _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(lifetimes.internal_name, ANSWE
 
 @dataclass(frozen=True, slots=True)
 class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
-    """A table at a recorded time in a session. `source` is Spark SQL for its rows, which `key` restricts."""
+    """A table at a recorded time in a session. `source` is Spark SQL for its rows."""
 
     stored: IcebergTable
     store: IcebergStore
     source: str
-    key: object = None
 
     @property
     def metadata(self) -> TableMetadata:
@@ -139,10 +138,17 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         with translate_faults(self.stored.shape.table):
             return rows_of(arrow_of(rows))
 
-    def ask(self, query: Query, *more: str, timed: bool = True) -> "DataFrame":
-        shown = _shown_sql(self.history, self.sql(query), *more, timed=timed)
+    def ask(self, query: Query, *more: str) -> "DataFrame":
+        text = self.shown_sql(query, *more)
         with translate_faults(self.stored.shape.table):
-            return self._only_record(self.store.spark.sql(shown))
+            return self._only_record(self.store.spark.sql(text))
+
+    def shown_sql(self, query: Query, *more: str) -> str:
+        """A query in Spark SQL for the columns that readers see, and `more`."""
+        listed = ", ".join(
+            f"{quote(name)} AS {quote(shown)}" for shown, name in self.shown_names(*more).items()
+        )
+        return f"SELECT {listed} FROM ({self.sql(query)}) AS versions"
 
     def sql(self, query: Query) -> str:
         """A query in Spark SQL."""
@@ -154,22 +160,15 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return self.query_sql(query, syntax, quote)
 
     def live_rows(self) -> "DataFrame":
-        users = (column(each.name).alias(each.source) for each in self.shape.user_columns)
-        live = self.store.spark.sql(f"SELECT * FROM {self.source}")
-        return self._only_record(_not_deleted(live, self.shape).select(*users))
-
-    def select(self, rows: "DataFrame", selection: Selection) -> "DataFrame":
-        return rows.select(*map(column, self.names(selection, rows.columns)))
-
-    def of_record(self, key: object) -> "KnownFrames":
-        """The table restricted to one record. Spark reads only files that may contain it."""
-        shown_key_of(self.shape, key)
-        return replace(self, key=key)
+        live = _not_deleted(self.store.spark.sql(f"SELECT * FROM {self.source}"), self.shape)
+        shown = self.shown_names().items()
+        return self._only_record(live.select(*(column(name).alias(as_) for as_, name in shown)))
 
     def _only_record(self, rows: "DataFrame") -> "DataFrame":
-        if self.key is None:
+        """The rows of the selected record. Spark reads only files that may contain it."""
+        if self.selection.key is None:
             return rows
-        values = shown_key_of(self.shape, self.key)
+        values = shown_key_of(self.shape, self.selection.key)
         return rows.where(_equal(values, {name: rows.schema[name].dataType for name in values}))
 
     def native_rows(self) -> "DataFrame":
@@ -178,7 +177,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         A row then has two ends: before and after its end was last moved (V6).
         """
         text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
-        return self.ask(lambda syntax, *_: syntax.fill(text), *NATIVE)
+        return self.ask(lambda syntax, *_: syntax.fill(text), *TIMES, *NATIVE)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
@@ -206,14 +205,14 @@ def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
     Raises UsageError for a table without a history, and for an event log.
     """
     known = table_in_session(store, stored)
-    history = known.history
+    query = known.versions_query()
     if stored.shape.layout is Layout.ODF:
         raise UsageError(
             "no-view",
             f"{stored.shape.table} is a log of events; its versions are computed, so it has no views.",
             "Read it with `current` and `as-of`.",
         )
-    return _shown_sql(history, known.sql(known.versions_query()))
+    return known.shown_sql(query, *TIMES)
 
 
 def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
@@ -228,14 +227,6 @@ def query_frames(query: str, **frames: Any) -> "DataFrame":
         text = re.sub(rf"\b(FROM|JOIN) {name}\b", rf"\1 {{{name}}} AS {name}", text)
     session: SparkSession = next(iter(frames.values())).sparkSession
     return session.sql(text, **frames)
-
-
-def _shown_sql(history: History, query: str, *more: str, timed: bool = True) -> str:
-    """The query for the columns that readers show: the user's, the times if `timed`, and `more`."""
-    names = {shown_name(each.source): each.name for each in history.user_columns}
-    names |= ({VALID_FROM: STARTED, VALID_TO: ENDED} if timed else {}) | dict(zip(more, more, strict=True))
-    listed = ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in names.items())
-    return f"SELECT {listed} FROM ({query}) AS versions"
 
 
 def frame_instant(rows: "DataFrame", name: str) -> str:

@@ -101,13 +101,6 @@ class Selection:
     key: object = None
     columns: Sequence[str] = ()
 
-    def require(self, shape: Shape) -> None:
-        """Raise UsageError, before anything is read, if the table lacks this key or these columns."""
-        if self.key is not None:
-            shown_key_of(shape, self.key)
-        users = [name for each in shape.user_columns for name in (each.source, shown_name(each.source))]
-        self.select(shape.table, (), [*dict.fromkeys(users), *_AXES])
-
     def select(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
         """The selected names: the key's, the chosen columns, and the times.
 

@@ -16,7 +16,6 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.files import KnownFiles, are_after, equals_next, query_rows, sort_rows, table_in_files
 from backstory.reading.options import Selection, exact_value, key_of
 from backstory.reading.questions import HISTORIES, order_columns, shown_key
-from backstory.reading.timelines import shown_name
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
@@ -124,12 +123,9 @@ def first_rows_at(
 
     The first rows are the rows with the lowest keys. Raises Unreadable if only Spark can read the rows.
     """
-    known = table_in_files(files).at(known_at)
-    selection.require(known.shape)
+    known = table_in_files(files).at(known_at).of(selection)
     sure = {} if time is None else known.searches_at(time)
-    if selection.key is not None:
-        return known.rows_at(time, selection)
-    return PageQuery(known, lambda part: part.rows_at(time, selection), sure).read(limit)
+    return PageQuery(known, lambda part: part.rows_at(time), sure).read(limit)
 
 
 Row = Mapping[str, Any]
@@ -225,14 +221,10 @@ def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
 
 def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
     """For each column of `where`, its own name in the table, and the search for its value."""
-    shape = known.shape
-    lasting = shape.layout in HISTORIES
-    users = known.history.user_columns if lasting else shape.user_columns
-    names = {shown_name(each.source) if lasting else each.source: each for each in users}
-    searches: dict[str, tuple[str, Search]] = {}
+    names, searches = dict(known.columns), dict[str, tuple[str, Search]]()
     for name, text in where.items():
         if name not in names:
-            message = f"{shape.table} has no column {name}."
+            message = f"{known.shape.table} has no column {name}."
             raise UsageError("unknown-column", message, f"Its columns are {', '.join(names)}.")
         searches[name] = names[name].name, EqualTo(exact_value(name, text, names[name].type))
     return searches

@@ -7,7 +7,7 @@ read as Arrow tables and queried by DuckDB (`files.py`). Spark answers with fram
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
@@ -17,7 +17,7 @@ import structlog
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span, layout_of
-from backstory.model.table import History, Shape
+from backstory.model.table import Column, Shape
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading import lifetimes
 from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection, shown_key_of
@@ -185,12 +185,13 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     """A table as it was known at a recorded time, in an engine that reads its rows.
 
     `stored` is the table in its current state. `until` is the time in microseconds, if the rows themselves
-    contain recorded times.
+    contain recorded times. `selection` restricts the rows and columns of answers.
     """
 
     stored: TableLike
     shape: Shape
     until: int | None
+    selection: Selection = field(default=EVERYTHING, kw_only=True)
 
     @property
     @abstractmethod
@@ -202,23 +203,15 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """The table as known at a recorded time. Raises the errors of `state_at`."""
 
     @abstractmethod
-    def of_record(self, key: object) -> Self:
-        """The table restricted to one record. Raises UsageError if the table has another key."""
+    def ask(self, query: Query, *more: str) -> Rows:
+        """The answer to a query: the selected columns, and `more`, which are columns of the query.
 
-    @abstractmethod
-    def ask(self, query: Query, *more: str, timed: bool = True) -> Rows:
-        """The answer to a query: the columns that readers show, the times if `timed`, and `more`.
-
-        Raises UsageError if the table keeps no history, and Refused if the end of a version is unknown.
+        Raises Refused if the end of a version is unknown.
         """
 
     @abstractmethod
     def live_rows(self) -> Rows:
         """The rows of a table without a history, except rows that Fivetran marked as deleted."""
-
-    @abstractmethod
-    def select(self, rows: Rows, selection: Selection) -> Rows:
-        """The selected columns of these rows."""
 
     @abstractmethod
     def unite(self, before: Rows, after: Rows) -> Rows:
@@ -236,25 +229,37 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     def values(self, rows: Rows) -> Sequence[VersionRow]:
         """The rows as mappings from column names to values."""
 
+    def of(self, selection: Selection) -> Self:
+        """The table restricted to a record and to columns. Raises UsageError if the table has another key."""
+        if selection.key is not None:
+            shown_key_of(self.shape, selection.key)
+        return replace(self, selection=selection)
+
     def near(self, between: tuple[int, int]) -> Self:
         """The table, perhaps restricted to records that change between two instants."""
         del between
         return self
 
     @property
-    def history(self) -> History:
-        """The history of the table. Raises UsageError if it keeps none."""
-        shape = self.shape
+    def columns(self) -> list[tuple[str, Column]]:
+        """The columns of users, each with the name that readers see."""
+        shape, users = self.shape, self.shape.user_columns
         if shape.layout not in HISTORIES:
-            raise UsageError(
-                "no-history",
-                f"{shape.table} keeps no history (its layout is {shape.layout}).",
-                "Read its rows with `current`.",
-            )
-        if shape.layout is not Layout.ODF:
-            return History(shape)
-        system = {name for name in self.system.values() if isinstance(name, str)}
-        return History(shape, own=frozenset(system - set(self.stored.shape.key)))
+            return [(each.source, each) for each in users]
+        if shape.layout is Layout.ODF:
+            own = {*self.system.values()} - {*self.stored.shape.key}
+            users = [each for each in shape.columns if each.name not in own]
+        return [(shown_name(each.source), each) for each in users]
+
+    def shown_names(self, *more: str) -> dict[str, str]:
+        """The selected columns: each name that readers see, and the name in queries.
+
+        `more` are columns of queries. Raises UsageError if the table lacks a selected column.
+        """
+        names = {shown: each.name for shown, each in self.columns}
+        names |= {TIMES.get(name, name): name for name in more}
+        selected = self.selection.select(self.shape.table, shown_key(self.shape), list(names))
+        return {name: names[name] for name in selected}
 
     @property
     def system(self) -> Mapping[str, Any]:
@@ -285,15 +290,25 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     def versions(self, narrow: Narrowing | None = None, *more: str) -> Rows:
         """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL if it is open.
 
-        Logs a warning if a sender broke the history of the table.
+        Raises UsageError if the table keeps no history. Logs a warning if a sender broke its history.
         """
+        query = self.versions_query(narrow)
         if self.stored.properties.get(DISORDER) == "true":
             name = self.stored.shape.table
             log.warning(f"{name} has versions that overlap; at any time the one that began last is used")
-        return self.ask(self.versions_query(narrow), *more)
+        return self.ask(query, *TIMES, *more)
 
     def versions_query(self, narrow: Narrowing | None = None) -> Query:
-        """The query for the versions, which `narrow` may restrict."""
+        """The query for the versions, which `narrow` may restrict.
+
+        Raises UsageError if the table keeps no history.
+        """
+        if self.shape.layout not in HISTORIES:
+            raise UsageError(
+                "no-history",
+                f"{self.shape.table} keeps no history (its layout is {self.shape.layout}).",
+                "Read its rows with `current`.",
+            )
 
         def query(syntax: lifetimes.SqlSyntax, key: Sequence[str], log: lifetimes.LogKind | None) -> str:
             versions = lifetimes.versions_query(syntax, self.shape.layout, key, log, self.until)
@@ -307,24 +322,20 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         Layout `versions` and event logs store these times (native.md V97). NULL in `STATED_TO` means that the
         statement still holds. For other layouts, both times are NULL, and each version is a statement.
         """
+        stated = lifetimes.STATED_FROM, lifetimes.STATED_TO
         if self.shape.layout in RECORDING:
-            return self.ask(lifetimes.statements_query, lifetimes.STATED_FROM, lifetimes.STATED_TO)
-        return self.versions(lifetimes.unstated_query, lifetimes.STATED_FROM, lifetimes.STATED_TO)
+            return self.ask(lifetimes.statements_query, *TIMES, *stated)
+        return self.versions(lifetimes.unstated_query, *stated)
 
-    def rows_at(self, time: datetime | None = None, selection: Selection = EVERYTHING) -> Rows:
+    def rows_at(self, time: datetime | None = None) -> Rows:
         """The rows that are true at an instant, by default now: the user's columns, and a history's times.
 
         Intervals are half-open (V99). Raises UsageError for an instant if the table keeps no history.
         """
-        known = self if selection.key is None else self.of_record(selection.key)
         if time is None and self.shape.layout not in HISTORIES:
-            return self.select(known.live_rows(), selection)
+            return self.live_rows()
         instant = None if time is None else micros_of(time)
-        return self.select(known.versions(partial(lifetimes.true_query, instant=instant)), selection)
-
-    def names(self, selection: Selection, names: Sequence[str]) -> list[str]:
-        """The selected columns among these names. Raises UsageError for a missing column."""
-        return selection.select(self.shape.table, shown_key(self.shape), names)
+        return self.versions(partial(lifetimes.true_query, instant=instant))
 
 
 def life(
@@ -342,9 +353,8 @@ def life(
     stated = table.shape.layout in RECORDING
     if stated and known_at is not None:
         require_knowledge(table.stored, known_at)
-    known, selection = table.at(None if stated else known_at), Selection(key, columns)
-    selection.require(known.shape)
-    rows = known.values(known.select(known.of_record(key).statements(), selection))
+    known = table.at(None if stated else known_at).of(Selection(key, columns))
+    rows = known.values(known.statements())
     key_values, commits = shown_key_of(known.shape, key), commits_by_recorded_time(table.metadata)
     return timeline_of(table.shape.table, key_values, rows, commits, axis, known_at)
 
@@ -380,7 +390,7 @@ def _rows_of_two_times(
         def query(syntax: lifetimes.SqlSyntax, *_: object) -> str:
             return lifetimes.revisions_query(syntax, micros_of(time), between)
 
-        return table.at(second).ask(query, *SIDE_COLUMNS, timed=False)
+        return table.at(second).ask(query, *SIDE_COLUMNS)
     before, after = (
         known.rows_at(time if known.shape.layout in HISTORIES else None)
         for known in map(table.at, (first, second))
