@@ -303,10 +303,7 @@ def _order(every: Differences) -> np.ndarray:
     def others() -> Iterator[np.ndarray]:
         yield np.unique(change, return_inverse=True)[1]
         for side in (before, after):
-            exists = side != NO_ROW
-            yield exists.astype(np.int64)
-            for column in values.take(np.maximum(side, 0)).columns:
-                yield np.where(exists, ranks(column), 0)
+            yield from map(ranks, values.take(pa.array(side, mask=side == NO_ROW)).columns)
 
     return sort_places([ranks(column) for column in keys.columns], len(every), others)
 
