@@ -97,21 +97,17 @@ def range_of(
     Raises Refused if a needed commit has expired, and UsageError if the two commits are not a range of the
     table.
     """
-    last = len(commits.commits) if until is None else commits.place_of(until)
+    every = commits.commits
+    versions, ids = [BEFORE_ALL, *(each.version for each in every)], [None, *(each.id for each in every)]
+    last = len(every) if until is None else commits.place_of(until)
     older = next((each for each in commits.older if str(since) in {str(each.version), str(each.id)}), None)
     if older is not None and net and last:
-        gap = replace(commits.commits[0], operation=GAP)
-        return Range(
-            older.version, commits.commits[last - 1].version, older.id, [gap, *commits.commits[1:last]]
-        )
+        gap = replace(every[0], operation=GAP)
+        return Range(older.version, versions[last], older.id, [gap, *every[1:last]])
     first = commits.place_of(BEFORE_ALL if since is None else since)
     if last < first:
         raise bad_option("The range ends before it begins.", "Swap `since=` and `until=`.")
-    before = commits.commits[first - 1] if first else None
-    end = commits.commits[last - 1].version if last else BEFORE_ALL
-    if before is None:
-        return Range(BEFORE_ALL, end, None, commits.commits[:last])
-    return Range(before.version, end, before.id, commits.commits[first:last])
+    return Range(versions[first], versions[last], ids[first], every[first:last])
 
 
 def expired_error(table: TableName) -> Refused:
