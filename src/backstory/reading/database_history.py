@@ -55,8 +55,8 @@ class DatabaseHistory:
     def read_versions(self, condition: str, *more: ResultColumn) -> tuple[list[str], Rows]:
         """The columns and rows of the versions that meet a condition, as a warehouse returns them."""
         history = self.history
-        users = [ResultColumn(shown_name(name), history.of("h", name)) for name in self.users]
-        ends = [ResultColumn(VALID_FROM, history.start_of("h")), ResultColumn(VALID_TO, history.end_of("h"))]
+        users = [(shown_name(name), history.of("h", name)) for name in self.users]
+        ends = [(VALID_FROM, history.start_of("h")), (VALID_TO, history.end_of("h"))]
         rows = f"FROM {history.table} AS h\nWHERE {condition}"
         query = select(history.dialect, [*users, *ends, *more], rows)
         found = fetch_rows(self.engine, query)
@@ -143,7 +143,7 @@ def read_differences(
         database.require_key(key)
         at_either = [f"({is_valid_at(database.history, 'h', time)})" for time in between]
         marks = [
-            ResultColumn(name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
+            (name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
             for name, holds in zip((_BEFORE, _AFTER), at_either, strict=True)
         ]
         low, high = map(database.history.instant, sorted(between))

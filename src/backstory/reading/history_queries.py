@@ -105,11 +105,7 @@ def fetch_rows(engine: Engine, query: Query) -> list[dict[str, Any]]:
     ]
 
 
-class ResultColumn(NamedTuple):
-    """A column of a result: its name and its SQL."""
-
-    name: str
-    sql: str
+ResultColumn = tuple[str, str]  # a column of a result: its name and its SQL
 
 
 @dataclass(frozen=True)
@@ -156,11 +152,6 @@ class StoredHistory(SqlNames):
     def key(self) -> str:
         """The column that identifies a record."""
         return self.model.record_key
-
-    @cached_property
-    def identifying(self) -> list[str]:
-        """The columns that identify a record: the database's key, and the business key."""
-        return [self.key, *self.model.shape.key]
 
     @cached_property
     def attributes(self) -> list[SqlColumn]:
@@ -246,11 +237,9 @@ class StoredHistory(SqlNames):
 
 def select(dialect: Dialect, shown: Sequence[ResultColumn], rest: str) -> Query:
     """The query `SELECT … rest`. Names that are already taken get a number."""
-    names = distinct(column.name for column in shown)
-    listed = ",\n  ".join(
-        f"{column.sql} AS {dialect.render_identifier(name)}"
-        for column, name in zip(shown, names, strict=True)
-    )
+    names = distinct(name for name, _ in shown)
+    columns = zip((sql for _, sql in shown), map(dialect.render_identifier, names), strict=True)
+    listed = ",\n  ".join(f"{sql} AS {name}" for sql, name in columns)
     return Query(f"SELECT\n  {listed}\n{rest}", names)
 
 
@@ -271,7 +260,7 @@ def columns_of(
     history: StoredHistory, alias: str, names: Iterable[str], before: str = ""
 ) -> list[ResultColumn]:
     """The columns with these names, shown with the prefix `before`."""
-    return [ResultColumn(f"{before}{name}", history.of(alias, name)) for name in names]
+    return [(f"{before}{name}", history.of(alias, name)) for name in names]
 
 
 class KnownRun(Protocol):
@@ -323,7 +312,7 @@ def timeline(history: StoredHistory, key: Key) -> Query:
     before = f"LAG({history.end_of('h')}) {over}"
     counted = history.dialect.SQLGLOT_NAME == "tsql"
     length = f"DATEDIFF_BIG(MICROSECOND, {before}, {start})" if counted else f"{start} - {before}"
-    gap = ResultColumn("gap_before", f"CASE WHEN {before} < {start} THEN {length} END")
+    gap = ("gap_before", f"CASE WHEN {before} < {start} THEN {length} END")
     rows = f"FROM {history.all_versions} AS h\nWHERE {history.is_record('h', key)}\nORDER BY {start}"
     return select(history.dialect, [*columns_of(history, "h", history.names), gap], rows)
 
@@ -375,7 +364,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
         f"SELECT {columns('d')}, d.{begin}, COALESCE({following}, d.{gone}) AS {end}\n"
         f"FROM (\n{inner}\n) AS d\nWHERE d.{nth} = 1"
     )
-    times = [ResultColumn("effective_from", f"e.{begin}"), ResultColumn("effective_to", f"e.{end}")]
+    times = [("effective_from", f"e.{begin}"), ("effective_to", f"e.{end}")]
     rows = f"FROM (\n{middle}\n) AS e\nWHERE e.{end} IS NULL OR e.{begin} < e.{end}"
     return select(history.dialect, [*columns_of(history, "e", history.names), *times], rows)
 
@@ -419,7 +408,7 @@ def labeled(history: StoredHistory, labels: Labels) -> Query:
     cases = [f"WHEN {again} THEN {text(labels.reappeared)}"]
     cases += [f"WHEN {state} = {text(old)} THEN {text(new)}" for old, new in pairs]
     label = f"CASE {' '.join(cases)} ELSE {state} END"
-    shown = [ResultColumn(name, label if name == STATE else history.of("h", name)) for name in history.names]
+    shown = [(name, label if name == STATE else history.of("h", name)) for name in history.names]
     return select(history.dialect, shown, f"FROM {history.table} AS h\n{_join_first_starts(history)}")
 
 
@@ -456,7 +445,7 @@ def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time
     overlaps += [f"({ends[1]} IS NULL OR {starts[0]} < {ends[1]})"]
     if since is not None:
         overlaps += [f"({each} IS NULL OR {each} > {child.instant(since)})" for each in ends]
-    times = [ResultColumn(VALID_FROM, begin), ResultColumn(VALID_TO, end)]
+    times = [(VALID_FROM, begin), (VALID_TO, end)]
     return _join(child, parent, fk, f"JOIN {parent.table}", " AND ".join(overlaps), times)
 
 
@@ -495,7 +484,7 @@ def changes(history: StoredHistory, after: Time, until: Time) -> Query:
     low, high = history.model.require_unpruned(instant_of(after)), instant_of(until)
     start, end, deleted = history.start_of("h"), history.end_of("h"), text(history.model.labels.deleted)
     began, ended = (f"{time} > {literal(low)} AND {time} <= {literal(high)}" for time in (start, end))
-    key, identifying = history.key, columns_of(history, "h", history.identifying)
+    key, identifying = history.key, columns_of(history, "h", [history.key, *history.model.shape.key])
     kind = (
         f"CASE WHEN {history.of('o', key)} IS NOT NULL THEN {text(State.CHANGED)} "
         f"WHEN f.{_FIRST_START} < {start} THEN {text(State.REAPPEARED)} ELSE {text('inserted')} END"
@@ -505,13 +494,13 @@ def changes(history: StoredHistory, after: Time, until: Time) -> Query:
     before, now = columns_of(history, "o", names, "old_"), columns_of(history, "h", names, "new_")
     beginnings = select(
         history.dialect,
-        [ResultColumn("change", kind), ResultColumn("changed_at", start), *identifying, *before, *now],
+        [("change", kind), ("changed_at", start), *identifying, *before, *now],
         f"FROM {history.table} AS h\nLEFT JOIN {history.table} AS o ON {same}\n"
         f"{_join_first_starts(history)}\nWHERE {began}",
     )
-    change = [ResultColumn("change", text(State.DELETED)), ResultColumn("changed_at", end)]
+    change = [("change", text(State.DELETED)), ("changed_at", end)]
     before = columns_of(history, "h", names, "old_")
-    nothing = [ResultColumn(f"new_{each.name}", history.null_of(each)) for each in history.attributes]
+    nothing = [(f"new_{each.name}", history.null_of(each)) for each in history.attributes]
     rows = f"FROM {history.table} AS h\nWHERE {history.of('h', STATE)} = {deleted} AND {ended}"
     endings = select(history.dialect, [*change, *identifying, *before, *nothing], rows)
     return Query(f"{beginnings.sql}\nUNION ALL\n{endings.sql}", beginnings.columns)
@@ -539,8 +528,8 @@ def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[st
         f"WHEN {new} IS NULL THEN {text('removed')} ELSE {text('changed')} END"
     )
     key = [
-        ResultColumn(name, f"COALESCE({history.of('n', name)}, {history.of('o', name)})")
-        for name in history.identifying
+        (name, f"COALESCE({history.of('n', name)}, {history.of('o', name)})")
+        for name in (history.key, *history.model.shape.key)
     ]
     one, other = (
         f"(SELECT * FROM {history.table} AS h WHERE {is_valid_at(history, 'h', time)})"
@@ -549,11 +538,11 @@ def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[st
     return select(
         dialect,
         [
-            ResultColumn("change", change),
+            ("change", change),
             *key,
-            ResultColumn("column_name", "c.column_name"),
-            ResultColumn("old_value", value("o")),
-            ResultColumn("new_value", value("n")),
+            ("column_name", "c.column_name"),
+            ("old_value", value("o")),
+            ("new_value", value("n")),
         ],
         f"FROM {one} AS o\nFULL JOIN {other} AS n ON {new} = {old}\n"
         f"JOIN (\n{' UNION ALL '.join(names)}\n) AS c\n"
