@@ -34,7 +34,7 @@ from backstory.stores.sql.engine import Engine
 from backstory.strategies.values import ranks, sorted_by
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
-_BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
+_TYPES: Final = {VALID_FROM: INSTANT, VALID_TO: INSTANT, **dict.fromkeys(SIDE_COLUMNS, pa.bool_())}
 
 Rows = list[dict[str, Any]]
 
@@ -141,10 +141,9 @@ def read_differences(
     """
     with _open_history(url, table) as database:
         database.require_key(key)
-        at_either = [f"({is_valid_at(database.history, 'h', time)})" for time in between]
         marks = [
-            (name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
-            for name, holds in zip((_BEFORE, _AFTER), at_either, strict=True)
+            (side, f"COALESCE({is_valid_at(database.history, 'h', time)}, FALSE)")
+            for side, time in zip(SIDE_COLUMNS, between, strict=True)
         ]
         low, high = map(database.history.instant, sorted(between))
         touched = " OR ".join(
@@ -157,11 +156,9 @@ def read_differences(
         of_key = [shown_name(name) for name in key]
         names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
     if not comparison.through:
-        rows = [row for row in rows if row[_BEFORE] != row[_AFTER]]
+        rows = [row for row in rows if len({row[side] for side in SIDE_COLUMNS}) > 1]
     values = pa.table({name: _arrow_values([row[name] for row in rows]) for name in names})
-    sides = {time: pa.array([row[time] for row in rows], INSTANT) for time in (VALID_FROM, VALID_TO)}
-    for side, mark in zip(SIDE_COLUMNS, (_BEFORE, _AFTER), strict=True):
-        sides[side] = pa.array([bool(row[mark]) for row in rows], pa.bool_())
+    sides = {name: pa.array([row[name] for row in rows], type_) for name, type_ in _TYPES.items()}
 
     def rows_at(places: Iterable[int]) -> Rows:
         return [{name: rows[each][name] for name in names} for each in places]
