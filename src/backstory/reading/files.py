@@ -355,7 +355,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
             return differences(rows.select(names), key, rows, comparison, timed=timed)
 
     def in_order(self, rows: pa.Table) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        first = [*questions.order_columns(self.shape, rows.column_names), STATED_FROM]
+        first = questions.order_columns(self.shape, rows.column_names)
         return rows.schema, sort_rows(rows, first).to_batches()
 
     def values(self, rows: pa.Table) -> Sequence[VersionRow]:

@@ -15,7 +15,7 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
-from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED, STATED_FROM
+from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED
 from backstory.reading.options import Comparison, shown_key_of
 from backstory.reading.questions import HISTORIES, SIDE_COLUMNS, TIMES, KnownTable, Query
 from backstory.reading.timelines import VersionRow
@@ -118,8 +118,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return differences.where(kind.isNotNull() if comparison.change is None else kind == comparison.change)
 
     def in_order(self, rows: "DataFrame") -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        stated = [STATED_FROM] if STATED_FROM in rows.columns else []
-        first = [*questions.order_columns(self.stored.shape, rows.columns), *stated]
+        first = questions.order_columns(self.stored.shape, rows.columns)
         with translate_faults(self.stored.shape.table):
             schema = arrow_of(rows.limit(0)).schema
         return schema, self._batches(rows.orderBy(*map(column, first)) if first else rows, schema)

@@ -155,8 +155,9 @@ def shown_key(shape: Shape) -> list[str]:
 
 
 def order_columns(shape: Shape, shown: Sequence[str]) -> list[str]:
-    """The columns that answers are sorted by: the key and the start, if they are shown."""
-    return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
+    """The columns that answers are sorted by: the key and the starts, if they are shown."""
+    first = dict.fromkeys([*shown_key(shape), VALID_FROM, lifetimes.STATED_FROM])
+    return [name for name in first if name in shown]
 
 
 def no_end_error(shape: Shape, span: Span) -> Refused:
