@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from itertools import chain, pairwise
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -207,8 +207,7 @@ def _text_bars(
     def place(time: datetime) -> int:
         return round(scale.place(time, room))
 
-    for before, version in pairwise([None, *lane.versions]):
-        assert version is not None
+    for before, version in zip([None, *lane.versions], lane.versions, strict=False):
         start, end = version[VALID_FROM], version[VALID_TO]
         left, mark = place(start), NEW_SIGN if lane.is_news(version) else ""
         right = max(place(end or scale.until), left + 1)
@@ -326,8 +325,7 @@ def _rows_of_lanes(
 def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
     """The bars of a column. Adjoining versions with equal values make one bar."""
     begin: VersionRow | None = None
-    for version, following in pairwise([*lane.versions, None]):
-        assert version is not None
+    for version, following in zip_longest(lane.versions, lane.versions[1:]):
         begin = begin or version
         if following and following[VALID_FROM] == version[VALID_TO] and not differ(name, following, version):
             continue
