@@ -25,7 +25,6 @@ from backstory.reading.options import (
     DiffRequest,
     ExportRequest,
     ReadRequest,
-    Selection,
     TimelineRequest,
 )
 from backstory.reading.questions import diff, life
@@ -80,8 +79,7 @@ class Table:
         return self._rows_at(request.time, request)
 
     def _rows_at(self, time: datetime | None, request: ReadRequest) -> "DataFrame":
-        selection = Selection(request.key, request.columns)
-        return table_in_session(self.store, self.name).at(request.known_at).of(selection).rows_at(time)
+        return table_in_session(self.store, self.name).at(request.known_at).of(request).rows_at(time)
 
     @with_request(DiffRequest)
     def diff(self, request: DiffRequest) -> "DataFrame":
@@ -93,8 +91,7 @@ class Table:
         (`passed`). The column `away` then shows whether a record was absent and returned. On the axis
         `recorded`, the states that were recorded at the two times are compared. Raises the errors of `as_of`.
         """
-        source = table_in_session(self.store, self.name)
-        return drawn_in_notebooks(diff(source, request.first, request.second, request))
+        return drawn_in_notebooks(diff(table_in_session(self.store, self.name), request))
 
     def join_as_of(
         self,
@@ -136,8 +133,7 @@ class Table:
         ever held. Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be
         written.
         """
-        source = table_in_session(self.store, self.name)
-        timeline = life(source, request.key, request.axis, request.known_at, request.columns)
+        timeline = life(table_in_session(self.store, self.name), request)
         if request.svg is not None:
             timeline.save(request.svg)
         return timeline

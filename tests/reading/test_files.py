@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from attrs import evolve
 from depth import DEPTH
 from specification.differences import in_order, rank
 from specification.lifetimes import SpannedRow
@@ -24,7 +25,7 @@ from backstory.model.table import TableName
 from backstory.reading import pages, questions
 from backstory.reading.files import table_in_files
 from backstory.reading.frames import table_in_session
-from backstory.reading.options import EVERYTHING, Comparison, Selection
+from backstory.reading.options import EVERYTHING, DiffRequest, ReadRequest, TimelineRequest
 from backstory.reading.pages import change_times, first_rows_at, page
 from backstory.reading.questions import SYSTEM_COLUMNS, order_columns
 from backstory.stores.iceberg.create import drop
@@ -236,20 +237,20 @@ def same(small, large):
     return small.num_rows
 
 
-def rows_at(files, time=None, known_at=None, selection=EVERYTHING, limit=None):
-    return first_rows_at(files, time, known_at, selection, limit)
+def rows_at(files, time=None, known_at=None, request=EVERYTHING, limit=None):
+    return first_rows_at(files, time, evolve(request, known_at=known_at), limit)
 
 
-def diff(files, *words):
-    return questions.diff(table_in_files(files), *words)
+def diff(files, first, second, **options):
+    return questions.diff(table_in_files(files), DiffRequest(first, second, **options))
 
 
 def life(files, key):
-    return questions.life(table_in_files(files), key)
+    return questions.life(table_in_files(files), TimelineRequest(key))
 
 
 def life_of_frames(store, name, key):
-    return questions.life(table_in_session(store, name), key)
+    return questions.life(table_in_session(store, name), TimelineRequest(key))
 
 
 def same_differences(small, frame):
@@ -291,14 +292,13 @@ def test_reading_from_files_equals_reading_with_spark(store, warehouse, name, mo
         assert same(statements, table_in_session(store, table_name).statements().toArrow()) > 3
     if name in APART:
         assert same_differences(diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
-        learnt = diff(files, first, then, Comparison(axis="recorded", at=at))
+        learnt = diff(files, first, then, axis="recorded", at=at)
         same_differences(learnt, spark.diff(first, then, axis="recorded", at=at))
-        through = Comparison(through=bool(of_key), change=None)
-        gone = diff(files, day(1.5), day(6.5), through)
-        assert same_differences(gone, spark.diff(day(1.5), day(6.5), through=through.through)) > 1
-        for chosen in (Comparison(columns="v", change=kind) for kind in CHOSEN.get(name, ())):
-            few = diff(files, day(2.5), at, chosen)
-            same_differences(few, spark.diff(day(2.5), at, columns="v", change=chosen.change))
+        gone = diff(files, day(1.5), day(6.5), through=bool(of_key))
+        assert same_differences(gone, spark.diff(day(1.5), day(6.5), through=bool(of_key))) > 1
+        for kind in CHOSEN.get(name, ()):
+            few = diff(files, day(2.5), at, columns="v", change=kind)
+            same_differences(few, spark.diff(day(2.5), at, columns="v", change=kind))
     if name in BROKEN:
         assert checked_twice(store, table_name)
     if name in DELETED:
@@ -328,7 +328,9 @@ def each_record_alone(files, large, key, monkeypatch):
             table_in_files(files).versions()
         for values, rows in records.items():
             if None not in values:
-                held = table_in_files(files).of(Selection(dict(zip(key, values, strict=True)))).versions()
+                held = (
+                    table_in_files(files).of(ReadRequest(key=dict(zip(key, values, strict=True)))).versions()
+                )
                 assert lines(rows_of(held)) == lines(rows)
 
 
@@ -494,7 +496,7 @@ def test_every_reader_finds_the_record_of_a_key_or_refuses_the_key(store, wareho
                 spelling,
             )
             assert lives[0].title == lives[1].title
-        chosen = Selection(spellings[0], ["t"])
+        chosen = ReadRequest(key=spellings[0], columns=["t"])
         small = (
             rows_at(files, day(3), None, chosen),
             rows_at(files, None, None, chosen),
@@ -508,7 +510,7 @@ def test_every_reader_finds_the_record_of_a_key_or_refuses_the_key(store, wareho
             for question in (
                 lambda key: life(files, key),
                 lambda key: life_of_frames(store, table_name, key),
-                lambda key: rows_at(files, day(3), None, Selection({column: key})),
+                lambda key: rows_at(files, day(3), None, ReadRequest(key={column: key})),
                 lambda key: spark.current(key={column: key}),
             ):
                 with pytest.raises(UsageError) as caught:
@@ -560,6 +562,6 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
         files = TableReader(described, catalog, lease)
         for number in range(40):
             opened.clear()
-            together += rows_of(rows_at(files, None, None, Selection(f"key {number}")))
+            together += rows_of(rows_at(files, None, None, ReadRequest(key=f"key {number}")))
             assert len(opened) <= 3
     assert lines(together) == large

@@ -15,7 +15,7 @@ from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading import questions
 from backstory.reading.files import table_in_files
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
-from backstory.reading.options import Comparison
+from backstory.reading.options import DiffRequest, ReadRequest, TimelineRequest
 from backstory.reading.questions import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import KEY, LAYOUT
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
@@ -104,12 +104,12 @@ def rows_at(files, time=None, known_at=None):
     return table_in_files(files).at(known_at).rows_at(time)
 
 
-def life(files, *words, **more):
-    return questions.life(table_in_files(files), *words, **more)
+def life(files, key, axis="valid", known_at=None):
+    return questions.life(table_in_files(files), TimelineRequest(key, axis=axis, known_at=known_at))
 
 
 def diff_knowledge(files, first, second, time):
-    return questions.diff(table_in_files(files), first, second, Comparison(axis="recorded", at=time))
+    return questions.diff(table_in_files(files), DiffRequest(first, second, axis="recorded", at=time))
 
 
 def differing(differences):
@@ -149,7 +149,9 @@ def test_E14_rewound_versions_stay_visible_at_earlier_known_times(native):
     """V92, V96: The differences between two known times for one instant equal the example's."""
     files = native(E14)
     assert lives_in(rows_at(files)) == ["k: b[20,)"]
-    assert list(differing(questions.diff(table_in_files(files), day(15), day(25)))) == ["changed k v:a>b"]
+    assert list(differing(questions.diff(table_in_files(files), DiffRequest(day(15), day(25))))) == [
+        "changed k v:a>b"
+    ]
 
     def learnt(first, second, time):
         return sorted(differing(diff_knowledge(files, day(first), day(second), day(time))))
@@ -168,6 +170,11 @@ def test_E14_rewound_versions_stay_visible_at_earlier_known_times(native):
         with pytest.raises(UsageError) as refused:
             question()
         assert refused.value.code == "known-pruned"
+
+
+def test_the_times_alone_can_be_selected_from_a_table_without_a_key(native):
+    known = table_in_files(native(E13, **{KEY: "[]"})).of(ReadRequest(columns="valid_from"))
+    assert known.rows_at(day(17)).to_pylist() == [{"valid_from": day(15), "valid_to": day(20)}]
 
 
 def events(files):

@@ -13,13 +13,13 @@ from backstory.model.instant import iso
 from backstory.model.versions_layout import RECORDED
 from backstory.reading.frames import table_in_session
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
-from backstory.reading.options import Selection
+from backstory.reading.options import ReadRequest
 from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 
 def statements(history, key, value="v"):
-    frame = table_in_session(history.store, history.name).of(Selection(key)).statements()
+    frame = table_in_session(history.store, history.name).of(ReadRequest(key=key)).statements()
     rows = frame.orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
     return [
         f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"

@@ -24,7 +24,15 @@ from backstory.errors import bad_option
 from backstory.model.change import Cursor
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
-from backstory.reading.options import ENDS, ChangesRequest, Comparison, CursorRequest, as_object, side_values
+from backstory.reading.options import (
+    ENDS,
+    ChangesRequest,
+    Comparison,
+    CursorRequest,
+    DiffRequest,
+    as_object,
+    side_values,
+)
 from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:
@@ -71,14 +79,12 @@ def diff(
         options, words = replace(options, branch=branch), {**words, "axis": "recorded"}
     else:
         between = parse_instant(from_), parse_instant(to)
-    comparison = Comparison(**words)
+    request = DiffRequest(*between, **words)
     if url is not None or key:
-        differences = _read_differences_in_database(
-            options, url, table, between, parse_names(key), comparison
-        )[:limit]
+        differences = _read_differences_in_database(options, url, table, parse_names(key), request)[:limit]
     else:
-        differences = _read_differences(options, table, between, comparison, limit, words)
-    show_differences(differences, options, comparison)
+        differences = _read_differences(options, table, request, limit, words)
+    show_differences(differences, options, request)
     if not differences:
         print_remark(options, "No differences.")
 
@@ -105,40 +111,30 @@ def _times_around_branch(options: Options, table: str, branch: str) -> tuple[dat
 
 
 def _read_differences_in_database(
-    options: Options,
-    url: str | None,
-    table: str,
-    between: tuple[datetime, datetime],
-    key: Sequence[str],
-    comparison: Comparison,
+    options: Options, url: str | None, table: str, key: Sequence[str], request: DiffRequest
 ) -> Sequence[Difference]:
     """The differences in a history in a database. Raises UsageError for known times and a branch."""
     from backstory.reading.database_history import read_differences
 
     if url is None or not key:
         raise bad_option("--url and --key must be used together.", "Write --url URL --key a,b.")
-    refuse_for_database(options, known_times=not comparison.is_plain)
-    return read_differences(url, table_name(table), between, key, comparison)
+    refuse_for_database(options, known_times=not request.is_plain)
+    return read_differences(url, table_name(table), key, request)
 
 
 def _read_differences(
-    options: Options,
-    table: str,
-    between: tuple[datetime, datetime],
-    comparison: Comparison,
-    limit: int | None,
-    words: Mapping[str, Any],
+    options: Options, table: str, request: DiffRequest, limit: int | None, words: Mapping[str, Any]
 ) -> Sequence[Difference]:
     """The differences in key order, from the files of a small table, or else from Spark."""
     from backstory.reading import files, questions
 
     small = answer_from_files(
-        options, table, lambda reader: questions.diff(files.table_in_files(reader), *between, comparison)
+        options, table, lambda reader: questions.diff(files.table_in_files(reader), request)
     )
     if small is not None:
         return small.page(0, limit)
     with open_warehouse(options, table) as warehouse:
-        frame = warehouse.table(table).diff(*between, **words)
+        frame = warehouse.table(table).diff(request.first, request.second, **words)
         sortable = "map<" not in frame.schema["key"].dataType.simpleString()
         return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options, table)
 

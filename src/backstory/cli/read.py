@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from attrs import evolve
 from cyclopts import Parameter
 
 from backstory.cli.answers import (
@@ -59,7 +60,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
 from backstory.model.table import resolve_name, table_name
 from backstory.model.values import key_of_words
-from backstory.reading.options import ExportRequest, KnownRequest, Selection, TimelineRequest
+from backstory.reading.options import ExportRequest, KnownRequest, ReadRequest, TimelineRequest
 from backstory.reading.timelines import Timeline
 from backstory.settings import CATALOG
 
@@ -138,9 +139,9 @@ class _Question:
         return optional_instant(self.time)
 
     @property
-    def request(self) -> KnownRequest:
-        """The options."""
-        return KnownRequest(**self.words)
+    def request(self) -> ReadRequest:
+        """The options, without the key."""
+        return ReadRequest(**self.words)
 
     def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
         """The answer from the files of a table.
@@ -150,8 +151,7 @@ class _Question:
         from backstory.reading.pages import first_rows_at
 
         key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
-        selection = Selection(key, self.request.columns)
-        return first_rows_at(files, self.instant, self.request.known_at, selection, limit)
+        return first_rows_at(files, self.instant, evolve(self.request, key=key), limit)
 
     def of_table(self, stored: "Table") -> "DataFrame":
         """The answer from Spark."""
@@ -216,8 +216,7 @@ def _read_rows_in_database(
 
     refuse_for_database(options, known_times=question.request.known_at is not None)
     key = parse_named_key(question.key) if question.key else None
-    selection = Selection(key, question.request.columns)
-    return read_rows(url, table_name(table), question.instant, selection)
+    return read_rows(url, table_name(table), question.instant, evolve(question.request, key=key))
 
 
 @with_flags(TimelineRequest)
@@ -265,19 +264,17 @@ def timeline(
 def _read_life(options: Options, table: str, key: tuple[str, ...], request: TimelineRequest) -> Timeline:
     from backstory.reading import files, questions
 
-    question = request.axis, request.known_at, request.columns
-
     def of_files(reader: "TableReader") -> Timeline:
         record = key_of_words(reader.table.shape.source_key, key)
-        return questions.life(files.table_in_files(reader), record, *question)
+        return questions.life(files.table_in_files(reader), evolve(request, key=record))
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return small
     with open_warehouse(options, table, brief=True, activity="Reading ...") as warehouse:
         stored = warehouse.table(table)
-        axis, known_at, columns = question
-        return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
+        record, columns = parse_key(stored, key), request.columns
+        return stored.timeline(record, axis=request.axis, known_at=request.known_at, columns=columns)
 
 
 def _read_life_in_database(

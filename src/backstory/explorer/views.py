@@ -24,10 +24,10 @@ from backstory.model.versions_layout import COPIED_AT
 from backstory.reading.blame import blame, commit_summary
 from backstory.reading.commits import commits, inventory
 from backstory.reading.files import table_in_files
-from backstory.reading.options import ChangeKind, Comparison, as_object
+from backstory.reading.options import ChangeKind, DiffRequest, TimelineRequest, as_object
 from backstory.reading.pages import ChangeTimes, Page, Row, page, rows_before
 from backstory.reading.questions import HISTORIES, RECORDING, diff, life
-from backstory.reading.timelines import AXES, Axis, Bar, Timeline, changing_columns, differ, require_axis
+from backstory.reading.timelines import AXES, Axis, Bar, Timeline, changing_columns, differ
 from backstory.stores.metadata.table_metadata import (
     Catalog,
     CommitMetadata,
@@ -356,9 +356,8 @@ def record_view(_source: CatalogReader, files: TableReader, question: Question) 
     """A record's history, as in `timeline`."""
     table, axis = files.table, question.axis or "valid"
     key = question.record(table.shape.source_key)
-    require_axis(axis, question.time_of_knowledge)
-    shown_axis: Axis = "both" if axis == "both" else "valid"
-    whole = life(table_in_files(files), key, shown_axis, question.time_of_knowledge)
+    request = TimelineRequest(key, axis=cast("Axis", axis), known_at=question.time_of_knowledge)
+    whole = life(table_in_files(files), request)
     if not whole.versions:
         raise UsageError("no-record", f"There is no record with {whole.title}.", "Look for another key.")
     shown = Timeline(whole.versions[-MOST_VERSIONS:], whole.columns, whole.axis, whole.title)
@@ -410,13 +409,12 @@ def diff_view(source: CatalogReader, files: TableReader, question: Question) -> 
     change = cast("ChangeKind | None", question.change or None)
     # A table without a history is compared by its recorded rows.
     lasting = _is_history(files)
+    axis: dict[str, Any] = {"axis": "recorded", "at": now()}
     if lasting:
-        comparison = Comparison(columns=columns, change=change, known_at=question.time_of_knowledge)
-    else:
-        comparison = Comparison(columns=columns, change=change, axis="recorded", at=now())
-    between = parse_instant(question.first), parse_instant(question.to)
+        axis = {"known_at": question.time_of_knowledge}
+    request = DiffRequest(question.first, question.to, columns=columns, change=change, **axis)
     try:
-        differences = diff(table_in_files(files), *between, comparison)
+        differences = diff(table_in_files(files), request)
     except Unreadable as unread:
         raise _too_far_apart() if "rows" in str(unread) else unread from None
     begin = question.offset

@@ -12,7 +12,7 @@ from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.files import table_in_files
-from backstory.reading.options import Selection, shown_key_of
+from backstory.reading.options import ReadRequest, TimelineRequest, shown_key_of
 from backstory.reading.questions import HISTORIES, life, state_after
 from backstory.reading.timelines import SNAPSHOT, VersionRow, differ
 from backstory.stores.metadata.table_metadata import CommitMetadata
@@ -56,7 +56,7 @@ def blame(
     """
     if files.table.shape.layout not in HISTORIES:
         return _blame_live_row(files, key, column)
-    timeline = life(table_in_files(files), key, known_at=known_at)
+    timeline = life(table_in_files(files), TimelineRequest(key, known_at=known_at))
     versions = timeline.versions
     places = [
         place
@@ -118,7 +118,7 @@ def _commit_of_version(files: TableReader, key: object, column: str, version: Ve
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
             known = table_in_files(files, state_after(files.table, snapshot))
-            rows = rows_of(known.of(Selection(key)).versions())
+            rows = rows_of(known.of(ReadRequest(key=key)).versions())
         except UsageError:  # the table had another key or no history then
             return False
         return any(
@@ -144,7 +144,7 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> dict[str, A
     since, by = None, None
     for number, snapshot in enumerate(files.table.ancestry):
         known = table_in_files(files, state_after(files.table, snapshot))
-        row: VersionRow | None = next(iter(rows_of(known.of(Selection(key)).rows_at())), None)
+        row: VersionRow | None = next(iter(rows_of(known.of(ReadRequest(key=key)).rows_at())), None)
         if now is None:
             if row is None:
                 raise UsageError(

@@ -25,7 +25,7 @@ from backstory.reading.history_queries import (
     key_literal,
     select,
 )
-from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection
+from backstory.reading.options import EVERYTHING, DiffRequest, ReadRequest, select_columns
 from backstory.reading.questions import SIDE_COLUMNS
 from backstory.reading.timelines import Timeline, shown_name, timeline_of
 from backstory.stores.port import no_table
@@ -106,14 +106,14 @@ class DatabaseHistory:
 
 
 def read_rows(
-    url: str, table: TableName, time: datetime | None = None, selection: Selection = EVERYTHING
+    url: str, table: TableName, time: datetime | None = None, request: ReadRequest = EVERYTHING
 ) -> tuple[list[str], Rows]:
     """The columns of a history, and its rows that are true now or at a time, as a warehouse returns them.
 
     The columns are the user's, `valid_from` and `valid_to`. Raises UsageError for a wrong address and for a
     table that does not exist or keeps no history. Raises Refused for a time before the prune watermark.
     """
-    key: Mapping[str, object] = selection.key if isinstance(selection.key, Mapping) else {}
+    key: Mapping[str, object] = request.key if isinstance(request.key, Mapping) else {}
     with _open_history(url, table) as database:
         history = database.history
         is_true = f"{history.end_of('h')} IS NULL" if time is None else f"({is_valid_at(history, 'h', time)})"
@@ -124,17 +124,11 @@ def read_rows(
         columns = [_arrow_values([row[name] for row in rows]) for name in names]
         # A model's history begins with its business key. The order of a database's texts is its own.
         places = sorted_by([ranks(pa.chunked_array([column])) for column in columns], len(rows))
-        names = selection.select(table, [shown_name(name) for name in key], names)
+        names = select_columns(request.columns, table, [shown_name(name) for name in key], names)
         return names, [{name: rows[place][name] for name in names} for place in places]
 
 
-def read_differences(
-    url: str,
-    table: TableName,
-    between: tuple[datetime, datetime],
-    key: Sequence[str],
-    comparison: Comparison = ENDS,
-) -> Rows:
+def read_differences(url: str, table: TableName, key: Sequence[str], request: DiffRequest) -> Rows:
     """The records, identified by a key, that differ between two instants, as a warehouse returns them.
 
     Raises the errors of `read_rows`, and UsageError for a key with other columns.
@@ -143,9 +137,9 @@ def read_differences(
         database.require_key(key)
         marks = [
             (side, f"COALESCE({is_valid_at(database.history, 'h', time)}, FALSE)")
-            for side, time in zip(SIDE_COLUMNS, between, strict=True)
+            for side, time in zip(SIDE_COLUMNS, (request.first, request.second), strict=True)
         ]
-        low, high = map(database.history.instant, sorted(between))
+        low, high = map(database.history.instant, sorted((request.first, request.second)))
         touched = " OR ".join(
             f"({border} > {low} AND {border} <= {high})"
             for border in (database.history.start_of("h"), database.history.end_of("h"))
@@ -154,8 +148,8 @@ def read_differences(
         started, ended = database.history.start_of("h"), database.history.end_of("h")
         database.require_one_record(key, f"{started} <= {high} AND ({ended} IS NULL OR {ended} > {low})")
         of_key = [shown_name(name) for name in key]
-        names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
-    if not comparison.through:
+        names = request.names(table, of_key, [shown_name(name) for name in database.users])
+    if not request.through:
         rows = [row for row in rows if len({row[side] for side in SIDE_COLUMNS}) > 1]
     values = pa.table({name: _arrow_values([row[name] for row in rows]) for name in names})
     sides = {name: pa.array([row[name] for row in rows], type_) for name, type_ in _TYPES.items()}
@@ -163,7 +157,7 @@ def read_differences(
     def rows_at(places: Iterable[int]) -> Rows:
         return [{name: rows[each][name] for name in names} for each in places]
 
-    return differences(values, of_key, pa.table(sides), comparison, rows_at).page()
+    return differences(values, of_key, pa.table(sides), request, rows_at).page()
 
 
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
@@ -176,7 +170,7 @@ def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Se
         names, rows = database.read_versions(condition)
         database.require_one_record(key, condition)
     values = {shown_name(name): value for name, value in key.items()}
-    names = Selection(columns=columns).select(table, list(values), names)
+    names = select_columns(columns, table, list(values), names)
     return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
 
 

@@ -4,8 +4,7 @@ Every command reads a key in the same way, and exactly. A key is refused unless 
 column's type.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -94,30 +93,21 @@ def exact_value(name: str, value: object, type_: ColumnType) -> Any:
 _AXES: Final = {VALID_FROM, VALID_TO, STATED_FROM, STATED_TO}
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The key of one record, or None for all, and the columns to show besides the key, empty for all."""
+def select_columns(
+    columns: Sequence[str], table: TableName, key: Sequence[str], names: Iterable[str]
+) -> list[str]:
+    """The names of the key, of the chosen `columns` (by default, of all), and of the times.
 
-    key: object = None
-    columns: Sequence[str] = ()
-
-    def select(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
-        """The selected names: the key's, the chosen columns, and the times.
-
-        Raises UsageError for a missing column.
-        """
-        if not self.columns:
-            return list(names)
-        if missing := [name for name in self.columns if name not in names]:
-            raise UsageError(
-                "unknown-column",
-                f"{table} has no column {missing[0]}.",
-                f"Its columns are {', '.join(name for name in names if name not in _AXES)}.",
-            )
-        return [name for name in names if name in {*key, *self.columns, *_AXES}]
-
-
-EVERYTHING: Final = Selection()
+    Raises UsageError for a missing column.
+    """
+    names = list(names)
+    if missing := [name for name in columns if name not in names]:
+        raise UsageError(
+            "unknown-column",
+            f"{table} has no column {missing[0]}.",
+            f"Its columns are {', '.join(name for name in names if name not in _AXES)}.",
+        )
+    return [name for name in names if name in {*key, *columns, *_AXES}] if columns else names
 
 
 def as_object(difference: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
@@ -181,6 +171,9 @@ class ReadRequest(KnownRequest):
     key: object = None
 
 
+EVERYTHING: Final = ReadRequest()
+
+
 @frozen(kw_only=True)
 class AsOfRequest(ReadRequest):
     """The time and the options of `as_of`."""
@@ -203,6 +196,10 @@ class TimelineRequest(KnownRequest):
 
     def __attrs_post_init__(self) -> None:
         require_axis(self.axis, self.known_at)
+
+
+# The record and the columns of an answer.
+Selection = ReadRequest | TimelineRequest
 
 
 @frozen(kw_only=True)
@@ -269,7 +266,7 @@ class Comparison:
                 f"{table} has no key, so its records cannot be followed between the two times.",
                 f"Omit {option('through', value=True)} to compare only the two times.",
             )
-        return Selection(columns=self.columns).select(table, key, names)
+        return select_columns(self.columns, table, key, names)
 
 
 ENDS: Final = Comparison()

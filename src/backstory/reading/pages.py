@@ -14,7 +14,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.files import KnownFiles, are_after, equals_next, query_rows, sort_rows, table_in_files
-from backstory.reading.options import Selection, exact_value, key_of
+from backstory.reading.options import ReadRequest, exact_value, key_of
 from backstory.reading.questions import HISTORIES, order_columns, shown_key
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata import table_rows
@@ -113,17 +113,13 @@ def _key_names(known: KnownFiles) -> list[str]:
 
 
 def first_rows_at(
-    files: TableReader,
-    time: datetime | None,
-    known_at: datetime | None,
-    selection: Selection,
-    limit: int | None,
+    files: TableReader, time: datetime | None, request: ReadRequest, limit: int | None
 ) -> pa.Table:
     """The first `limit` rows of `rows_at` at an instant, and perhaps others.
 
     The first rows are the rows with the lowest keys. Raises Unreadable if only Spark can read the rows.
     """
-    known = table_in_files(files).at(known_at).of(selection)
+    known = table_in_files(files).at(request.known_at).of(request)
     sure = {} if time is None else known.searches_at(time)
     return PageQuery(known, lambda part: part.rows_at(time), sure).read(limit)
 

@@ -20,8 +20,16 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span, layout_of
 from backstory.model.table import Column, Shape
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading import lifetimes
-from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection, shown_key_of
-from backstory.reading.timelines import Axis, Timeline, VersionRow, shown_name, timeline_of
+from backstory.reading.options import (
+    EVERYTHING,
+    Comparison,
+    DiffRequest,
+    Selection,
+    TimelineRequest,
+    select_columns,
+    shown_key_of,
+)
+from backstory.reading.timelines import Timeline, VersionRow, shown_name, timeline_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.table_metadata import TableMetadata
@@ -259,8 +267,8 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """
         names = {shown: each.name for shown, each in self.columns}
         names |= {TIMES.get(name, name): name for name in more}
-        selected = self.selection.select(self.shape.table, shown_key(self.shape), list(names))
-        return {name: names[name] for name in selected}
+        key, columns = shown_key(self.shape), self.selection.columns
+        return {name: names[name] for name in select_columns(columns, self.shape.table, key, names)}
 
     @property
     def system(self) -> Mapping[str, Any]:
@@ -339,61 +347,48 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         return self.versions(partial(lifetimes.true_query, instant=instant))
 
 
-def life(
-    table: KnownTable[Rows, Any],
-    key: object,
-    axis: Axis = "valid",
-    known_at: datetime | None = None,
-    columns: Sequence[str] = (),
-) -> Timeline:
-    """One record's history as known now or at `known_at`. On `axis` both, it has all statements ever made.
+def life(table: KnownTable[Rows, Any], request: TimelineRequest) -> Timeline:
+    """One record's history as known now or at a time. On axis `both`, it has all statements ever made.
 
-    If `columns` are named, the history has only these columns and the key. Raises UsageError for another key
-    and for a table that keeps no history, and the errors of `state_at`.
+    Raises UsageError for another key or column and for a table that keeps no history, and the errors of
+    `state_at`.
     """
-    stated = table.shape.layout in RECORDING
+    known_at, stated = request.known_at, table.shape.layout in RECORDING
     if stated and known_at is not None:
         require_knowledge(table.stored, known_at)
-    known = table.at(None if stated else known_at).of(Selection(key, columns))
+    known = table.at(None if stated else known_at).of(request)
     rows = known.values(known.statements())
-    key_values, commits = shown_key_of(known.shape, key), commits_by_recorded_time(table.metadata)
-    return timeline_of(table.shape.table, key_values, rows, commits, axis, known_at)
+    key, commits = shown_key_of(known.shape, request.key), commits_by_recorded_time(table.metadata)
+    return timeline_of(table.shape.table, key, rows, commits, request.axis, known_at)
 
 
-def diff(
-    table: KnownTable[Rows, Differences], first: datetime, second: datetime, comparison: Comparison = ENDS
-) -> Differences:
+def diff(table: KnownTable[Rows, Differences], request: DiffRequest) -> Differences:
     """The records that differ between two instants, or between two recorded times (native.md V96).
 
     Raises the errors of `KnownTable.versions`.
     """
-    if comparison.axis == "recorded":
-        rows = _rows_of_two_times(table, first, second, comparison.time)
-        return table.differences(rows, comparison)
-    between = micros_of(first), micros_of(second)
-    known = table.at(comparison.known_at)
-    moves = partial(lifetimes.moves_query, between=between, through=comparison.through)
-    return known.differences(known.near(between).versions(moves, *SIDE_COLUMNS), comparison)
+    if request.axis == "recorded":
+        return table.differences(_rows_of_two_times(table, request), request)
+    between = micros_of(request.first), micros_of(request.second)
+    known = table.at(request.known_at)
+    moves = partial(lifetimes.moves_query, between=between, through=request.through)
+    return known.differences(known.near(between).versions(moves, *SIDE_COLUMNS), request)
 
 
-def _rows_of_two_times(
-    table: KnownTable[Rows, Any], first: datetime, second: datetime, time: datetime
-) -> Rows:
+def _rows_of_two_times(table: KnownTable[Rows, Any], request: DiffRequest) -> Rows:
     """The rows that were true at an instant, as known at either of two recorded times.
 
     For a table without a history, these are the rows at both recorded times.
     """
+    time, times = request.time, (request.first, request.second)
     if table.shape.layout is Layout.VERSIONS:
-        for known_at in (first, second):
+        for known_at in times:
             require_knowledge(table.stored, known_at)
-        between = micros_of(first), micros_of(second)
-
-        def query(syntax: lifetimes.SqlSyntax, *_: object) -> str:
-            return lifetimes.revisions_query(syntax, micros_of(time), between)
-
-        return table.at(second).ask(query, *SIDE_COLUMNS)
+        at, between = micros_of(time), (micros_of(request.first), micros_of(request.second))
+        return table.at(request.second).ask(
+            lambda syntax, *_: lifetimes.revisions_query(syntax, at, between), *SIDE_COLUMNS
+        )
     before, after = (
-        known.rows_at(time if known.shape.layout in HISTORIES else None)
-        for known in map(table.at, (first, second))
+        known.rows_at(time if known.shape.layout in HISTORIES else None) for known in map(table.at, times)
     )
     return table.unite(before, after)

@@ -15,6 +15,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS, RECORDED, SETTLED
 from backstory.reading.commits import commits, inventory
 from backstory.reading.frames import table_in_session
+from backstory.reading.options import TimelineRequest
 from backstory.reading.questions import life
 from backstory.stores.iceberg.create import drop, rename
 from backstory.stores.iceberg.store import existing
@@ -178,7 +179,7 @@ def test_a_table_with_a_lost_file_is_listed_without_a_count(store, warehouse, sc
     with pytest.raises(
         Failed, match=f"A file of {lost} is missing or cannot be reached: [-0-9a-z]*-m0.avro"
     ) as error:
-        life(table_in_session(store, lost), {"id": 1})
+        life(table_in_session(store, lost), TimelineRequest({"id": 1}))
     assert error.value.code == "file-lost"
     for path in paths:
         local_path(f"{path}.away").rename(
