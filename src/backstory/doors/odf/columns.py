@@ -48,17 +48,12 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
 
 # The Open Data Fabric types for the Arrow types without parameters that Spark has.
 FROM_ARROW: Final[Mapping[pa.DataType, odf.DataType]] = {
-    pa.bool_(): odf.Bool(),
-    pa.int8(): odf.Int8(),
-    pa.int16(): odf.Int16(),
-    pa.int32(): odf.Int32(),
-    pa.int64(): odf.Int64(),
-    pa.float32(): odf.Float32(),
-    pa.float64(): odf.Float64(),
-    pa.string(): odf.String(),
     pa.binary(): odf.Binary(),
-    pa.date32(): odf.Date(),
-    pa.null(): odf.Null(),
+    pa.date32(): odf.SIMPLE["Date"](),
+    **{
+        pa.type_for_alias(kind.lower()): odf.SIMPLE[kind]()
+        for kind in ("Bool", "Int8", "Int16", "Int32", "Int64", "Float32", "Float64", "String", "Null")
+    },
 }
 UNITS: Final = {
     "s": odf.Unit.SECOND,
@@ -93,7 +88,7 @@ def type_of(field: pa.Field) -> odf.DataType:
     """The Open Data Fabric type of a field, from its metadata or else from its Arrow type."""
     text = (field.metadata or {}).get(TYPE)
     inner, _ = unwrap_option(ANY_TYPE.validate_json(text) if text else _from_arrow(field))
-    if field.nullable and not isinstance(inner, odf.Null):
+    if field.nullable and inner.kind != "Null":
         return odf.Option(inner=inner)
     return inner
 
@@ -124,7 +119,7 @@ def _document(value: Any) -> Any:
     if isinstance(value, odf.DataField):
         extra = {"extra": value.extra} if value.extra else {}
         return {"name": value.name, "type": type_document(value.type), **extra}
-    return type_document(value) if isinstance(value, odf.ManifestPart) else value  # type: ignore[arg-type]
+    return type_document(value) if isinstance(value, odf.ManifestPart) else value
 
 
 def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
@@ -140,7 +135,7 @@ def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
     metadata = {TYPE: _compact(type_document(field.type))}
     if field.extra:
         metadata[EXTRA] = _compact(field.extra)
-    nullable = not needed or isinstance(inner, odf.Null)
+    nullable = not needed or inner.kind == "Null"
     return pa.field(field.name, _arrow(inner), nullable, metadata if top else None)
 
 
@@ -204,10 +199,9 @@ def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch fo
 
 
 # Types that can contain event times: times, years as numbers or strings (decision O5), and a column of NULLs.
-EVENT_TIMES: Final = (
-    *(odf.Date, odf.Timestamp, odf.String, odf.Null),
-    *(odf.Int8, odf.Int16, odf.Int32, odf.Int64, odf.UInt8, odf.UInt16, odf.UInt32, odf.UInt64),
-)
+EVENT_TIMES: Final = {"Date", "Timestamp", "String", "Null"} | {
+    f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +291,7 @@ def may_be_event_time(field: pa.Field) -> bool:
         inner, _ = unwrap_option(type_of(field))
     except Refused:
         return False
-    return isinstance(inner, EVENT_TIMES)
+    return inner.kind in EVENT_TIMES
 
 
 def _optional(schema: odf.DataSchema | None) -> frozenset[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -171,18 +171,34 @@ class Unit(StrEnum):
 TimeUnit = Annotated[Unit, any_case_of(Unit)]
 
 
+# The types without parameters, with their descriptions.
+MEANINGS: Final[Mapping[str, str]] = {
+    "Bool": "True or false.",
+    "Date": "A day.",
+    "Float16": "A 16-bit floating-point number.",
+    "Float32": "A 32-bit floating-point number.",
+    "Float64": "A 64-bit floating-point number.",
+    "Int8": "An 8-bit integer.",
+    "Int16": "A 16-bit integer.",
+    "Int32": "A 32-bit integer.",
+    "Int64": "A 64-bit integer.",
+    "UInt8": "An unsigned 8-bit integer.",
+    "UInt16": "An unsigned 16-bit integer.",
+    "UInt32": "An unsigned 32-bit integer.",
+    "UInt64": "An unsigned 64-bit integer.",
+    "Null": "Only NULL.",
+    "String": "Text.",
+}
+SIMPLE: Final[Mapping[str, type[ManifestPart]]] = {
+    name: type(ManifestPart)(name, (ManifestPart,), {"__doc__": text, "__module__": __name__}, kind=name)  # type: ignore[misc]
+    for name, text in MEANINGS.items()
+}
+
+
 class Binary(ManifestPart, kind="Binary"):
     """Bytes."""
 
     fixed_length: Annotated[int, Field(ge=0)] | None = None
-
-
-class Bool(ManifestPart, kind="Bool"):
-    """True or false."""
-
-
-class Date(ManifestPart, kind="Date"):
-    """A day."""
 
 
 class Decimal(ManifestPart, kind="Decimal"):
@@ -202,58 +218,6 @@ class Duration(ManifestPart, kind="Duration"):
     """A span of time."""
 
     unit: TimeUnit = Unit.MILLISECOND
-
-
-class Float16(ManifestPart, kind="Float16"):
-    """A 16-bit floating-point number."""
-
-
-class Float32(ManifestPart, kind="Float32"):
-    """A 32-bit floating-point number."""
-
-
-class Float64(ManifestPart, kind="Float64"):
-    """A 64-bit floating-point number."""
-
-
-class Int8(ManifestPart, kind="Int8"):
-    """An 8-bit integer."""
-
-
-class Int16(ManifestPart, kind="Int16"):
-    """A 16-bit integer."""
-
-
-class Int32(ManifestPart, kind="Int32"):
-    """A 32-bit integer."""
-
-
-class Int64(ManifestPart, kind="Int64"):
-    """A 64-bit integer."""
-
-
-class UInt8(ManifestPart, kind="UInt8"):
-    """An unsigned 8-bit integer."""
-
-
-class UInt16(ManifestPart, kind="UInt16"):
-    """An unsigned 16-bit integer."""
-
-
-class UInt32(ManifestPart, kind="UInt32"):
-    """An unsigned 32-bit integer."""
-
-
-class UInt64(ManifestPart, kind="UInt64"):
-    """An unsigned 64-bit integer."""
-
-
-class Null(ManifestPart, kind="Null"):
-    """Only NULL."""
-
-
-class String(ManifestPart, kind="String"):
-    """Text."""
 
 
 class Time(ManifestPart, kind="Time"):
@@ -296,33 +260,13 @@ class Struct(ManifestPart, kind="Struct"):
     fields_: "tuple[DataField, ...]" = Field(alias="fields")
 
 
-DataType = Annotated[
-    Binary
-    | Bool
-    | Date
-    | Decimal
-    | Duration
-    | Float16
-    | Float32
-    | Float64
-    | Int8
-    | Int16
-    | Int32
-    | Int64
-    | UInt8
-    | UInt16
-    | UInt32
-    | UInt64
-    | Null
-    | String
-    | Time
-    | Timestamp
-    | List
-    | Map
-    | Option
-    | Struct,
-    ByKind("data type", short=True),
-]
+if TYPE_CHECKING:
+    DataType = ManifestPart
+else:
+    _simple = list(SIMPLE.values())
+    _second, _last = (Decimal, Duration), (Time, Timestamp, List, Map, Option, Struct)
+    _types = (Binary, *_simple[:2], *_second, *_simple[2:], *_last)  # in the order of errors
+    DataType = Annotated[Union[_types], ByKind("data type", short=True)]  # noqa: UP007
 
 
 class DataField(ManifestPart):
@@ -354,15 +298,15 @@ COLUMN: Final = re.compile(
 
 # The digits of a plain DECIMAL are Spark's defaults.
 TYPES: Final[Mapping[str, DataType]] = {
-    **dict.fromkeys(("STRING", "TEXT", "VARCHAR", "CHAR", "CHARACTER"), String()),
-    **dict.fromkeys(("INT", "INTEGER"), Int32()),
-    **dict.fromkeys(("BIGINT", "LONG"), Int64()),
-    **dict.fromkeys(("SMALLINT", "SHORT"), Int16()),
-    **dict.fromkeys(("TINYINT", "BYTE"), Int8()),
-    **dict.fromkeys(("FLOAT", "REAL"), Float32()),
-    **dict.fromkeys(("DOUBLE", "DOUBLE PRECISION"), Float64()),
-    **dict.fromkeys(("BOOLEAN", "BOOL"), Bool()),
-    "DATE": Date(),
+    **dict.fromkeys(("STRING", "TEXT", "VARCHAR", "CHAR", "CHARACTER"), SIMPLE["String"]()),
+    **dict.fromkeys(("INT", "INTEGER"), SIMPLE["Int32"]()),
+    **dict.fromkeys(("BIGINT", "LONG"), SIMPLE["Int64"]()),
+    **dict.fromkeys(("SMALLINT", "SHORT"), SIMPLE["Int16"]()),
+    **dict.fromkeys(("TINYINT", "BYTE"), SIMPLE["Int8"]()),
+    **dict.fromkeys(("FLOAT", "REAL"), SIMPLE["Float32"]()),
+    **dict.fromkeys(("DOUBLE", "DOUBLE PRECISION"), SIMPLE["Float64"]()),
+    **dict.fromkeys(("BOOLEAN", "BOOL"), SIMPLE["Bool"]()),
+    "DATE": SIMPLE["Date"](),
     "TIMESTAMP": Timestamp(),
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), Decimal(precision=10, scale=0)),
     **dict.fromkeys(("BINARY", "BYTEA", "VARBINARY"), Binary()),
