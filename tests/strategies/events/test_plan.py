@@ -29,9 +29,9 @@ from backstory.engine.plans import PlanTerms, Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
-from backstory.strategies.events.plan import EVENTS, EventSummary, events_schema, plan_events
+from backstory.strategies.events.plan import EVENTS, EventSummary, events_schema, plan_events, sample_keys
 from backstory.strategies.events.sides import OP, PLACE, TIME, parted_by, sorted_places
-from backstory.strategies.events.terms import EventTerms, Moment, Strategy
+from backstory.strategies.events.terms import EventTerms, Moment, RowProblem, Strategy
 from backstory.strategies.frames import close_gaps, number_data, number_events, sort_order
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
@@ -105,13 +105,12 @@ def by_the_plan(lives, deliveries, moment, parts):
     events, sums = pa.concat_tables(plan.rows[EVENTS] for plan in plans), PlanSums()
     for plan in plans:
         sums.add(plan)
-    made = EventSummary.of(sums)
     by_log = defaultdict(list)
     placed = events.take(pa.array(sorted_places(events, lives.terms)))
     for event in placed.to_pylist():
         by_log[event["d"]].append(plain_event(event[OP], event[TIME], event))
-    bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
-    return by_log, bad, made.counts
+    bad = {key["d"] for problem in RowProblem for key in sample_keys(sums, problem)}
+    return by_log, bad, EventSummary.of(sums).counts
 
 
 @pytest.mark.parametrize("parts", [1, 7], ids=["whole", "in parts"])
@@ -153,7 +152,7 @@ def in_tasks(store, logged, came, terms, moment):
     with ExitStack() as stack:
         planned = plan_in_tasks(terms, stack)
         rows = planned.rows(EVENTS)
-        yield EventSummary.of(planned.sums), None if rows is None else number_data(rows, len(FIELDS))
+        yield planned.sums, None if rows is None else number_data(rows, len(FIELDS))
 
 
 def by_tasks(store, lives, deliveries, moment, partitions):
@@ -165,8 +164,9 @@ def by_tasks(store, lives, deliveries, moment, partitions):
     came = frame(store.spark, delivered).repartition(partitions)
     log = frame(store.spark, logged) if logged else None
     by_log, rows = defaultdict(list), []
-    with in_tasks(store, log, came, lives.terms, moment) as (made, events):
-        bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
+    with in_tasks(store, log, came, lives.terms, moment) as (sums, events):
+        made = EventSummary.of(sums)
+        bad = {key["d"] for problem in RowProblem for key in sample_keys(sums, problem)}
         if events is not None:
             with number_events(events, made.rows, sort_order(lives.terms, FIELDS), 0) as placed:
                 rows = placed.orderBy("offset").collect()
@@ -230,7 +230,8 @@ def test_float_keys_are_equal_in_every_plan(store):
     assert parts[0] == parts[1]
     assert plan_events(*values, terms, moment).counts["unchanged"] == 3
     frames = [frame(store.spark, [(*system, *values) for *system, values in each]) for each in (stored, came)]
-    with in_tasks(store, *frames, terms, moment) as (made, _):
+    with in_tasks(store, *frames, terms, moment) as (sums, _):
+        made = EventSummary.of(sums)
         assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
 
@@ -254,8 +255,8 @@ def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  #
             frame(store.spark, rows).repartition(partitions),
             TERMS["append"],
             Moment(EPOCH, EPOCH),
-        ) as (made, events),
-        number_events(events, made.rows, sort_order(TERMS["append"], FIELDS), 7) as placed,
+        ) as (sums, events),
+        number_events(events, sums.counts[EVENTS], sort_order(TERMS["append"], FIELDS), 7) as placed,
     ):
         assert placed.rdd.getNumPartitions() == 8
         numbered_rows = placed.orderBy("offset").collect()

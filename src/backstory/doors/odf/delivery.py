@@ -31,8 +31,9 @@ from backstory.observe import time_stage
 from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.strategies.events.plan import EVENTS, EventSummary
+from backstory.strategies.events.plan import EVENTS, EventSummary, sample_keys
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, RowProblem, Strategy
+from backstory.strategies.part_plan import PlanSums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,21 +80,21 @@ PROBLEMS: Final[Mapping[RowProblem, tuple[str, str]]] = {
 MANY_RETRACTED: Final = 0.5
 
 
-def refuse_problems(summary: EventSummary, name: str) -> None:
+def refuse_problems(sums: PlanSums, name: str) -> None:
     """Raise Refused for the first problem in the rows of the file `name`, with up to ten keys."""
     for problem, (description, mend) in PROBLEMS.items():
-        if count := summary.problems[problem]:
+        if count := sums.counts[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
             remedy = f"Nothing was written; {mend}"
-            raise Refused(problem.value, f"{rows} {description}.", remedy, summary.keys(problem))
+            raise Refused(problem.value, f"{rows} {description}.", remedy, sample_keys(sums, problem))
 
 
-def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
+def refuse_retractions(sums: PlanSums, terms: EventTerms) -> list[str]:
     """Return a warning if a snapshot retracts more than half of the records.
 
     Raises Refused if the share exceeds `maxRetract`.
     """
-    retracted, counts = summary.counts["retracted"], summary.counts
+    retracted, counts = sums.counts["retracted"], sums.counts
     if terms.strategy is not Strategy.SNAPSHOT or not retracted:
         return []
     stored = retracted + counts["corrected"] + counts["unchanged"]
@@ -104,7 +105,7 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
             message,
             f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if these records are "
             "really gone.",
-            summary.retracted_keys(),
+            sample_keys(sums, "retracted"),
         )
     return [message] if exceeds(retracted, MANY_RETRACTED, stored) else []
 
@@ -282,8 +283,8 @@ def _merge(
             planned = resources.enter_context(merge.open_plan())
             refuse_failed(planned.sums.counts, delivered.required, columns.time)
             summary = EventSummary.of(planned.sums)
-            refuse_problems(summary, file.fetched.name)
-            notes = late + refuse_retractions(summary, terms)
+            refuse_problems(planned.sums, file.fetched.name)
+            notes = late + refuse_retractions(planned.sums, terms)
         resources.enter_context(translate_faults(dataset.name))
         resources.enter_context(refuse_failing_rows())
         change = resources.enter_context(_change(ingestion, delivered, planned, summary, terms))

@@ -5,7 +5,7 @@ tasks. The commit sorts and numbers the events.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -32,11 +32,11 @@ from backstory.strategies.keys import ParallelArrays
 from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.values import LACKING, identities, take_rows
 
-# Outcomes that make no events.
+# The outcomes by the operation of their events, and the outcomes that make no events.
+MADE: Final = {"appended": Op.APPEND, "retracted": Op.RETRACT, "corrected": Op.CORRECT_TO}
 COUNTED: Final = ("unchanged", "conflicts", "absent")
-# Prefixes of counts: all rows, late rows, and the newest event time. The number of an operation or a problem
-# follows.
-ROWS, LATE, NEWEST = "rows ", "late ", "newest "
+# Additions before the watermark, and the newest event time.
+LATE, NEWEST = "late", "newest"
 
 DAY: Final = 86_400_000_000
 EVENTS: Final = "events"
@@ -46,52 +46,26 @@ EVENTS: Final = "events"
 class EventSummary:
     """The totals of the events that a delivery adds to a log.
 
-    `counts` are the numbers of records by outcome, `problems` the numbers of rows by problem, and `rows` is
-    the number of events. `newest` is the greatest event time; a day counts as its midnight in UTC. `samples`
-    are a few keys for each problem, and for retractions.
+    `counts` are the numbers of records by outcome, and `rows` is the number of events. `newest` is the
+    greatest event time; a day counts as its midnight in UTC.
     """
 
     counts: Counter[str]
-    problems: Counter[str]
     rows: int
     newest: datetime | None
-    samples: Mapping[str, pa.Table]
 
     @classmethod
     def of(cls, sums: PlanSums) -> "EventSummary":
         """The totals of the events of all parts."""
-
-        def rows(op: int) -> int:
-            return sums.counts[f"{ROWS}{int(op)}"]
-
-        counts = {
-            "appended": rows(Op.APPEND),
-            "retracted": rows(Op.RETRACT),
-            "corrected": rows(Op.CORRECT_TO),
-            **{name: sums.counts[name] for name in COUNTED},
-            "late": sums.counts[f"{LATE}{int(Op.APPEND)}"],
-        }
-        problems = {problem: rows(problem_code(problem)) for problem in RowProblem}
-        times = [time for name, time in sums.greatest.items() if name.startswith(NEWEST)]
-        newest = _instant(max(times)) if times else None
-        return cls(Counter(counts), Counter(problems), sum(map(rows, Op)), newest, sums.samples)
-
-    def keys(self, problem: RowProblem) -> list[dict[str, Any]]:
-        """Up to ten keys of rows with this problem."""
-        return self._keys(problem_code(problem))
-
-    def retracted_keys(self) -> list[dict[str, Any]]:
-        """Up to ten keys of retracted records."""
-        return self._keys(Op.RETRACT)
-
-    def _keys(self, op: int) -> list[dict[str, Any]]:
-        rows = self.samples.get(str(int(op)))
-        return [] if rows is None else _distinct(rows).to_pylist()
+        counts = Counter({name: sums.counts[name] for name in (*MADE, *COUNTED, LATE)})
+        newest = sums.greatest.get(NEWEST)
+        return cls(counts, sums.counts[EVENTS], None if newest is None else _instant(newest))
 
 
-def problem_code(problem: RowProblem) -> int:
-    """The negative number that represents a problem in place of an operation."""
-    return -1 - [*RowProblem].index(problem)
+def sample_keys(sums: PlanSums, name: str) -> list[dict[str, Any]]:
+    """Up to ten keys of rows with a problem, or of retracted records."""
+    rows = sums.samples.get(name)
+    return [] if rows is None else _distinct(rows).to_pylist()
 
 
 def _instant(microseconds: int) -> datetime:
@@ -118,10 +92,10 @@ class _EventPlaces(ParallelArrays):
 def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
     """Compare delivered rows with the events of their records.
 
-    The rows `EVENTS` have the columns of `events_schema`, in no particular order. There are counts of rows
-    that make no event, by outcome (`COUNTED`). Each operation or problem has the counts of its events
-    (`ROWS`) and of its late events (`LATE`). The newest event time (`NEWEST`) is in microseconds. Samples are
-    up to ten keys for each problem, and for retractions.
+    The rows `EVENTS` have the columns of `events_schema`, in no particular order. Counts are the numbers of
+    events, of their outcomes (`MADE`), of rows that make no event (`COUNTED`), of late additions, and of
+    problems. The newest event time (`NEWEST`) is in microseconds. Samples are up to ten keys for each
+    problem, and for retractions.
     """
     type_ = delivered[TIME].type
     sides = lay_out(logged if terms.looks_back else None, delivered)
@@ -131,22 +105,22 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
     judged = judge(sides, terms, fallback)
     none = _EventPlaces(*[np.zeros(0, np.int64)] * 4)
     made = _EventPlaces.join(none, *_events_of_rows(judged, terms, fallback))
-    counts = {name: len(judged.outcomes.get(name, ())) for name in COUNTED}
-    samples, newest = {}, {}
-    for op in np.unique(made.ops).tolist():
-        places = np.flatnonzero(made.ops == op)
-        times = made.times[places]
-        times = times[times != LACKING]
-        counts[f"{ROWS}{op}"] = len(places)
-        if watermark is not None:
-            counts[f"{LATE}{op}"] = int(np.count_nonzero(times < watermark))
-        if len(times):
-            newest[f"{NEWEST}{op}"] = int(times.max()) * (DAY if pa.types.is_date32(type_) else 1)
-        if op < 0 or op == Op.RETRACT:
-            keys = judged.sides.data.select(list(terms.key)).take(pa.array(made.rows[places]))
-            samples[str(op)] = _distinct(keys).slice(0, MAX_KEYS)
-    events = _events(made.take(np.flatnonzero(made.ops >= 0)), judged.sides, type_)
-    return PartPlan({EVENTS: events}, counts, samples, newest)
+    rows = {name: judged.outcomes.get(name, np.zeros(0, np.int64)) for name in (*COUNTED, *RowProblem)}
+    counts = {str(name): len(places) for name, places in rows.items()} | {EVENTS: len(made.ops)}
+    counts |= {name: int(np.count_nonzero(made.ops == op)) for name, op in MADE.items()}
+    late = made.times[made.ops == Op.APPEND] < watermark if watermark is not None else ()
+    times, unit = made.times[made.times != LACKING], DAY if pa.types.is_date32(type_) else 1
+    sampled = {problem.value: rows[problem] for problem in RowProblem}
+    sampled["retracted"] = made.rows[made.ops == Op.RETRACT]
+    keys = judged.sides.data.select(list(terms.key))
+    samples = {
+        name: _distinct(keys.take(pa.array(places))).slice(0, MAX_KEYS)
+        for name, places in sampled.items()
+        if len(places)
+    }
+    counts[LATE] = int(np.count_nonzero(late))
+    newest = {NEWEST: int(times.max()) * unit} if len(times) else {}
+    return PartPlan({EVENTS: _events(made, judged.sides, type_)}, counts, samples, newest)
 
 
 def events_schema(side: pa.Schema) -> pa.Schema:
@@ -174,7 +148,7 @@ def _distinct(rows: pa.Table) -> pa.Table:
 
 
 def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_EventPlaces]:
-    """The events that rows cause, by outcome. For a problem, the row itself is kept."""
+    """The events that rows cause, by outcome."""
     sides, stored = judged.sides, judged.stored
     filled = np.where(sides.times == LACKING, fallback, sides.times)
 
@@ -183,9 +157,7 @@ def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> It
 
     for name, rows in judged.outcomes.items():
         own = filled[rows]
-        if isinstance(name, RowProblem):
-            yield _EventPlaces(np.full(len(rows), problem_code(name)), own, rows, own)
-        elif name == AS_DELIVERED:
+        if name == AS_DELIVERED:
             yield _EventPlaces(sides.ops[rows], own, rows, own)
         elif name == "appended":
             yield events(Op.APPEND, rows, rows, filled, own)
