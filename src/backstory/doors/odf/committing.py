@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -21,7 +20,7 @@ from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import SnapshotMerge
 from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, PullRun, cache_in, fetch_hash
 from backstory.doors.odf.registry import SCHEMA, LogColumns, RegisteredDataset
-from backstory.doors.odf.sides import log_schema, stored_frame
+from backstory.doors.odf.sides import LogMerge, log_schema, stored_frame
 from backstory.engine.row_buffers import sort_rows
 from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
@@ -38,7 +37,6 @@ from backstory.stores.iceberg.schema import columns_from, fields_of, spark_name,
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.events.plan import EventSummary
 from backstory.strategies.events.sides import sorted_places
-from backstory.strategies.events.terms import EventTerms
 from backstory.strategies.frames import number_data, number_events, sort_order
 
 if TYPE_CHECKING:
@@ -195,33 +193,29 @@ def records_more(event: Mapping[str, Any], head: Head) -> bool:
     return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
 
 
-@contextmanager
 def rows_change(
     ingestion: Ingestion,
     event: dict[str, Any],
-    delivered: DeliveredSide,
+    merge: LogMerge,
     events: "pa.Table | RowBatches | DataFrame | None",
     summary: EventSummary,
-    terms: EventTerms,
-) -> Iterator[Change]:
+) -> Change:
     """The change that adds the sorted and numbered events, with the block that records them."""
-    columns, start = ingestion.dataset.columns, ingestion.head.next_offset
-    names = [field.name for field in delivered.data]
-    with ExitStack() as resources:
-        rows: DataFrame | pa.Table | RowBatches
-        if isinstance(events, pa.Table | RowBatches):
-            ordered = sort_rows(events, partial(sorted_places, terms=terms), resources)
-            if isinstance(ordered, RowBatches):
-                rows = RowBatches(partial(_number_batches, columns, ordered, ingestion.now, start))
-            else:
-                rows = columns.stored_rows(ordered, ingestion.now, start)
+    columns, start, data = ingestion.dataset.columns, ingestion.head.next_offset, merge.delivered.data
+    rows: DataFrame | pa.Table | RowBatches
+    if isinstance(events, pa.Table | RowBatches):
+        ordered = sort_rows(events, partial(sorted_places, terms=merge.terms), merge.resources)
+        if isinstance(ordered, RowBatches):
+            rows = RowBatches(partial(_number_batches, columns, ordered, ingestion.now, start))
         else:
-            assert events is not None
-            by = sort_order(terms, delivered.data)
-            frame = number_data(events, len(delivered.data))
-            frame = resources.enter_context(number_events(frame, summary.rows, by, start))
-            rows = stored_frame(columns, frame, names, literal(ingestion.now))
-        yield block_change(ingestion, event, delivered, rows, +summary.counts)
+            rows = columns.stored_rows(ordered, ingestion.now, start)
+    else:
+        assert events is not None
+        by = sort_order(merge.terms, data)
+        frame = number_data(events, len(data))
+        frame = merge.resources.enter_context(number_events(frame, summary.rows, by, start))
+        rows = stored_frame(columns, frame, [field.name for field in data], literal(ingestion.now))
+    return block_change(ingestion, event, merge.delivered, rows, +summary.counts)
 
 
 def _number_batches(columns: LogColumns, events: RowBatches, now: datetime, start: int) -> Iterator[pa.Table]:

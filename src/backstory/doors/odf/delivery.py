@@ -25,7 +25,7 @@ from backstory.engine.staging import StagedRows
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import translate_disk_errors
 from backstory.journal.chain import blocks, read_all_blocks
-from backstory.model.change import Change, Commit, exceeds
+from backstory.model.change import Change, exceeds
 from backstory.model.instant import iso
 from backstory.observe import time_stage
 from backstory.spark.session import hold_settings
@@ -170,6 +170,14 @@ def deliver_file(file: committing.DatasetFile) -> tuple[DatasetReceipt, bool]:
 def _open_plan(
     file: committing.DatasetFile, store: IcebergStore
 ) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
+    """A context with the plan of the delivery, whose rows can be read until it is closed."""
+    with ExitStack() as resources:
+        yield _plan(file, store, resources)
+
+
+def _plan(
+    file: committing.DatasetFile, store: IcebergStore, resources: ExitStack
+) -> Plan[tuple[DatasetReceipt, bool]]:
     """Plan the delivery against the current dataset.
 
     The plan's result is the receipt, and whether there was a commit.
@@ -179,35 +187,27 @@ def _open_plan(
     note = committing.note_of(file)
     if _is_outrun(file, dataset, head) or _has_run(file, dataset):
         unchanged = _receipt(dataset, head, head.system_time)
-        yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
-        return
+        return Plan(dataset.table, None, note, lambda _: (unchanged, False))
     now = file.run.system_time
     notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
     if head.system_time is not None and now < head.system_time:
         newest = f"{iso(head.system_time)}, the newest one of the dataset"
         notes.append(f"The system time {iso(now)} was raised to {newest}.")
         now = head.system_time
-    with _compare(committing.Ingestion(file, dataset, head, now)) as (change, receipt):
-        receipt_with_notes = replace(receipt, notes=(*notes, *receipt.notes))
-
-        def finish(committed: Commit | None) -> tuple[DatasetReceipt, bool]:
-            return receipt_with_notes, committed is not None
-
-        yield Plan(dataset.table, change, note, finish, file.run.dry_run)
+    change, receipt = _compare(committing.Ingestion(file, dataset, head, now), resources)
+    receipt = replace(receipt, notes=(*notes, *receipt.notes))
+    return Plan(dataset.table, change, note, lambda made: (receipt, made is not None), file.run.dry_run)
 
 
-@contextmanager
-def _compare(ingestion: committing.Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
+def _compare(ingestion: committing.Ingestion, resources: ExitStack) -> tuple[Change | None, DatasetReceipt]:
     file, head = ingestion.file, ingestion.head
     # A changelog with the same content as the previous one is not merged again (V7).
     before = (head.event.get("contents") or {}).get(file.source_name)
     if file.frame is not None and (file.content is None or file.content != before):
-        with _merge(ingestion, file.frame) as change_and_receipt:
-            yield change_and_receipt
-        return
+        return _merge(ingestion, file.frame, resources)
     event = committing.event_of(ingestion, 0, head.watermark)
     change = committing.block_change(ingestion, event) if committing.records_more(event, head) else None
-    yield change, _receipt(ingestion.dataset, head, ingestion.now)
+    return change, _receipt(ingestion.dataset, head, ingestion.now)
 
 
 def _read(
@@ -262,10 +262,9 @@ def _has_run(file: committing.DatasetFile, dataset: RegisteredDataset) -> bool:
     return any(block.event.get("token") == token for block in committed)
 
 
-@contextmanager
 def _merge(
-    ingestion: committing.Ingestion, frame: "DataFrame"
-) -> Iterator[tuple[Change | None, DatasetReceipt]]:
+    ingestion: committing.Ingestion, frame: "DataFrame", resources: ExitStack
+) -> tuple[Change | None, DatasetReceipt]:
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     file.run.stage("Merging data")
     columns = dataset.columns
@@ -275,50 +274,38 @@ def _merge(
     refuse_lost_order(file)
     late = refuse_late(file, head)
     terms = _terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)
-    with ExitStack() as resources:
-        with time_stage("plan"), translate_faults(dataset.name), refuse_failing_rows():
-            fallback = _in_column(file.fetched.event_time or ingestion.now, delivered)
-            moment = Moment(ingestion.now, fallback, _in_column(head.watermark, delivered), head.next_offset)
-            merge = LogMerge(file.store, dataset, file.read, delivered, terms, moment, resources)
-            planned = resources.enter_context(merge.open_plan())
-            refuse_failed(planned.sums.counts, delivered.required, columns.time)
-            summary = EventSummary.of(planned.sums)
-            refuse_problems(planned.sums, file.fetched.name)
-            notes = late + refuse_retractions(planned.sums, terms)
-        resources.enter_context(translate_faults(dataset.name))
-        resources.enter_context(refuse_failing_rows())
-        change = resources.enter_context(_change(ingestion, delivered, planned, summary, terms))
-        yield change, replace(_receipt(dataset, head, ingestion.now, summary), notes=tuple(notes))
+    with time_stage("plan"), translate_faults(dataset.name), refuse_failing_rows():
+        fallback = _in_column(file.fetched.event_time or ingestion.now, delivered)
+        moment = Moment(ingestion.now, fallback, _in_column(head.watermark, delivered), head.next_offset)
+        merge = LogMerge(file.store, dataset, file.read, delivered, terms, moment, resources)
+        planned = merge.plan()
+        refuse_failed(planned.sums.counts, delivered.required, columns.time)
+        summary = EventSummary.of(planned.sums)
+        refuse_problems(planned.sums, file.fetched.name)
+        notes = late + refuse_retractions(planned.sums, terms)
+    resources.enter_context(translate_faults(dataset.name))
+    resources.enter_context(refuse_failing_rows())
+    change = _change(ingestion, merge, planned, summary)
+    return change, replace(_receipt(dataset, head, ingestion.now, summary), notes=tuple(notes))
 
 
-@contextmanager
 def _change(
-    ingestion: committing.Ingestion,
-    delivered: DeliveredSide,
-    planned: PlanResult,
-    summary: EventSummary,
-    terms: EventTerms,
-) -> Iterator[Change | None]:
+    ingestion: committing.Ingestion, merge: LogMerge, planned: PlanResult, summary: EventSummary
+) -> Change | None:
     """The change, or None if neither the log nor the source's progress changes.
 
     A dry run only counts rows.
     """
     if ingestion.file.run.dry_run:
-        yield Change(+summary.counts) if summary.rows else None
-        return
-    event = committing.event_of(ingestion, summary.rows, ingestion.head.watermark_after(summary.newest))
+        return Change(+summary.counts) if summary.rows else None
+    head, delivered = ingestion.head, merge.delivered
+    event = committing.event_of(ingestion, summary.rows, head.watermark_after(summary.newest))
     if summary.rows:
         ingestion.file.run.stage("Committing data")
-        with committing.rows_change(
-            ingestion, event, delivered, planned.rows(EVENTS), summary, terms
-        ) as change:
-            yield change
-    elif committing.records_more(event, ingestion.head) or (
-        ingestion.dataset.schema is None and delivered.known
-    ):
-        yield committing.block_change(ingestion, event, delivered if delivered.known else None)
-    else:
-        yield None
+        return committing.rows_change(ingestion, event, merge, planned.rows(EVENTS), summary)
+    if committing.records_more(event, head) or (ingestion.dataset.schema is None and delivered.known):
+        return committing.block_change(ingestion, event, delivered if delivered.known else None)
+    return None
 
 
 def _terms_of(merge: odf.Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:

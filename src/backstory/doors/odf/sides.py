@@ -5,7 +5,7 @@ and `observed`, with letters (section 2.9, O2).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -224,9 +224,8 @@ class LogMerge:
     moment: Moment
     resources: ExitStack = field(compare=False)
 
-    @contextmanager
-    def open_plan(self) -> Iterator[PlanResult]:
-        """Plan the events that the batch adds to the log. The result must be read within the context."""
+    def plan(self) -> PlanResult:
+        """Plan the events that the batch adds to the log. The result can be read until `resources` closes."""
         terms, table, read, schema = self.terms, self.dataset.table, self.read, self.schema
         size = None if read is None or not self.delivered.placed else read.size
         sides = {DELIVERED: Side(schema, self._delivered_frame, self._delivered_here, size)}
@@ -238,10 +237,8 @@ class LogMerge:
         key = parted_by(terms) if terms.looks_back else ()
         kinds = {EVENTS: events_schema(schema)}
         sift = self._sift() if LOGGED in sides else None
-        with run_plan(
-            PlanTerms(self.store, self.dataset.name, sides, key, kinds, plan, sift=sift)
-        ) as planned:
-            yield planned
+        plan_terms = PlanTerms(self.store, self.dataset.name, sides, key, kinds, plan, sift=sift)
+        return self.resources.enter_context(run_plan(plan_terms))
 
     def _sift(self) -> SiftTerms | None:
         """The columns for comparing a snapshot's record with the sum of its events in the log.
