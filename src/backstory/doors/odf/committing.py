@@ -18,7 +18,8 @@ from backstory.doors.odf.batch import DeliveredSide, document_of
 from backstory.doors.odf.columns import declared_schema
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import SnapshotMerge
-from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, PullRun, cache_in, fetch_hash
+from backstory.doors.odf.polling import IngestRequest
+from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, cache_in, fetch_hash
 from backstory.doors.odf.registry import SCHEMA, LogColumns, RegisteredDataset
 from backstory.doors.odf.sides import LogMerge, log_schema, stored_frame
 from backstory.engine.row_buffers import sort_rows
@@ -68,7 +69,7 @@ class DatasetFile:
     store: IcebergStore
     source: DatasetSource
     fetched: FetchedFile
-    run: PullRun
+    run: IngestRequest
     dataset: Callable[[], RegisteredDataset]
     after: int | None = None
     token: str | None = None
@@ -181,9 +182,7 @@ def _source_progress(file: DatasetFile, head: Head) -> dict[str, Any]:
 def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
     """The time of the newest snapshot. A time equal to the run's time counts as no time."""
     time, last = file.fetched.event_time, head.snapshot_time
-    has_own_time = (
-        isinstance(file.source.merge, SnapshotMerge) and time is not None and time != file.run.system_time
-    )
+    has_own_time = isinstance(file.source.merge, SnapshotMerge) and time is not None and time != file.run.now
     newest = max(filter(None, (time if has_own_time else None, last)), default=None)
     return iso(newest) if newest else None
 

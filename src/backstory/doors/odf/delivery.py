@@ -118,7 +118,7 @@ def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
     """
     merge, time, last = file.source.merge, file.fetched.event_time, head.snapshot_time
     if time is None and file.after is None:
-        time, last = file.run.system_time, head.system_time
+        time, last = file.run.now, head.system_time
     if not isinstance(merge, odf.SnapshotMerge) or time is None or last is None or time >= last:
         return []
     message = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
@@ -188,7 +188,7 @@ def _plan(
     if _is_outrun(file, dataset, head) or _has_run(file, dataset):
         unchanged = _receipt(dataset, head, head.system_time)
         return Plan(dataset.table, None, note, lambda _: (unchanged, False))
-    now = file.run.system_time
+    now = file.run.now
     notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
     if head.system_time is not None and now < head.system_time:
         newest = f"{iso(head.system_time)}, the newest one of the dataset"

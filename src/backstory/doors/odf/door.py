@@ -33,7 +33,6 @@ from backstory.doors.odf.receipts import (
     NO_WATCHER,
     DatasetReceipt,
     Head,
-    PullRun,
     Watcher,
     report_receipt,
     sum_up,
@@ -73,9 +72,9 @@ def pull(
     The receipt contains the error, if there is one. `before` is a poll that was made without the store. The
     pull continues from that poll.
     """
-    run = before.run if before else request.run()
+    run = before.run if before else request.begin()
     try:
-        return log_notes(_pull(store, dataset, request, run, before))
+        return log_notes(_pull(store, dataset, run, before))
     except BackstoryError as error:
         return failure_of(store, dataset, error)
 
@@ -89,16 +88,16 @@ def failure_of(store: IcebergStore, dataset: RegisteredDataset, error: Backstory
 
 
 def _pull(
-    store: IcebergStore, dataset: RegisteredDataset, request: IngestRequest, run: PullRun, before: Poll | None
+    store: IcebergStore, dataset: RegisteredDataset, run: IngestRequest, before: Poll | None
 ) -> DatasetReceipt:
     poll: Poll | DatasetReceipt | None = before
     if poll is None:
         warn_of_secrets(dataset)
         head = committing.head_to_extend(store, dataset)
-        if request.set_watermark is not None:
+        if run.set_watermark is not None:
             if dataset.table is None:
                 raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
-            plan = partial(_plan_watermark, dataset.name, request.set_watermark, run)
+            plan = partial(_plan_watermark, dataset.name, run.set_watermark, run)
             return deliver(store, [dataset.name], plan)
         context = PollContext(
             head,
@@ -106,7 +105,7 @@ def _pull(
             lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
             lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
         )
-        poll = ask(dataset, context, request, run)
+        poll = ask(dataset, context, run)
     if isinstance(poll, DatasetReceipt):
         return poll
     receipts: list[DatasetReceipt] = []
@@ -147,7 +146,7 @@ def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iter
 
 @contextmanager
 def _plan_watermark(
-    name: TableName, watermark: datetime, run: PullRun, store: IcebergStore
+    name: TableName, watermark: datetime, run: IngestRequest, store: IcebergStore
 ) -> Iterator[Plan[DatasetReceipt]]:
     """Plan a block without rows, for a watermark that was set manually.
 
@@ -169,7 +168,7 @@ def _plan_watermark(
         unchanged = unchanged_receipt(dataset, head)
         yield Plan(dataset.table, None, committing.note_of(file), lambda _: unchanged)
         return
-    now = max(filter(None, (run.system_time, head.system_time)))
+    now = max(filter(None, (run.now, head.system_time)))
     ingestion = committing.Ingestion(file, dataset, head, now)
     change = committing.block_change(ingestion, committing.event_of(ingestion, 0, watermark))
 
@@ -206,7 +205,7 @@ def push(
     The first error ends the push and is reported in the receipt. Commits of earlier files are kept. Raises
     UsageError for an unknown source or format, before any file is ingested.
     """
-    run = request.run()
+    run = request.begin()
     receipts: list[DatasetReceipt] = []
     head = committing.head_of(store, dataset)
     unchanged = unchanged_receipt(dataset, head)

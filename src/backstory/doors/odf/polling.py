@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from attrs import evolve, frozen
 from attrs import field as attrs_field
-from attrs import frozen
 
 from backstory.doors.odf.columns import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import read_options
@@ -21,7 +21,7 @@ from backstory.doors.odf.lints import Lint, lints, refuse_errors, secrets
 from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.dataset import Dataset
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
-from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, PullRun, cache_in
+from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, cache_in
 from backstory.doors.odf.registry import (
     Argument,
     KnownDataset,
@@ -133,15 +133,19 @@ class IngestRequest(Remark):
     rights: Rights = attrs_field(factory=Rights)
     progress: Progress = ignore_progress
 
-    def run(self) -> PullRun:
-        """A new run. Its system time is the present, unless the options set a time."""
-        return PullRun(
-            self.system_time or datetime.now(UTC),
-            self.run_id,
-            self.dry_run,
-            self.rights,
-            lambda stage: self.progress(stage, 0, None),
-        )
+    def begin(self) -> "IngestRequest":
+        """The request of a run, whose system time is the present unless the options set a time."""
+        return evolve(self, system_time=self.system_time or datetime.now(UTC))
+
+    @property
+    def now(self) -> datetime:
+        """The system time of a run that has begun."""
+        assert self.system_time is not None
+        return self.system_time
+
+    def stage(self, name: str) -> None:
+        """Report the beginning of a stage."""
+        self.progress(name, 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class PollContext:
 class Poll:
     """One fetch from a polling source: its run, its answer, and the dataset's head at that time."""
 
-    run: PullRun
+    run: IngestRequest
     head: Head
     source: SetPollingSource
     context: FetchContext
@@ -182,9 +186,7 @@ class Poll:
         )
 
 
-def ask(
-    dataset: KnownDataset[TableLike], state: PollContext, request: IngestRequest, run: PullRun
-) -> Poll | DatasetReceipt:
+def ask(dataset: KnownDataset[TableLike], state: PollContext, run: IngestRequest) -> Poll | DatasetReceipt:
     """Fetch from the source. Returns a receipt if the dataset has no enabled polling source."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
@@ -197,7 +199,7 @@ def ask(
         paths = (block.event.get("path") for block in state.logged())
         seen = frozenset(str(path) for path in paths if path is not None)
     context = FetchContext(
-        system_time=run.system_time,
+        system_time=run.now,
         folder=dataset.dataset.folder,
         cache=state.cache,
         environment=os.environ,
@@ -205,9 +207,9 @@ def ask(
         asked_before=head.is_newest_source(source),
         complete=head.is_complete(source),
         seen=seen,
-        refetch=request.refetch,
-        fetch_uncacheable=request.fetch_uncacheable,
-        progress=request.progress,
+        refetch=run.refetch,
+        fetch_uncacheable=run.fetch_uncacheable,
+        progress=run.progress,
         unpacked_limit=run.rights.unpacked_limit,
     )
     return Poll(run, head, source, context, fetch(source_of(source.fetch), context))
@@ -271,11 +273,11 @@ def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetRece
     Returns the dataset's receipt if nothing is new. Raises Unreadable, before the fetch, for a dataset that
     needs Spark.
     """
-    dataset, run = dataset_here(files), request.run()
+    dataset = dataset_here(files)
     context = _poll_context(files, dataset)
     warn_of_secrets(dataset)
     try:
-        poll = ask(dataset, context, request, run)
+        poll = ask(dataset, context, request.begin())
     except BackstoryError as error:
         return failed_receipt(dataset, context.head, error)
     if isinstance(poll, DatasetReceipt) or poll.answer.status == "new":

@@ -16,7 +16,6 @@ from backstory.journal.chain import Block, canonical, sha3
 from backstory.model.instant import parse_instant
 from backstory.model.receipt import NOT_IN_JSON, Receipt
 from backstory.model.table import TableName
-from backstory.settings import Rights
 from backstory.sources.source import Progress, SourceState, ignore_progress
 
 # The name of a polling source.
@@ -34,17 +33,6 @@ def ignore(_: Any) -> None:
 def cache_in(folder: Path, dataset: TableName) -> Path:
     """The folder of a dataset's downloads below `folder`."""
     return folder / ".downloads" / dataset.schema / dataset.name.lower()
-
-
-@dataclass(frozen=True, slots=True)
-class PullRun:
-    """The time, id and rights of one call. `stage` is called with the name of each stage."""
-
-    system_time: datetime
-    run_id: str | None = None
-    dry_run: bool = False
-    rights: Rights = field(default_factory=Rights)
-    stage: Callable[[str], None] = ignore
 
 
 def fetch_hash(source: DatasetSource | None) -> str | None:
