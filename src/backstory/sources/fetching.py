@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -164,29 +163,8 @@ def _within(path: Path, inside: Path) -> Path:
     return real
 
 
-@dataclass(frozen=True, slots=True)
-class GlobFile:
-    """A file that matches the glob.
-
-    Attributes:
-        path: the path to open.
-        spelled: the path in the form of the glob, relative if the glob is; it identifies the file.
-        name: the path below the glob's fixed folders, for messages.
-        mark: the string that determines its place in the order.
-    """
-
-    path: Path
-    spelled: str
-    name: str
-    mark: str
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        """The sort key of the file: time, file name, path below the fixed folders."""
-        return _place(self.mark)
-
-
 def _place(mark: str) -> tuple[str, str, str]:
+    """The sort key of a file by its mark: time, file name, path below the fixed folders."""
     timed = _TIMED.fullmatch(mark)
     time, name = (timed[1], timed[2]) if timed else ("", mark)
     return time, PurePosixPath(name).name, name
@@ -201,8 +179,8 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
     context.progress(CHECKING, 0, None)
     last = of_kind(context.state, ETAG)
     spelled = matching_files(context.folder, step.path, context.seen)
-    files = [_glob_file(context.folder / text, text, step, context) for text in spelled]
-    files.sort(key=lambda file: file.place)
+    files = [(_mark(text, step, context), text) for text in spelled]
+    files.sort(key=lambda file: _place(file[0]))
     if not files and last is None:
         raise Failed(
             "not-found",
@@ -211,23 +189,22 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
         )
     # A mark of the other order cannot be compared. Ingested files are known by name anyway.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _is_timed(step) else None
-    unseen = [file for file in files if file.spelled not in context.seen]
-    new = [file for file in unseen if since is None or file.place > _place(since)]
-    late = [file for file in unseen if since is not None and file.place <= _place(since)]
+    unseen = [file for file in files if file[1] not in context.seen]
+    new = [file for file in unseen if since is None or _place(file[0]) > _place(since)]
+    late = [mark for mark, _ in unseen if since is not None and _place(mark) <= _place(since)]
     # Checked before the first file is ingested: one path without a time refuses the whole pull.
-    times = [_event_time(file, step, context) for file in new]
-    deliveries = (
+    deliveries = [
         FetchedFile(
-            file.path,
-            file.name,
-            time,
-            SourceState(ETAG, file.mark),
-            last=file is new[-1],
-            spelled=file.spelled,
+            context.folder / text,
+            _name(text, step),
+            _event_time(text, step, context),
+            SourceState(ETAG, mark),
+            last=text == new[-1][1],
+            spelled=text,
         )
-        for file, time in zip(new, times, strict=True)
-    )
-    return Answer("new" if new else "up-to-date", deliveries, _warnings(late, since or ""))
+        for mark, text in new
+    ]
+    return Answer("new" if new else "up-to-date", iter(deliveries), _warnings(late, since or ""))
 
 
 def _is_timed(step: GlobOfFiles) -> bool:
@@ -235,39 +212,40 @@ def _is_timed(step: GlobOfFiles) -> bool:
     return step.by_event_time and isinstance(step.event_time, PathTime)
 
 
-def _glob_file(path: Path, spelled: str, step: GlobOfFiles, context: FetchContext) -> GlobFile:
-    """Describe a file: its name below the glob's fixed folders, and its mark."""
-    name = Path(spelled).relative_to(fixed_folders(step.path)).as_posix()
-    file = GlobFile(path, Path(spelled).as_posix(), name, name)
-    if not _is_timed(step):
-        return file
-    time = _event_time(file, step, context)
-    assert time is not None  # guaranteed by _is_timed
-    text = time.replace(tzinfo=None).isoformat(timespec="microseconds")
-    return GlobFile(path, file.spelled, name, f"{text}Z {name}")
+def _name(spelled: str, step: GlobOfFiles) -> str:
+    """The path of a file below the glob's fixed folders, for messages."""
+    return Path(spelled).relative_to(fixed_folders(step.path)).as_posix()
 
 
-def _event_time(file: GlobFile, step: GlobOfFiles, context: FetchContext) -> datetime | None:
+def _mark(spelled: str, step: GlobOfFiles, context: FetchContext) -> str:
+    """The string that determines a file's place in the order."""
+    name, time = _name(spelled, step), _event_time(spelled, step, context) if _is_timed(step) else None
+    if time is None:
+        return name
+    return f"{time.replace(tzinfo=None).isoformat(timespec='microseconds')}Z {name}"
+
+
+def _event_time(spelled: str, step: GlobOfFiles, context: FetchContext) -> datetime | None:
     if isinstance(step.event_time, PathTime):
         # The form in the manifest is first: the folders above it differ from machine to machine.
-        paths = [file.spelled, file.path.absolute().as_posix()]
-        return path_time(step.event_time, file.name, paths).astimezone(UTC)
+        paths = [spelled, (context.folder / spelled).absolute().as_posix()]
+        return path_time(step.event_time, _name(spelled, step), paths).astimezone(UTC)
     return context.system_time if isinstance(step.event_time, SystemTime) else None
 
 
-def _warnings(late: Sequence[GlobFile], since: str) -> list[str]:
-    """One warning for each file that sorts before the last ingested file and was never ingested (D20)."""
+def _warnings(late: Sequence[str], since: str) -> list[str]:
+    """One warning for each mark that sorts before the last ingested file and was never ingested (D20)."""
     time, _, last = _place(since)
     # The last file itself is not late, even if `seen` is incomplete.
-    files = [file for file in late if file.name != last]
+    files = [(other, name) for other, _, name in map(_place, late) if name != last]
     lines = []
-    for file in files[:_MOST_WARNINGS]:
+    for other, name in files[:_MOST_WARNINGS]:
         sorts, remedy = "sorts before", "Rename it to have it ingested."
-        if time and file.place[0] < time:
+        if time and other < time:
             sorts, remedy = "has an earlier time than", "Put a later time into its path to have it ingested."
         elif time:
             sorts = "has the same time and sorts before"
-        lines.append(f"{file.name} {sorts} {last}, which was ingested already, so it is skipped. {remedy}")
+        lines.append(f"{name} {sorts} {last}, which was ingested already, so it is skipped. {remedy}")
     more = len(files) - len(lines)
     return [*lines, f"{more} more files are skipped for the same reason."] if more else lines
 
