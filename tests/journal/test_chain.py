@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.errors import Violated
-from backstory.journal.chain import Block, blocks, canonical, from_properties, schema_hash
+from backstory.journal.chain import Block, canonical, from_properties, schema_hash, walk
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 EVENT = {
@@ -151,17 +151,17 @@ def test_blocks_are_walked_from_the_newest():
     first, second = chained(2)
     dataset = table((1, None, first.properties()), (2, 1, {}), (3, 2, second.properties()))
 
-    assert blocks(dataset) == [second, first]
+    assert list(walk(dataset)) == [second, first]
 
 
 def test_the_walk_ends_where_snapshots_expired():
     *_, last = chained(3)
 
-    assert blocks(table((9, 8, last.properties()))) == [last]
+    assert list(walk(table((9, 8, last.properties())))) == [last]
 
 
 def test_a_table_without_commits_has_no_blocks():
-    assert [] == blocks(SimpleNamespace(iceberg=SimpleNamespace(currentSnapshot=lambda: None)))
+    assert [] == list(walk(SimpleNamespace(iceberg=SimpleNamespace(currentSnapshot=lambda: None))))
 
 
 def test_columns_have_a_hash():

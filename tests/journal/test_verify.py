@@ -25,14 +25,13 @@ from backstory.journal.chain import (
     PREV_HASH,
     TIME,
     Block,
-    blocks,
     bring_up_to_date,
     log_of,
     log_rows,
-    newest_block,
-    read_all_blocks,
     row_of,
     schema_hash,
+    stored_journal,
+    walk,
 )
 from backstory.journal.verify import Verdict, read_history, verify, verify_small
 from backstory.model.change import Change, Note
@@ -81,7 +80,7 @@ class Place:
     def pull(self, *values, **options):
         """Make one commit with a row for each value. Its block may be wrong."""
         table = self.table
-        head = newest_block(self.store, table)
+        head = stored_journal(self.store, table).newest()
         before = (
             -1
             if head is None
@@ -284,15 +283,15 @@ def test_r85_maintenance_and_new_columns_keep_a_dataset_valid(place):
     assert Verdict(place.name, 3, 5) == place.verdict()
 
     place.procedure("rewrite_data_files", ", options => map('rewrite-all', 'true')")
-    assert 3 == len(blocks(place.table))
+    assert 3 == len(list(walk(place.table)))
     place.expire()
-    assert [] == blocks(place.table)
-    assert 2 == newest_block(place.store, place.table).sequence
+    assert [] == list(walk(place.table))
+    assert 2 == stored_journal(place.store, place.table).newest().sequence
     place.sql(f"ALTER TABLE {place.sql_name} ADD COLUMN extra STRING")
     assert Verdict(place.name, 3, 5) == place.verdict()
 
     place.pull("e")
-    assert [0, 1, 2, 3] == [block.sequence for block in read_all_blocks(place.store, place.table)]
+    assert [0, 1, 2, 3] == [block.sequence for block in stored_journal(place.store, place.table).all_blocks()]
     assert Verdict(place.name, 4, 6) == place.verdict()
 
 
@@ -362,7 +361,7 @@ def test_a_block_is_logged_once(place):
         place.log_it()
 
     assert [0, 1, 2, 3] == [row["sequence_number"] for row in log_rows(place.store, place.name)]
-    assert 3 == newest_block(place.store, place.table).sequence
+    assert 3 == stored_journal(place.store, place.table).newest().sequence
 
 
 def test_two_processes_log_a_block_once(place, monkeypatch):
@@ -439,5 +438,5 @@ def test_an_empty_table_is_valid(store):
     place.log_it()
 
     assert place.verdict().valid
-    assert newest_block(store, place.table) is None
+    assert stored_journal(store, place.table).newest() is None
     assert load(store, log_of(place.name)) is None

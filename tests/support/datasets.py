@@ -18,7 +18,7 @@ from manifesting import HEAD, manifest, polling, push
 from backstory.doors.odf import adding, door, receipts, registry
 from backstory.doors.odf.door import PushedFiles
 from backstory.errors import BackstoryError
-from backstory.journal.chain import newest_block
+from backstory.journal.chain import stored_journal
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import IcebergStore, existing
 
@@ -213,7 +213,7 @@ class Dataset:
 
     def newest(self):
         """The newest block."""
-        return newest_block(self.store, self.table)
+        return stored_journal(self.store, self.table).newest()
 
     @contextmanager
     def unchanged(self):

@@ -7,10 +7,11 @@ also contains the newest block, so that the state of a dataset is found without 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha3_256
 from types import NoneType
 from typing import Any, Final
@@ -128,35 +129,27 @@ def event_of(text: str) -> dict[str, Any]:
     return event
 
 
-def snapshots(table: IcebergTable) -> Iterator[dict[str, str]]:
+def _commits(table: IcebergTable | TableMetadata) -> Iterator[Callable[[str], str | None]]:
+    """For each commit that has not expired, newest first, a function that returns a property by its name."""
+    if isinstance(table, TableMetadata):
+        return table.commit_properties
+    return (snapshot.get_property for snapshot in ancestry(table))
+
+
+def snapshots(table: IcebergTable | TableMetadata) -> Iterator[dict[str, str]]:
     """The properties of the table's commits that have blocks, newest first.
 
     Other snapshots, such as compactions, are skipped. The result ends at the first expired snapshot.
     """
-    return block_properties(snapshot.get_property for snapshot in ancestry(table))
-
-
-def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
-    """The properties of each commit that has a block. Commits are functions from a name to a property."""
-    for property_of in commits:
+    for property_of in _commits(table):
         if property_of(SEQUENCE) is not None:
             properties = ((name, property_of(name)) for name in PROPERTIES)
             yield {name: value for name, value in properties if value is not None}
 
 
-def walk(table: IcebergTable) -> Iterator[Block]:
+def walk(table: IcebergTable | TableMetadata) -> Iterator[Block]:
     """The blocks of the table's snapshots, newest first, each parsed when it is needed."""
-    return read_blocks(snapshots(table))
-
-
-def read_blocks(commits: Iterable[Mapping[str, str]]) -> Iterator[Block]:
-    """The blocks in the properties of commits, each parsed when it is needed."""
-    return (block for properties in commits if (block := from_properties(properties)) is not None)
-
-
-def blocks(table: IcebergTable) -> list[Block]:
-    """The blocks of the table's snapshots, newest first."""
-    return list(walk(table))
+    return (block for properties in snapshots(table) if (block := from_properties(properties)) is not None)
 
 
 def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
@@ -235,39 +228,68 @@ def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
         deliver(store, [log_of(table.shape.table)], lambda _: nullcontext(plan_log(store, table)))
 
 
-def newest_block(store: IcebergStore, table: IcebergTable) -> Block | None:
-    """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
-    newest = next(walk(table), None)
-    if newest is not None or table.iceberg.currentSnapshot() is None:
-        return newest  # a table without a snapshot has no commits, so its log belongs to a former table
-    log = _log_table(store, table.shape.table)
-    return None if log is None else _newest_logged(store, log)
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The blocks of a dataset, in the snapshots of its table and, for expired ones, in its log.
 
-
-def read_all_blocks(store: IcebergStore, table: IcebergTable) -> list[Block]:
-    """All blocks of the dataset, oldest first, from its snapshots and, for expired ones, from the log.
-
-    Blocks of commits that were rolled back are left out. Raises Violated if a block cannot be read.
+    `log` returns the log's table, or None if there is no log or another table has its name. `rows` returns
+    the log's rows, sorted by sequence number.
     """
-    return join_blocks(
-        walk(table), lambda: newest_block(store, table), lambda: log_rows(store, table.shape.table)
-    )
 
+    table: IcebergTable | TableMetadata
+    log: Callable[[], IcebergTable | TableMetadata | None]
+    rows: Callable[[], list[dict[str, Any]]]
 
-def join_blocks(
-    committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
-) -> list[Block]:
-    """All blocks, oldest first: the committed blocks, given newest first, and older blocks from the log."""
-    chain = list(committed)
-    if chain and chain[-1].previous is None:
+    def newest(self) -> Block | None:
+        """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
+        newest = next(walk(self.table), None)
+        if newest is not None or next(_commits(self.table), None) is None:
+            return newest  # a table without a snapshot has no commits, so its log belongs to a former table
+        return self.newest_logged()
+
+    def newest_logged(self) -> Block | None:
+        """The log's newest block. The rows are read only if all snapshots with blocks have expired."""
+        log = self.log()
+        newest = None if log is None else next(walk(log), None)
+        return newest if newest or log is None else next(map(block_of, self.rows()[-1:]), None)
+
+    def all_blocks(self) -> list[Block]:
+        """All blocks, oldest first, without blocks of commits that were rolled back.
+
+        Raises Violated if a block cannot be read.
+        """
+        chain = list(walk(self.table))
+        if chain and chain[-1].previous is None:
+            return chain[::-1]
+        last = None if chain else self.newest()
+        chain += [last] if last else []
+        if chain:
+            by_hash = {block.hash: block for block in map(block_of, self.rows())}
+            while (before := by_hash.get(chain[-1].previous or "")) is not None:
+                chain.append(before)
         return chain[::-1]
-    last = None if chain else newest()
-    chain += [last] if last else []
-    if chain:
-        by_hash = {block.hash: block for block in map(block_of, rows())}
-        while (before := by_hash.get(chain[-1].previous or "")) is not None:
-            chain.append(before)
-    return chain[::-1]
+
+    def log_is_complete(self) -> bool:
+        """Whether the log is certain to have every block of the dataset's snapshots."""
+        newest = next(walk(self.table), None)
+        log = None if newest is None else self.log()
+        return newest is None if log is None else newest == next(walk(log), None)
+
+
+def stored_journal(store: IcebergStore, table: IcebergTable) -> Journal:
+    """The journal of a table that a store loaded."""
+    name = table.shape.table
+    return Journal(table, partial(_log_table, store, name), partial(log_rows, store, name))
+
+
+def journal_in_files(files: TableReader) -> Journal:
+    """The journal in a table's files. Raises Unreadable if only Spark can read it."""
+
+    def log() -> TableMetadata | None:
+        reader = _log_files(files)
+        return None if reader is None else reader.table
+
+    return Journal(files.table, log, partial(log_rows_in_files, files))
 
 
 def log_rows(store: IcebergStore, dataset: TableName) -> list[dict[str, Any]]:
@@ -312,59 +334,18 @@ def block_of(row: Mapping[str, Any]) -> Block:
 
 def _missing_blocks(store: IcebergStore, table: IcebergTable, log: IcebergTable | None) -> list[Block]:
     """The blocks of the snapshots that are missing from the log, oldest first."""
-    head = None if log is None else _newest_logged(store, log)
+    rows = partial(log_rows, store, table.shape.table)
+    head = Journal(table, lambda: log, rows).newest_logged()
     newer: list[Block] = []
     for block in walk(table):
         if head is not None and block.sequence <= head.sequence:
             if block.hash != head.hash:
                 # The table was rolled back or created again, or is an old copy. The log keeps its rows.
-                hashes = {row[HASH] for row in log_rows(store, table.shape.table)}
-                newer = [each for each in blocks(table) if each.hash not in hashes]
+                hashes = {row[HASH] for row in rows()}
+                newer = [each for each in walk(table) if each.hash not in hashes]
             break
         newer.append(block)
     return newer[::-1]
-
-
-def _newest_logged(store: IcebergStore, log: IcebergTable) -> Block | None:
-    """The log's newest block. The rows are read only if all snapshots with blocks have expired."""
-    newest = next(walk(log), None)
-    if newest is not None or not log.rows:
-        return newest
-    name = log.shape.table
-    with translate_faults(name):
-        rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
-        last = arrow_of(rows).to_pylist()
-    return block_of(last[0]) if last else None
-
-
-def snapshots_in_files(table: TableMetadata) -> Iterator[dict[str, str]]:
-    """The properties of the commits with blocks that have not expired, newest first."""
-    return block_properties(table.commit_properties)
-
-
-def newest_block_in_files(files: TableReader) -> Block | None:
-    """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
-    newest = next(read_blocks(snapshots_in_files(files.table)), None)
-    if newest is not None or files.table.snapshot is None:
-        return newest  # a table without a snapshot has no commits, so its log belongs to a former table
-    log = _log_files(files)
-    newest = None if log is None else next(read_blocks(snapshots_in_files(log.table)), None)
-    return newest or next(map(block_of, log_rows_in_files(files)[-1:]), None)
-
-
-def all_blocks_in_files(files: TableReader) -> list[Block]:
-    """All blocks of the dataset, oldest first. Raises Unreadable if only Spark can read them."""
-    committed = read_blocks(snapshots_in_files(files.table))
-    return join_blocks(committed, lambda: newest_block_in_files(files), lambda: log_rows_in_files(files))
-
-
-def log_is_complete(files: TableReader) -> bool:
-    """Whether the log is certain to have every block of the dataset's snapshots."""
-    newest = next(read_blocks(snapshots_in_files(files.table)), None)
-    log = None if newest is None else _log_files(files)
-    if newest is None or log is None:
-        return newest is None
-    return newest == next(read_blocks(snapshots_in_files(log.table)), None)
 
 
 def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
     """Verify a small dataset from its files. Raises Unreadable if only Spark can read or hash them."""
     rows = chain.log_rows_in_files(files)
     stored = replace(files, table=described(files.catalog, files.table.shape.table))
-    history = read_history(rows, chain.snapshots_in_files(stored.table))
+    history = read_history(rows, chain.snapshots(stored.table))
     return _verdict(stored.table, history, SmallRows(stored), renamings)
 
 

@@ -123,7 +123,7 @@ def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
 
 def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     """The head of a dataset, which is empty if the dataset has no table."""
-    return Head(None if dataset.table is None else chain.newest_block(store, dataset.table))
+    return Head(None if dataset.table is None else chain.stored_journal(store, dataset.table).newest())
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from backstory.engine.plans import PlanResult
 from backstory.engine.staging import StagedRows
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import translate_disk_errors
-from backstory.journal.chain import blocks, read_all_blocks
+from backstory.journal.chain import stored_journal, walk
 from backstory.model.change import Change, exceeds
 from backstory.model.instant import iso
 from backstory.observe import time_stage
@@ -256,9 +256,9 @@ def _has_run(file: committing.DatasetFile, dataset: RegisteredDataset) -> bool:
     token = file.token
     if token is None or dataset.table is None:
         return False
-    committed = blocks(dataset.table)
+    committed = list(walk(dataset.table))
     if not committed or committed[-1].sequence:
-        committed = read_all_blocks(file.store, dataset.table)
+        committed = stored_journal(file.store, dataset.table).all_blocks()
     return any(block.event.get("token") == token for block in committed)
 
 

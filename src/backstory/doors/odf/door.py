@@ -47,7 +47,7 @@ from backstory.doors.odf.registry import (
 from backstory.doors.odf.sides import encode_log
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Failed, Refused, UsageError
-from backstory.journal.chain import read_all_blocks
+from backstory.journal.chain import stored_journal
 from backstory.journal.verify import Verdict, verify
 from backstory.model.change import Commit
 from backstory.model.instant import iso
@@ -102,7 +102,7 @@ def _pull(
         context = PollContext(
             head,
             committing.cache_of(store, dataset.name),
-            lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
+            lambda: () if dataset.table is None else stored_journal(store, dataset.table).all_blocks(),
             lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
         )
         poll = ask(dataset, context, run)

@@ -21,7 +21,7 @@ from backstory.doors.odf.receipts import Head
 from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
 from backstory.errors import UsageError
 from backstory.formats.rows import arrow_type
-from backstory.journal.chain import newest_block_in_files, read_blocks, snapshots_in_files
+from backstory.journal.chain import journal_in_files, walk
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
@@ -164,13 +164,13 @@ def dataset_here(files: TableReader) -> KnownDataset[TableMetadata]:
 
 def list_entry_here(files: TableReader) -> dict[str, Any]:
     """The entry in `backstory list` for a dataset."""
-    return list_entry(dataset_here(files), Head(newest_block_in_files(files)))
+    return list_entry(dataset_here(files), Head(journal_in_files(files).newest()))
 
 
 def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
     """The newest `count` rows by offset, except the last `skip` rows, oldest first."""
     table, offset = files.table, dataset_here(files).columns.vocab.offset_column
-    end = Head(newest_block_in_files(files)).next_offset - skip
+    end = Head(journal_in_files(files).newest()).next_offset - skip
     rows = files.rows(table.snapshot, table.fields, table.shape.names, MOST_IN_ARROW)
     offsets = enumerate(rows[offset].to_pylist())
     selected = sorted(
@@ -183,7 +183,7 @@ def inspect_here(files: TableReader, *, linted: bool) -> Inspected:
     """Inspect a dataset of the warehouse. Lints are omitted unless `linted` is set."""
     dataset = dataset_here(files)
     lint = partial(lints, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
-    return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
+    return inspect_table(dataset, lint, Head(journal_in_files(files).newest()))
 
 
 def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: DatasetSource) -> None:
@@ -203,5 +203,5 @@ def is_pulled_by(dataset: KnownDataset[TableMetadata]) -> bool:
     If so, the manifest's queries were checked for that commit.
     """
     table = dataset.table
-    newest = None if table is None else next(read_blocks(snapshots_in_files(table)), None)
+    newest = None if table is None else next(walk(table), None)
     return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

@@ -33,7 +33,7 @@ from backstory.doors.odf.registry import (
 from backstory.engine.run_context import Remark
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.reading import refuse_unwritable
-from backstory.journal.chain import Block, all_blocks_in_files, log_is_complete, newest_block_in_files
+from backstory.journal.chain import Block, journal_in_files
 from backstory.model.change import BY_OTHERS
 from backstory.model.instant import optional_instant
 from backstory.model.table import TableName
@@ -286,16 +286,17 @@ def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetRece
 
 
 def _poll_context(files: TableReader, dataset: KnownDataset[TableMetadata]) -> PollContext:
-    head = Head(newest_block_in_files(files))
+    journal = journal_in_files(files)
+    head = Head(journal.newest())
     if files.table.rows != head.next_offset:
         raise Unreadable("rows missing from the newest known commit")
     if not isinstance(files.catalog, EmbeddedCatalog):
         raise Unreadable("a warehouse that is not local")
-    if not log_is_complete(files):
+    if not journal.log_is_complete():
         raise Unreadable("commits that the log lacks")
     has_queries = any(source.preprocess is not None for _, source in dataset.dataset.sources())
     if has_queries and not is_pulled_by(dataset):
         raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
-    blocks = all_blocks_in_files(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
+    blocks = journal.all_blocks() if source is not None and isinstance(source.fetch, FilesGlob) else []
     return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
