@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from backstory.doors.odf import committing
 from backstory.doors.odf.batch import DeliveredSide, delivered_side, expected_columns, refuse_failed
@@ -32,7 +32,14 @@ from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.plan import EVENTS, EventSummary, sample_keys
-from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, RowProblem, Strategy
+from backstory.strategies.events.terms import (
+    EventEncoding,
+    EventTerms,
+    Moment,
+    OnConflict,
+    RowProblem,
+    Strategy,
+)
 from backstory.strategies.part_plan import PlanSums
 
 if TYPE_CHECKING:
@@ -313,35 +320,22 @@ def _terms_of(merge: odf.Merge, time: str, encoding: EventEncoding | None, *, ti
 
     `time` is the event-time column. `timed` is whether the source supplies the event time.
     """
-    if isinstance(merge, odf.Append):
-        return EventTerms(Strategy.APPEND, encoding=encoding)
-    position = merge.primary_key.index(time) if time in merge.primary_key else None
-    key = tuple(name for name in merge.primary_key if name != time)
-    common: dict[str, Any] = {
-        "key": key,
-        "time_at": position,
-        "time_required": position is not None,
-        "encoding": encoding,
-    }
-    match merge:
-        case odf.Ledger():
-            if position is None and timed and merge.event_time_in_key:
-                common["time_at"] = 0
-            return EventTerms(Strategy.LEDGER, **common, on_conflict=merge.on_conflict)
-        case odf.SnapshotMerge():
-            watched = merge.compare_columns or None  # an empty list also means all columns
-            return EventTerms(
-                Strategy.SNAPSHOT,
-                **common,
-                compare=None if watched is None else tuple(name for name in watched if name != time),
-                compare_time=watched is None or time in watched,
-                max_retract=merge.max_retract,
-            )
-        case odf.UpsertStream():
-            return EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)
-        case odf.ChangelogStream():
-            strict = merge.validation is odf.Validation.STRICT
-            return EventTerms(Strategy.CHANGELOG, **common, strict=strict)
+    key, compare = odf.key_of(merge), getattr(merge, "compare_columns", None)
+    position = key.index(time) if time in key else None
+    adds_time = isinstance(merge, odf.Ledger) and position is None and timed and merge.event_time_in_key
+    return EventTerms(
+        Strategy(merge.kind),
+        key=tuple(name for name in key if name != time),
+        time_at=0 if adds_time else position,
+        time_required=position is not None,
+        compare=tuple(name for name in compare if name != time) if compare else None,  # an empty list is all
+        compare_time=not compare or time in compare,
+        encoding=encoding,
+        on_conflict=getattr(merge, "on_conflict", OnConflict.IGNORE),
+        max_retract=getattr(merge, "max_retract", None),
+        strict=getattr(merge, "validation", odf.Validation.STRICT) is odf.Validation.STRICT,
+        sequence=getattr(merge, "sequence_column", None),
+    )
 
 
 def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime | date | None:
