@@ -331,18 +331,6 @@ def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
     return _within_years(column, value)
 
 
-@dataclass(frozen=True, slots=True)
-class TakenColumns:
-    """The batch's column for each column of a side.
-
-    None means a column of NULLs or, for `op`, a column of zeros.
-    """
-
-    data: Mapping[str, str | None]
-    op: str | None
-    time: str | None
-
-
 def taken_columns(
     batch: "Mapping[str, spark.StructField]",
     names: Mapping[str, str],
@@ -350,11 +338,11 @@ def taken_columns(
     system: Sequence[str | None],
     *,
     dated: bool,
-) -> TakenColumns | None:
-    """The columns to take unchanged from a batch, or None if Spark must convert one of them.
+) -> dict[str, str] | None:
+    """For columns of a side, the columns of the file to take unchanged, or None if Spark must convert some.
 
-    `names` maps columns to their names in the file. `system` has the columns for `op` (None if each row is an
-    addition) and for the event time.
+    A column of NULLs or, for `op`, of zeros is left out. `names` maps columns to their names in the file.
+    `system` has the columns for `op` (None if each row is an addition) and for the event time.
     """
     op, time = (None if name is None else batch.get(name) for name in system)
     if op is not None and not isinstance(op.dataType, spark.ByteType | spark.ShortType | spark.IntegerType):
@@ -366,11 +354,9 @@ def taken_columns(
             return None
     if not all(field.name in void or _widens(batch[field.name].dataType, field.dataType) for field in data):
         return None
-    return TakenColumns(
-        {field.name: None if field.name in void else names[field.name] for field in data},
-        None if op is None else names[op.name],
-        None if time is None or time.name in void else names[time.name],
-    )
+    taken = {name: field.name for name, field in ((OP, op), (TIME, time)) if field is not None}
+    taken |= {field.name: field.name for field in data}
+    return {name: names[column] for name, column in taken.items() if column not in void}
 
 
 def _widens(actual: "spark.DataType", wanted: "spark.DataType") -> bool:
@@ -386,14 +372,13 @@ def _widens(actual: "spark.DataType", wanted: "spark.DataType") -> bool:
     return bool(actual == wanted)
 
 
-def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Iterator[pa.Table]:
+def side_tables(read: StagedRows, taken: Mapping[str, str], schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows as tables of a side with this schema.
 
     Raises Unreadable for a damaged file and for an event time out of range. Spark then reports the error.
     """
     assert read.tables is not None
-    sources = {OP: taken.op, TIME: taken.time, **taken.data}
-    wanted = {name: source for name, source in sources.items() if name in schema.names and source}
+    wanted = {name: source for name, source in taken.items() if name in schema.names}
     first = 0
     try:
         for rows in read.tables(list(wanted.values())):
@@ -437,7 +422,7 @@ class DeliveredSide:
     placed: bool
     known: bool
     required: Sequence[str]
-    taken: TakenColumns | None = None
+    taken: Mapping[str, str] | None = None
 
 
 def delivered_side(
