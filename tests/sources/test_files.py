@@ -11,10 +11,8 @@ from backstory.sources import savepoint
 from backstory.sources.source import (
     ETAG,
     LAST_MODIFIED,
-    MetadataTime,
     Resource,
     SourceState,
-    SystemTime,
     instant_of_nanoseconds,
     instant_text,
 )
@@ -139,8 +137,8 @@ def test_a_file_is_never_uncacheable(ask, cities):
     ("event_time", "expected"),
     [
         (None, MODIFIED),
-        (MetadataTime(), MODIFIED),
-        (SystemTime(), datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)),
+        ("FromMetadata", MODIFIED),
+        ("FromSystemTime", datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)),
     ],
 )
 def test_the_event_time_is_the_modification_or_the_system_time(ask, cities, event_time, expected):

@@ -9,7 +9,7 @@ from backstory.errors import Failed, TryAgain, UsageError
 from backstory.sources.fetching import check
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.savepoint import forget
-from backstory.sources.source import MetadataTime, PathTime, Resource, SystemTime
+from backstory.sources.source import PathTime, Resource
 from backstory.sources.templates import fill
 
 BODY = b"city,population\nA,1000\n"
@@ -55,8 +55,8 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
     ("step", "warned"),
     [
         ({}, False),
-        ({"event_time": SystemTime()}, False),
-        ({"event_time": MetadataTime()}, True),
+        ({"event_time": "FromSystemTime"}, False),
+        ({"event_time": "FromMetadata"}, True),
         ({"event_time": PathTime("(.)")}, True),
     ],
 )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Failed, Refused, UsageError
-from backstory.sources.source import ETAG, LAST_MODIFIED, MetadataTime, PathTime, SourceState, SystemTime
+from backstory.sources.source import ETAG, LAST_MODIFIED, PathTime, SourceState
 
 PATTERN = r"cities-(\d{4}-\d\d-\d\d)"
 FROM_PATH = PathTime(PATTERN)
@@ -226,12 +226,12 @@ class TestEventTime:
         put("a.csv")
 
         assert [fetched.event_time for fetched in ask(glob("*.csv")).deliveries] == [None]
-        answer = ask(glob("*.csv", event_time=SystemTime()))
+        answer = ask(glob("*.csv", event_time="FromSystemTime"))
         assert [fetched.event_time for fetched in answer.deliveries] == [asking.system_time]
 
     def test_the_metadata_time_is_unsupported_for_globs(self, ask, glob):
         with pytest.raises(UsageError) as caught:
-            ask(glob("*.csv", event_time=MetadataTime()))
+            ask(glob("*.csv", event_time="FromMetadata"))
         assert caught.value.code == "event-time"
 
     def test_the_event_time_is_group_1_of_the_path(self, put, ask, glob):
@@ -332,7 +332,7 @@ class TestByEventTime:
         with pytest.raises(Refused):
             ask(glob("*.csv", event_time=FROM_PATH, by_event_time=True), state=last(self.FIRST))
 
-    @pytest.mark.parametrize("event_time", [None, SystemTime()])
+    @pytest.mark.parametrize("event_time", [None, "FromSystemTime"])
     def test_files_with_the_time_of_the_run_are_ordered_by_name(self, put, ask, glob, event_time):
         put("b.csv", "a.csv")
         step = glob("*.csv", event_time=event_time, by_event_time=True)

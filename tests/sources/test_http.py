@@ -16,11 +16,9 @@ from backstory.sources import http
 from backstory.sources.source import (
     ETAG,
     LAST_MODIFIED,
-    MetadataTime,
     PathTime,
     Resource,
     SourceState,
-    SystemTime,
 )
 
 BODY = b"city,population\nA,1000\n"
@@ -106,7 +104,7 @@ def test_an_unreadable_last_modified_date_is_ignored(web, ask, date):
 
 
 @pytest.mark.parametrize("etag", [None, '"one"'])
-@pytest.mark.parametrize("event_time", [None, MetadataTime()])
+@pytest.mark.parametrize("event_time", [None, "FromMetadata"])
 def test_last_modified_is_the_event_time_with_or_without_an_etag(web, ask, etag, event_time):
     address = web.play("/a", Play(BODY, etag=etag, modified=DATE))
 
@@ -119,7 +117,7 @@ def test_the_event_time_depends_on_the_declared_source(web, ask, asking):
     bare = web.play("/bare", Play(BODY, etag='"one"'))
 
     assert only(ask(bare)).event_time is None
-    assert only(ask(Resource(address, event_time=SystemTime()))).event_time == asking.system_time
+    assert only(ask(Resource(address, event_time="FromSystemTime"))).event_time == asking.system_time
     with pytest.raises(UsageError) as caught:
         ask(Resource(address, event_time=PathTime("(.*)")))
     assert caught.value.code == "event-time"

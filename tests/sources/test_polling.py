@@ -4,7 +4,7 @@ import pytest
 
 from backstory.errors import UsageError
 from backstory.sources.fetching import check
-from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource
+from backstory.sources.source import GlobOfFiles, PathTime, Resource
 from backstory.sources.templates import redact, without_secrets
 
 
@@ -22,7 +22,7 @@ def test_other_schemes_are_refused(ask, scheme):
     "step",
     [
         Resource("${{ env.BASE }}/a", event_time=PathTime("(.)")),
-        GlobOfFiles("*", MetadataTime()),
+        GlobOfFiles("*", "FromMetadata"),
         GlobOfFiles("*", PathTime("(.)", "%Q")),
     ],
 )

@@ -14,7 +14,7 @@ from web import Play
 
 from backstory.errors import Failed
 from backstory.sources import savepoint
-from backstory.sources.source import ETAG, Resource, SourceState, SystemTime
+from backstory.sources.source import ETAG, Resource, SourceState
 
 FIRST = Play(b"first", etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT")
 SECOND = Play(b"second", etag='"two"')
@@ -99,7 +99,7 @@ def test_a_download_for_another_state_is_not_reused(web, ask):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"event_time": SystemTime()}, {"headers": (("a", "b"),)}, {"always": True}],
+    [{"event_time": "FromSystemTime"}, {"headers": (("a", "b"),)}, {"always": True}],
 )
 def test_a_download_for_another_step_is_not_reused(web, ask, fields):
     address = web.play("/a", FIRST, SECOND)
@@ -118,7 +118,7 @@ def test_a_download_for_other_template_values_is_not_reused(web, ask):
 
 
 def test_a_reused_download_has_the_system_time_of_the_run(web, ask, asking):
-    step = Resource(web.play("/a", FIRST), event_time=SystemTime())
+    step = Resource(web.play("/a", FIRST), event_time="FromSystemTime")
     ask(step)
     later = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -22,11 +22,9 @@ from backstory.sources.source import (
     FetchedFile,
     FetchStep,
     GlobOfFiles,
-    MetadataTime,
     PathTime,
     Resource,
     SourceState,
-    SystemTime,
     beyond_calendar,
     instant_of_nanoseconds,
     instant_text,
@@ -230,7 +228,7 @@ def _event_time(spelled: str, step: GlobOfFiles, context: FetchContext) -> datet
         # The form in the manifest is first: the folders above it differ from machine to machine.
         paths = [spelled, (context.folder / spelled).absolute().as_posix()]
         return path_time(step.event_time, _name(spelled, step), paths).astimezone(UTC)
-    return context.system_time if isinstance(step.event_time, SystemTime) else None
+    return context.system_time if step.event_time == "FromSystemTime" else None
 
 
 def _warnings(late: Sequence[str], since: str) -> list[str]:
@@ -269,7 +267,7 @@ def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
     state = SourceState(LAST_MODIFIED, instant_text(modified))
     if of_kind(context.state, LAST_MODIFIED) == state.value:
         return Answer("up-to-date")
-    time = context.system_time if isinstance(step.event_time, SystemTime) else modified
+    time = context.system_time if step.event_time == "FromSystemTime" else modified
     name = shown_name if has_templates(step.url) else path.name
     return Answer("new", iter((FetchedFile(path, name, time, state),)))
 
@@ -350,7 +348,7 @@ def check(step: FetchStep) -> None:
             "The event time of a Url cannot be FromPath.",
             "Use FromMetadata or FromSystemTime, or fetch files with FilesGlob.",
         )
-    if isinstance(step, GlobOfFiles) and isinstance(step.event_time, MetadataTime):
+    if isinstance(step, GlobOfFiles) and step.event_time == "FromMetadata":
         raise UsageError(
             "event-time",
             "The event time of a FilesGlob cannot be FromMetadata.",

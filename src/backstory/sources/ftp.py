@@ -39,7 +39,7 @@ def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> 
         data_file, target.name, None, None, since, source.KeptDownload(place.name, point.data)
     )
     warnings = [] if step.always or step.once else [NO_STATE]
-    warnings += [] if isinstance(step.event_time, source.SystemTime | None) else [NO_TIME]
+    warnings += [] if step.event_time in {None, "FromSystemTime"} else [NO_TIME]
     return source.Answer("new", iter((fetched,)), [text.format(name=target.name) for text in warnings])
 
 

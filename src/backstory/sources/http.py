@@ -423,9 +423,7 @@ def fetch_http(step: source.Resource, url: str, context: source.FetchContext) ->
     fetched = source.FetchedFile(
         path=data_file,
         name=target.name,
-        event_time=context.system_time
-        if isinstance(step.event_time, source.SystemTime)
-        else point.event_time,
+        event_time=context.system_time if step.event_time == "FromSystemTime" else point.event_time,
         state=point.state,
         taken_up=point.created_at if saved else None,
         kept=source.KeptDownload(place.name, point.data),

@@ -109,16 +109,6 @@ def _final_error(error: TryAgain, number: int, pause_seconds: float) -> TryAgain
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataTime:
-    """The event time is in the source's metadata: the caching headers, or the file's modification time."""
-
-
-@dataclass(frozen=True, slots=True)
-class SystemTime:
-    """The event time is the time of the run."""
-
-
-@dataclass(frozen=True, slots=True)
 class PathTime:
     """The event time is in a file's path: group 1 of the pattern, in a strftime or Java format."""
 
@@ -126,7 +116,9 @@ class PathTime:
     timestamp_format: str = "%Y-%m-%d"
 
 
-EventTime = MetadataTime | SystemTime | PathTime
+# The event time is in the source's metadata (the caching headers, or the file's modification time), is the
+# time of the run, or is in a file's path.
+EventTime = Literal["FromMetadata", "FromSystemTime"] | PathTime
 
 
 @dataclass(frozen=True, slots=True)

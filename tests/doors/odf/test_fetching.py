@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 from backstory.doors.odf.manifest.events import Fetch
 from backstory.doors.odf.polling import check, source_of
 from backstory.errors import UsageError
-from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource, SystemTime
+from backstory.sources.source import GlobOfFiles, PathTime, Resource
 
 STEP = TypeAdapter(Fetch)
 
@@ -22,12 +22,12 @@ STEP = TypeAdapter(Fetch)
         ),
         (
             {"kind": "Url", "url": "a", "eventTime": "fromMetadata", "cache": "forever"},
-            Resource("a", event_time=MetadataTime(), once=True),
+            Resource("a", event_time="FromMetadata", once=True),
         ),
         ({"kind": "filesGlob", "path": "*", "order": "byName"}, GlobOfFiles("*")),
         (
             {"kind": "FilesGlob", "path": "*", "order": "ByEventTime", "eventTime": "FromSystemTime"},
-            GlobOfFiles("*", SystemTime(), by_event_time=True),
+            GlobOfFiles("*", "FromSystemTime", by_event_time=True),
         ),
         (
             {

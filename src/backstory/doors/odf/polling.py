@@ -46,11 +46,9 @@ from backstory.sources.source import (
     FetchContext,
     FetchStep,
     GlobOfFiles,
-    MetadataTime,
     PathTime,
     Progress,
     Resource,
-    SystemTime,
     ignore_progress,
 )
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
@@ -111,12 +109,12 @@ def check_manifest(dataset: Dataset, lints: Iterable[Lint]) -> tuple[Lint, ...]:
 
 def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
     match rule:
-        case manifest.FromMetadata():
-            return MetadataTime()
-        case manifest.FromSystemTime():
-            return SystemTime()
         case manifest.FromPath():
             return PathTime(rule.pattern, rule.timestamp_format)
+        case manifest.FromMetadata():
+            return "FromMetadata"
+        case manifest.FromSystemTime():
+            return "FromSystemTime"
     return None
 
 
