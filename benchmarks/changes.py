@@ -24,7 +24,6 @@ from backstory.spark.session import start_session
 from backstory.stores.iceberg.positions import moved_rows
 from backstory.stores.iceberg.scripts import files_of_commit
 from backstory.stores.iceberg.store import IcebergStore, existing
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.table import Table
 
 NAME = TableName("bench", "changes")
@@ -35,7 +34,7 @@ BOUND = 1.2
 def bytes_read(store, since):
     """The bytes of data files that a feed since this commit reads."""
     table = existing(store, NAME)
-    found = range_of(lineage_of(metadata_of(store, table)), since, None)
+    found = range_of(lineage_of(table), since, None)
     moved = moved_rows(store, table, found.before, found.commits)
     try:
         return moved.bytes
@@ -66,7 +65,7 @@ def touched(store, since):
     """The bytes of the data files in which commits, other than compactions, added or removed rows."""
     table, files = existing(store, NAME), store.jvm.java.util.HashMap()
     sizes = {}
-    for each in lineage_of(metadata_of(store, table)).commits[since:]:
+    for each in lineage_of(table).commits[since:]:
         for line in (
             files_of_commit(store.jvm, table.iceberg, each.id, files) if each.operation != "replace" else ()
         ):

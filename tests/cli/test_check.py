@@ -134,7 +134,7 @@ def test_an_unreadable_table_does_not_hide_other_tables(command, spark, tmp_path
     lost, garbled, spoilt = (
         written(store, name, Layout.VERSIONS, LIFE) for name in ("a_lost", "b_garbled", "c_spoilt")
     )
-    gone, odd = (local_path(existing(store, name).metadata) for name in (lost, garbled))
+    gone, odd = (local_path(existing(store, name).location) for name in (lost, garbled))
     mended = [(path, path.read_bytes()) for path in (gone, odd)]
     gone.unlink()
     odd.write_text("{")
@@ -180,7 +180,7 @@ def test_a_table_that_pyiceberg_cannot_parse_does_not_hide_other_tables(command,
     _warehouse_of(store, tmp_path, lost, odd, plain)
     uri = f"jdbc:sqlite:{tmp_path / CATALOG_FILE}"
     (tmp_path / "backstory.toml").write_text(f'[catalog]\ntype = "jdbc"\nuri = "{uri}"\n')
-    place = local_path(existing(store, lost).metadata)
+    place = local_path(existing(store, lost).location)
     away = place.rename(tmp_path / "away")
 
     code, output = command("tables", "--output", "json")

@@ -30,7 +30,7 @@ def command(spark, warehouse, monkeypatch, capsys):
 def test_rewind_and_forget_change_nothing_without_apply(command, store):
     name = make_table(store, "kept", life([version(1, "a", 10)]))
     put(store, name, life([version(1, "a", 10)], [version(1, "b", 10), version(2, "y", 20)]), "true")
-    stood = existing(store, name).metadata
+    stood = existing(store, name).location
     code, answer = command(f"rewind {name} 2024-01-02")
     assert (code, answer["applied"], answer["keys"]) == (0, False, [{"id": 1}, {"id": 2}])
     code, answer = command(f"forget {name} id=2")
@@ -42,7 +42,7 @@ def test_rewind_and_forget_change_nothing_without_apply(command, store):
         None,
         True,
     )
-    assert existing(store, name).metadata == stood
+    assert existing(store, name).location == stood
     code, answer = command(f"rewind {name} 2024-01-02 --apply --note wrong-file --author ada", "table")
     assert code == 0
     code, told_of_commits = command(f"log {name}", "table")

@@ -357,7 +357,7 @@ def test_an_unreadable_dataset_does_not_block_other_datasets(cities):
     cities.manifest("lost")
     cities.ask("add", "lost.yaml")
     table = existing(cities.warehouse.store, TableName(cities.namespace, "lost"))
-    file = local_path(table.metadata).rename(local_path(table.metadata + ".away"))
+    file = local_path(table.location).rename(local_path(table.location + ".away"))
 
     good, bad = sorted(cities.ask("verify", "--all", code=1), key=lambda each: each["dataset"])
     assert (good["dataset"], good["valid"]) == ("cities", True)
@@ -371,7 +371,7 @@ def test_an_unreadable_dataset_does_not_block_other_datasets(cities):
     ]
     pulled = {each["dataset"]: each for each in cities.ask("pull", "--all", code=1)}
     assert (pulled["cities"]["status"], pulled["lost"]["error"]["code"]) == ("up-to-date", "file-lost")
-    file.rename(local_path(table.metadata))
+    file.rename(local_path(table.location))
 
 
 def test_a_pull_of_several_datasets_continues_after_failures(cities):

@@ -37,7 +37,7 @@ def name_of(table: str) -> TableName:
 
 
 def metadata(store: IcebergStore, table: str) -> str:
-    return existing(store, name_of(table)).metadata
+    return existing(store, name_of(table)).location
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_table_without_a_column_of_its_layout_is_refused(ground, spark, table,
         "datasets.native": lambda: warehouse.snapshot(copy, into=table),
     }
     spark.sql(f"ALTER TABLE {store.sql_name(name_of(table))} RENAME COLUMN `{column}` TO elsewhere")
-    stood = existing_as_is(store, name_of(table)).metadata
+    stood = existing_as_is(store, name_of(table)).location
     try:
         if table in writes:
             assert code_of(writes[table]) == "column-gone"
@@ -124,7 +124,7 @@ def test_a_table_without_a_column_of_its_layout_is_refused(ground, spark, table,
             outcome, words = describe(*table.split(".")).outcome(place.sender.stub)
             assert (outcome, column in words) == ("task", True), words
         assert code_of(lambda: warehouse.table(table).current()) == "column-gone"
-        assert existing_as_is(store, name_of(table)).metadata == stood
+        assert existing_as_is(store, name_of(table)).location == stood
         if table != live:
             wrong = {each["law"] for each in warehouse.table(table).check() if each["violations"]}
             assert "properties" in wrong

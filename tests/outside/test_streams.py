@@ -27,7 +27,7 @@ from backstory.doors.native.feeds.feed import BATCH, STREAM
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import ancestry, existing
+from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse
 
 PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
@@ -62,7 +62,9 @@ def versions(lake, into):
 
 def batches(lake, into):
     """The query and batch of each commit."""
-    return [(each.get_property(STREAM), each.get_property(BATCH)) for each in ancestry(table_of(lake, into))]
+    return [
+        (each.properties.get(STREAM), each.properties.get(BATCH)) for each in table_of(lake, into).lineage
+    ]
 
 
 def at_once(lake, rows, into):

@@ -15,7 +15,6 @@ from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
 from backstory.reading import commit_ranges
 from backstory.reading.commit_ranges import Lineage, lineage_of, range_of
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import CommitMetadata
 
 # Version 3 was rolled back. There is a commit each minute after 2026-01-01T00:00:00Z.
@@ -126,15 +125,15 @@ def test_a_cursor_moves_only_if_the_block_ends_without_an_error(fed):
         raise ZeroDivisionError
     assert (feed.since, feed.until, fed.now.tags) == (0, 2, {})
     assert fed.lines(cursor="crm") == ["1 insert 1 a", "2 insert 2 b"]
-    newest = lineage_of(metadata_of(fed.store, fed.now)).commits[-1]
+    newest = lineage_of(fed.now).commits[-1]
     assert fed.now.tags == {f"{CURSOR_TAG}crm": newest.id}
     assert age(fed, "crm") == 30 * DAY
     fed.change([{"id": 3, "v": "c"}])
     assert fed.lines(cursor="crm") == ["3 insert 3 c"]
-    before = fed.now.metadata
+    before = fed.now.location
     assert fed.lines(cursor="crm") == []
-    assert fed.now.metadata == before  # without news there is no commit
-    assert [each.version for each in lineage_of(metadata_of(fed.store, fed.now)).commits] == [
+    assert fed.now.location == before  # without news there is no commit
+    assert [each.version for each in lineage_of(fed.now).commits] == [
         1,
         2,
         3,
@@ -204,7 +203,7 @@ def test_a_cursor_whose_tag_expired_is_refused(fed):
 
 def test_a_cursor_of_another_lineage_is_lost(fed):
     """V113: A table that was rolled back past the cursor, or recreated, is refused."""
-    first = lineage_of(metadata_of(fed.store, fed.now)).commits[0]
+    first = lineage_of(fed.now).commits[0]
     with pytest.raises(Refused) as lost, fed.table.changes(cursor="crm"):
         commit(fed.store, fed.now, Change(back_to=first.id))
     assert lost.value.code == "cursor-lost"
@@ -222,12 +221,7 @@ def test_a_table_without_commits_moves_no_cursor(store):
     empty = Fed(store, "empty", {"id": "LONG"}, ("id",), Layout.FIVETRAN_LIVE)
     assert empty.lines(cursor="crm") == []
     assert empty.now.tags == {}
-    assert (
-        commit_ranges.cursor_version(
-            metadata_of(store, empty.now), lineage_of(metadata_of(store, empty.now)), "crm", None
-        )
-        == 0
-    )
+    assert commit_ranges.cursor_version(empty.now, lineage_of(empty.now), "crm", None) == 0
 
 
 def test_a_cursor_keeps_its_snapshot_from_expiring(fed):

@@ -14,7 +14,6 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.table import Table
 
 ACTIVE = (
@@ -116,7 +115,7 @@ def test_the_recorded_axis_of_fivetran_tables_compares_commits(spark, store):
             ]
             append_past(store, name, rows)
         spark.sql(f"DELETE FROM {into} WHERE id = 1")
-        times = [each.committed_at for each in metadata_of(store, existing(store, name)).commits[-3:]]
+        times = [each.committed_at for each in existing(store, name).commits[-3:]]
         differences = Table(store, name).diff(times[0], times[2], axis="recorded")
         assert changes(differences) == ["removed 1", "added 3"]
     with pytest.raises(UsageError, match="keeps no history"):

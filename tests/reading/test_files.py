@@ -30,9 +30,10 @@ from backstory.reading.pages import change_times, first_rows_at, page
 from backstory.reading.questions import SYSTEM_COLUMNS, order_columns
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.iceberg.store import KEY, LAYOUT, existing
+from backstory.stores.iceberg.schema import KEY, LAYOUT
+from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import table_rows as rows_module
-from backstory.stores.metadata.catalogs import EmbeddedCatalog, metadata_of
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
@@ -272,7 +273,7 @@ def test_reading_from_files_equals_reading_with_spark(store, warehouse, name, mo
         store.spark.sql(f"DELETE FROM {store.sql_name(table_name)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
     write(store, table_name, [made(chance) for _ in range(60)])
     files, at, then = files_of(warehouse, table_name), day(4.5), day(5.5)
-    first = metadata_of(store, existing(store, table_name)).commits[0].committed_at
+    first = existing(store, table_name).commits[0].committed_at
     spark = Table(store, table_name)
     held = table_in_files(files).versions()
     large = table_in_session(store, table_name).versions().toArrow()
@@ -408,7 +409,7 @@ def test_values_of_every_type_equal_sparks_even_in_older_files(store, warehouse,
     table_name = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
     into = store.sql_name(table_name)
     store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
-    first = metadata_of(store, existing(store, table_name)).commits[0].committed_at
+    first = existing(store, table_name).commits[0].committed_at
     for change in CHANGES:
         store.spark.sql(f"ALTER TABLE {into} {change}")
     store.spark.sql(

@@ -18,7 +18,6 @@ from backstory.reading.frames import table_in_session
 from backstory.reading.queries import translate_query_faults
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.table import Table
 
 COLUMNS = {
@@ -184,7 +183,7 @@ def test_a_history_at_a_known_time_has_the_columns_of_that_commit(spark, store):
     spark.sql(f"""ALTER TABLE {into} SET TBLPROPERTIES ('backstory.key' = '["number"]')""")
     add("id v start end active w\n1 b T3 TMAX true new")
     sent_history = Table(store, name)
-    first, second = (each.committed_at for each in metadata_of(store, existing(store, name)).commits[-2:])
+    first, second = (each.committed_at for each in existing(store, name).commits[-2:])
     before = sent_history.as_of(instant("T2"), known_at=first)
     assert before.columns == ["id", "v", "valid_from", "valid_to"]
     assert [(row.id, row.v) for row in before.collect()] == [(1, "a")]
@@ -208,7 +207,7 @@ def test_a_live_table_is_readable_at_an_earlier_commit(spark, store):
     for number in (1, 2):
         rows = spark.createDataFrame([(number,)], "id LONG").toArrow()
         commit(store, existing(store, name), Change(added=rows))
-    first = metadata_of(store, existing(store, name)).commits[-2].committed_at
+    first = existing(store, name).commits[-2].committed_at
     live = Table(store, name)
     assert [row.id for row in live.current(known_at=first).collect()] == [1]
     assert live.current().count() == 2

@@ -17,7 +17,7 @@ from backstory.reading.files import table_in_files
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.options import DiffRequest, ReadRequest, TimelineRequest
 from backstory.reading.questions import SYSTEM_COLUMNS
-from backstory.stores.iceberg.store import KEY, LAYOUT
+from backstory.stores.iceberg.schema import KEY, LAYOUT
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of

@@ -226,7 +226,7 @@ class Place:
     def metadata(self) -> object:
         """The state of the table, which differs after every commit. In Iceberg, this is the metadata file."""
         stored_table = existing(self.store, self.name)
-        return stored_table.state if isinstance(self.store, MemoryStore) else stored_table.metadata
+        return stored_table.state if isinstance(self.store, MemoryStore) else stored_table.location
 
     def files_below(self) -> set[str]:
         """Every data file and delete file below the table's folder. A table in memory has none."""

@@ -128,7 +128,7 @@ def test_an_empty_table_keeps_every_law(store):
     """Without rows, neither data files nor manifests are read."""
     table = written(store, "empty", Layout.VERSIONS, "k from to\na T1 -\n")
     store.spark.sql(f"DELETE FROM {store.sql_name(table)}")
-    folder = local_path(existing(store, table).metadata).parents[1]
+    folder = local_path(existing(store, table).location).parents[1]
     for file in [*folder.rglob("*.avro"), *folder.rglob("*.parquet")]:
         file.unlink()
 

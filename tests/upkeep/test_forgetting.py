@@ -140,10 +140,10 @@ def test_V89_the_certificate_lists_deletions_without_the_key(forgotten):
 
 def test_a_repeated_erasure_makes_no_commit(forgotten):
     store, name, *_ = forgotten
-    before = existing(store, name).metadata
+    before = existing(store, name).location
     again = Table(store, name).forget(KEY, apply=True)
     assert again.status == "no-record"
-    assert (again.applied, again.rows, again.files_rewritten, existing(store, name).metadata) == (
+    assert (again.applied, again.rows, again.files_rewritten, existing(store, name).location) == (
         False,
         {},
         0,
@@ -159,12 +159,12 @@ def test_cursors_and_foreign_references_block_an_erasure(forgotten):
     ((tag,),) = sql(f"SELECT snapshot_id FROM backstory.{name}.refs WHERE name LIKE 'backstory-%'").collect()
     assert tag == int(existing(store, name).iceberg.currentSnapshot().snapshotId())
     put(store, name, [version(KEY, VALUE, 10) | {"recorded_at": t(9)}])
-    before = existing(store, name).metadata
+    before = existing(store, name).location
     with pytest.raises(Refused) as caught:
         table.forget(KEY, apply=True)
     assert (caught.value.code, caught.value.keys) == ("cursor-behind", ["crm"])
     report = table.forget(KEY, drop_cursors=True)
-    assert (report.applied, report.rows, existing(store, name).metadata) == (False, {"version": 1}, before)
+    assert (report.applied, report.rows, existing(store, name).location) == (False, {"version": 1}, before)
     sql(f"ALTER TABLE backstory.{name} CREATE TAG theirs")
     with pytest.raises(Refused) as caught:
         table.forget(KEY, drop_cursors=True, apply=True)
@@ -218,7 +218,7 @@ def test_forgetting_the_only_record_leaves_an_empty_table(store):
     assert caught.value.code == "other-key"
     report = Table(store, name).forget({"id": KEY, "part": "y"}, apply=True)
     assert (report.applied, report.rows) == (False, {})
-    folder, metadata = Path(existing(store, name).iceberg.location()), existing(store, name).metadata
+    folder, metadata = Path(existing(store, name).iceberg.location()), existing(store, name).location
     names = (f"{uuid4()}.parquet", f"{uuid4()}-m0.avro")
     written = zip(written_by_a_writer(folder), names, strict=True)
     lost = shutil.copy(metadata.removeprefix("file:"), folder / "metadata" / f"00098-{uuid4()}.metadata.json")
@@ -228,7 +228,7 @@ def test_forgetting_the_only_record_leaves_an_empty_table(store):
     with pytest.raises(TryAgain) as caught:
         Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
     assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 4)
-    assert (existing(store, name).metadata, all(map(os.path.exists, strays))) == (metadata, True)
+    assert (existing(store, name).location, all(map(os.path.exists, strays))) == (metadata, True)
     for each in strays:
         old(each)
     report = Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)

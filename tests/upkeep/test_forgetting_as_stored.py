@@ -55,7 +55,7 @@ class Place:
 
     @property
     def metadata(self):
-        return existing(self.store, self.name).metadata
+        return existing(self.store, self.name).location
 
     def forget(self, key=ANNA, **how):
         return Table(self.store, self.name).forget(key, apply=True, **how)

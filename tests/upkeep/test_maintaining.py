@@ -65,10 +65,10 @@ def test_E17_settling_removes_memory_without_changing_any_answer(store):
     assert lines == ["1 None 30 fact delete", "1 a [10,30) upsert", "2 A [5,) upsert"]
     properties = existing(store, name).properties
     assert properties[SETTLED] == f'[null, "{iso(t(20))}"]'
-    metadata = existing(store, name).metadata
+    metadata = existing(store, name).location
     again = table.maintain(settle_before=t(10))
     assert (again.rows_settled, again.files, again.snapshots_expired) == (0, again.files_after, 0)
-    assert existing(store, name).metadata == metadata
+    assert existing(store, name).location == metadata
 
 
 def test_V34_an_earlier_settle_time_does_not_shorten_the_settled_interval(store):
@@ -91,12 +91,12 @@ def test_a_future_bound_is_refused_without_a_commit(store, bound):
     """Every later copy, or every query of an earlier knowledge, would be refused until then."""
     name = make_table(store, f"future_{bound}", life([version(1, "a", 10)]))
     put(store, name, [], properties={SETTLED: "[]"})
-    metadata = existing(store, name).metadata
+    metadata = existing(store, name).location
     for dry_run in (True, False):
         with pytest.raises(UsageError, match=r"2962-01-01.* a time after now") as refused:
             Table(store, name).maintain(**{bound: "2962-01-01"}, dry_run=dry_run)
         assert refused.value.code == "bad-option"
-    assert existing(store, name).metadata == metadata
+    assert existing(store, name).location == metadata
 
 
 def _fact(row):

@@ -8,7 +8,7 @@ from spoilt_histories import FIVETRAN, HIST, VERSIONS, broken, of_files, recorde
 
 from backstory.errors import UsageError
 from backstory.model.layout import Layout
-from backstory.stores.iceberg.store import existing, newest_snapshot
+from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.upkeep.checking import check
 from backstory.upkeep.repairing import REPAIR, repair, repair_small
@@ -41,10 +41,10 @@ def test_native_versions_are_repaired(store):
     """V117, V118: Violating keys are repaired in one marked commit. It is dry by default, and runs once."""
     table = written(store, "mended", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
-    before, places = newest_snapshot(existing(store, table)).id, healthy(store, table)
+    before, places = existing(store, table).newest.id, healthy(store, table)
 
     dry = repair(store, table)
-    assert newest_snapshot(existing(store, table)).id == before
+    assert existing(store, table).newest.id == before
     done = repair(store, table, apply=True)
 
     assert (dry.counts, dry.laws, dry.samples) == (done.counts, done.laws, done.samples)
@@ -60,11 +60,11 @@ def test_native_versions_are_repaired(store):
     assert records["marker"] == [("T10", None, True, "a")]
     assert records["role"] == [("T10", "T20", False, "a")]
     assert not {None, "back"} & set(records)
-    commit = newest_snapshot(existing(store, table))
-    mark = json.loads(commit.get_property(REPAIR))
+    commit = existing(store, table).newest
+    mark = json.loads(commit.properties.get(REPAIR))
     assert mark == {"laws": dict(done.laws), "keys": done.keys, **done.counts}
-    assert commit.get_property("backstory.door") == "native"
-    assert commit.get_property("backstory.recorded-at") > "2024-02-29T00:00:05Z"
+    assert commit.properties.get("backstory.door") == "native"
+    assert commit.properties.get("backstory.recorded-at") > "2024-02-29T00:00:05Z"
     again = repair(store, table, apply=True)
     assert (again.applied, again.snapshot_id, commit.id) == (False, None, done.snapshot_id)
 

@@ -42,9 +42,9 @@ class TestVersions:
             life([version(1, "a", 10)], [version(1, "a", 10, 20), version(1, "x", 20), version(2, "y", 20)]),
             "true",
         )
-        table, before = Table(store, name), existing(store, name).metadata
+        table, before = Table(store, name), existing(store, name).location
         plan = table.rewind(t(1))
-        assert existing(store, name).metadata == before
+        assert existing(store, name).location == before
         assert (plan.applied, plan.counts, plan.keys) == (
             False,
             {"taken_back": 2, "moved": 1, "returned": 0},
@@ -54,9 +54,9 @@ class TestVersions:
         done = table.rewind(t(1), apply=True)
         assert (done.applied, done.counts) == (True, plan.counts)
         assert shown(live_rows_at(rows_in(store, name), datetime.now(UTC))) == ["1 a [10,)"]
-        after = existing(store, name).metadata
+        after = existing(store, name).location
         again = table.rewind(t(1), apply=True)
-        assert (again.applied, again.commits, existing(store, name).metadata) == (False, [], after)
+        assert (again.applied, again.commits, existing(store, name).location) == (False, [], after)
         put(store, name, [], properties={KNOWN_FROM: "2024-01-03T00:00:00Z"}, pruned="yes")
         with pytest.raises(UsageError) as caught:
             table.rewind(t(1))

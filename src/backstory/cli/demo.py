@@ -200,7 +200,7 @@ def reading_lines(store: "IcebergStore", catalog: str) -> dict[str, list[str]]:
             f'print(catalog.load_table("{TABLE}").scan().to_arrow())',
         ],
         "With DuckDB and its extension `iceberg`": [
-            f"SELECT name, capital FROM iceberg_scan('{local_path(str(table.metadata))}')",
+            f"SELECT name, capital FROM iceberg_scan('{local_path(table.location)}')",
             condition,
             "ORDER BY name;",
         ],

@@ -26,7 +26,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of
@@ -129,25 +129,17 @@ def event_of(text: str) -> dict[str, Any]:
     return event
 
 
-def _commits(table: IcebergTable | TableMetadata) -> Iterator[Callable[[str], str | None]]:
-    """For each commit that has not expired, newest first, a function that returns a property by its name."""
-    if isinstance(table, TableMetadata):
-        return table.commit_properties
-    return (snapshot.get_property for snapshot in ancestry(table))
-
-
-def snapshots(table: IcebergTable | TableMetadata) -> Iterator[dict[str, str]]:
+def snapshots(table: TableMetadata) -> Iterator[dict[str, str]]:
     """The properties of the table's commits that have blocks, newest first.
 
     Other snapshots, such as compactions, are skipped. The result ends at the first expired snapshot.
     """
-    for property_of in _commits(table):
-        if property_of(SEQUENCE) is not None:
-            properties = ((name, property_of(name)) for name in PROPERTIES)
-            yield {name: value for name, value in properties if value is not None}
+    for commit in table.lineage:
+        if SEQUENCE in commit.properties:
+            yield {name: commit.properties[name] for name in PROPERTIES if name in commit.properties}
 
 
-def walk(table: IcebergTable | TableMetadata) -> Iterator[Block]:
+def walk(table: TableMetadata) -> Iterator[Block]:
     """The blocks of the table's snapshots, newest first, each parsed when it is needed."""
     return (block for properties in snapshots(table) if (block := from_properties(properties)) is not None)
 
@@ -236,14 +228,14 @@ class Journal:
     the log's rows, sorted by sequence number.
     """
 
-    table: IcebergTable | TableMetadata
-    log: Callable[[], IcebergTable | TableMetadata | None]
+    table: TableMetadata
+    log: Callable[[], TableMetadata | None]
     rows: Callable[[], list[dict[str, Any]]]
 
     def newest(self) -> Block | None:
         """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
         newest = next(walk(self.table), None)
-        if newest is not None or next(_commits(self.table), None) is None:
+        if newest is not None or self.table.newest is None:
             return newest  # a table without a snapshot has no commits, so its log belongs to a former table
         return self.newest_logged()
 

@@ -27,7 +27,7 @@ from backstory.journal.arrow_hash import Slice, Span
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.schema import fields_of, spark_name
+from backstory.stores.iceberg.schema import names_by_id, spark_name
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
@@ -214,12 +214,11 @@ class SparkRows:
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The columns in their order, each with its type in the form of Spark's `simpleString`."""
-        fields = fields_of(self.store.jvm, self.table.iceberg.schema())
-        return [(field["name"], spark_name(field["type"])) for field in fields]
+        return [(field["name"], spark_name(field["type"])) for field in self.table.fields]
 
     def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
         """The rows of each span and, under None, the rows in no span. `names` is for `slice_hashes`."""
-        if self.table.iceberg.currentSnapshot() is None:
+        if self.table.newest is None:
             return {}
         with translate_faults(self.table.shape.table):
             rows = self._rows()
@@ -237,12 +236,9 @@ class SparkRows:
 
     def _rows(self) -> "DataFrame":
         """The rows of the snapshot from which the blocks were read, with the current names of columns."""
-        store, table = self.store, self.table
-        snapshot = table.iceberg.currentSnapshot()
-        rows = rows_at(store, table.shape.table, int(snapshot.snapshotId()))
-        now = {each["id"]: each["name"] for each in fields_of(store.jvm, table.iceberg.schema())}
-        then = {
-            each["name"]: each["id"]
-            for each in fields_of(store.jvm, table.iceberg.schemas().get(snapshot.schemaId()))
-        }
+        table, newest = self.table, self.table.newest
+        assert newest is not None
+        rows = rows_at(self.store, table.shape.table, newest.id)
+        now = names_by_id(table.fields)
+        then = {each["name"]: each["id"] for each in table.fields_then(newest.schema_id)}
         return rows.toDF(*(now.get(then[name], name) for name in rows.columns))

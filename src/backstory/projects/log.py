@@ -28,7 +28,6 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
@@ -224,7 +223,7 @@ def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def uuid_of(stored: IcebergTable | None) -> str | None:
     """The UUID of a table, which never changes, or None if the table does not exist."""
-    return None if stored is None else str(stored.iceberg.uuid())
+    return None if stored is None else str(stored.metadata["table-uuid"])
 
 
 def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTable | None) -> set[str]:
@@ -238,9 +237,9 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTa
     }
 
 
-def marks_of_commits(store: IcebergStore, stored: IcebergTable | None) -> set[str]:
+def marks_of_commits(stored: IcebergTable | None) -> set[str]:
     """The marks of files in the table's own commits. Only commits record the files of a killed run."""
-    commits = metadata_of(store, stored).commits if stored else ()
+    commits = stored.commits if stored else ()
     texts = (commit.properties.get(FILES) for commit in commits)
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
 

@@ -65,7 +65,6 @@ from backstory.settings import Rights
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import Keys, declared_keys
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.upkeep.previews import branch_head
 
 FOLDER: Final = ".runs"  # in the folder of an embedded warehouse
@@ -184,7 +183,7 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
     if times is None or (times.each and names_files(declared.source)):
         return False  # it has several deliveries, so a commit need not be the last one
     stored = load(store, table_name(declared.name))
-    commits = metadata_of(store, stored).commits if stored else ()
+    commits = stored.commits if stored else ()
     if archive_to_complete(stored) is not None:
         return False  # the commit of the run has archived the table
     return any(commit.properties.get(RUN) == row["run_id"] for commit in commits)
@@ -453,14 +452,14 @@ class _Run:
         if branch and stored is not None and branch_head(stored, branch) is not None:
             stored = load(replace(self.store, branch=branch), table_name(name))
         turn.logged = marks_of_log(self.logged, name, stored)
-        turn.marks |= turn.logged | marks_of_commits(self.store, stored)
+        turn.marks |= turn.logged | marks_of_commits(stored)
         uuid = uuid_of(stored)
         others = any(
             row["name"] == name and row["files"] and row["table_uuid"] != uuid for row in self.logged
         )
         if not turn.logged and (stored is None or others or turn.declared.restart):
             for archive in self._archives(table_name(name)):
-                turn.marks |= marks_of_log(self.logged, name, archive) | marks_of_commits(self.store, archive)
+                turn.marks |= marks_of_log(self.logged, name, archive) | marks_of_commits(archive)
 
     def _archive_without_load(self, declared: Declaration) -> str | None:
         """The archive of a restart that a killed run began, if the new history has no first load yet."""

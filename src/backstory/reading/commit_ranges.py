@@ -17,7 +17,6 @@ from backstory.model.instant import instant_of, milliseconds_of
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.moves import GAP
 from backstory.stores.metadata.table_metadata import CommitMetadata, TableMetadata, commit_of
 
@@ -81,7 +80,7 @@ class Range:
 
 def lineage_of(table: TableMetadata) -> Lineage:
     """The commits that led to the current state of a table."""
-    commits = [commit_of(each) for each in table.ancestry][::-1]
+    commits = [*table.lineage][::-1]
     whole = not commits or commits[0].parent is None
     every = [] if whole else map(commit_of, table.metadata["snapshots"])
     older = [each for each in every if each.version < commits[0].version]
@@ -159,14 +158,14 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
     if version == BEFORE_ALL:
         return
     name, before = table.shape.table, table.tags.get(_tag(cursor))
-    same, uuid = True, table.iceberg.uuid()
+    same, uuid = True, table.metadata["table-uuid"]
 
     def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal same
         latest = existing(store, name)
-        commits = lineage_of(metadata_of(store, latest))
+        commits = lineage_of(latest)
         snapshot = next((each.id for each in commits.commits if each.version == version), None)
-        if latest.iceberg.uuid() != uuid or (snapshot is None and commits.commits):
+        if latest.metadata["table-uuid"] != uuid or (snapshot is None and commits.commits):
             raise _lost_error(name, cursor)
         same = latest.tags.get(_tag(cursor)) == before
         return latest, _change(latest, cursor, version, snapshot) if same and snapshot else None
@@ -203,7 +202,7 @@ def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, ve
                 raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", remedy)
             tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
             return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
-        commits = lineage_of(metadata_of(store, table))
+        commits = lineage_of(table)
         place = commits.place_of(version)
         if not place:
             raise bad_option(

@@ -50,7 +50,6 @@ from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
 from backstory.stores.iceberg.positions import MovedRows, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.moves import GAP, read_moved_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
@@ -411,10 +410,9 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
     if cursor is not None and not store.has_java:
         raise needs_java("A cursor")
     stored = existing(store, table)
-    rows, described = feed_rows(stored, request), metadata_of(store, stored)
-    commits = commit_range(described, request)
+    rows, commits = feed_rows(stored, request), commit_range(stored, request)
     if commits is None:
-        return _recorded_feed(store, stored, lineage_of(described), request)
+        return _recorded_feed(store, stored, lineage_of(stored), request)
     read: Callable[..., MovedRows | MovedStates] = (
         partial(moved_rows, store) if store.has_java else MovedStates
     )

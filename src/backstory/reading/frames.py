@@ -25,7 +25,6 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, literal, quote, text_literal
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import error_text
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 
@@ -48,7 +47,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
     @property
     def metadata(self) -> TableMetadata:
-        return metadata_of(self.store, self.stored)
+        return self.stored
 
     def at(self, known_at: datetime | None) -> "KnownFrames":
         now = table_in_session(self.store, self.stored)

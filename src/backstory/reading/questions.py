@@ -31,7 +31,6 @@ from backstory.reading.options import (
 )
 from backstory.reading.timelines import Timeline, VersionRow, shown_name, timeline_of
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.port import DISORDER, TableLike, require_columns
 
@@ -134,16 +133,12 @@ def state_at(table: TableMetadata, known_at: datetime | None) -> TableState:
 
 def state_after(table: TableMetadata, snapshot: Mapping[str, Any]) -> TableState:
     """The table as a commit left it, without regard to recorded times in its rows."""
-    shape, fields = table.shape, table.fields_then(snapshot.get("schema-id"))
-    columns = columns_of_fields(fields, {each.name: each.source_name for each in shape.columns})
-    ids = {each["name"]: each["id"] for each in table.fields}
-    names = {each["id"]: each["name"] for each in fields}
-    key = (names.get(ids.get(name)) for name in shape.key)
-    shape = replace(shape, columns=columns, key=tuple(filter(None, key)))
+    schema_id = snapshot.get("schema-id")
+    shape = table.shape_then(schema_id)
     if shape.layout in CHANGING_LAYOUTS:  # the sync mode may have changed since
         then = layout_of(None, shape.table.name, frozenset(shape.names))
         shape = replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
-    return TableState(shape, fields, snapshot, None)
+    return TableState(shape, table.fields_then(schema_id), snapshot, None)
 
 
 def commits_by_recorded_time(table: TableMetadata) -> dict[datetime, int]:

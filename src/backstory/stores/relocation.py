@@ -42,9 +42,8 @@ from backstory.stores.metadata.table_metadata import (
     PyicebergFile,
     entries_of,
     file_fields,
-    manifests_in,
+    manifests_of,
     parse_metadata,
-    summary_of,
 )
 from backstory.stores.port import file_garbled, file_lost
 from backstory.stores.table_files import TableFiles
@@ -253,9 +252,7 @@ class TableRelocation:
             raise not_relocatable(Path(str(self.table)))  # an early Iceberg's snapshot, without a list
         if location in self.moves:
             return
-        manifests = self._read_avro(
-            location, lambda: manifests_in(location, summary_of(snapshot), self._open)
-        )
+        manifests = self._read_avro(location, lambda: manifests_of(snapshot, self._open))
         self._note_outside(manifest.manifest_path for manifest in manifests)
         for manifest in manifests:
             if manifest.manifest_path not in self.moves:

@@ -15,7 +15,8 @@ from backstory.model.layout import BITEMPORAL, SYSTEM_TIMES, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape, TableName
 from backstory.reading.lifetimes import KINDS_OF_INSTANTS
-from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, IcebergTable, load
+from backstory.stores.iceberg.schema import KEY, LAYOUT, LAYOUT_VERSION
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -17,7 +17,8 @@ from backstory.model.versions_layout import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.reading.lifetimes import KINDS_OF_INSTANTS
 from backstory.reading.questions import REQUIRED, SYSTEM_COLUMNS
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, existing_as_is, tables
+from backstory.stores.iceberg.schema import KEY, LAYOUT, LAYOUT_VERSION
+from backstory.stores.iceberg.store import IcebergStore, existing_as_is, tables
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader

@@ -50,7 +50,7 @@ def end(
     stored = _require_alone(store, table, archive)
     (counted,) = inventory(SessionCatalog(store), [table])
     cursors = sorted(tag.removeprefix(CURSOR_TAG) for tag in stored.tags if tag.startswith(CURSOR_TAG))
-    snapshots, into = len(list(stored.iceberg.snapshots())), None if archive is None else str(archive)
+    snapshots, into = len(stored.metadata.get("snapshots") or ()), None if archive is None else str(archive)
     ended = HistoryEnd(str(table), into, apply, counted["rows"], snapshots, [] if archive else cursors)
     if apply and archive is None:
         _carry_out(store, table, Change(dropped=True))

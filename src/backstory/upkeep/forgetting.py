@@ -37,14 +37,12 @@ from backstory.stores.iceberg.erasures import Erasure, FoundFiles
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, literal
-from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.storage import HIDING, NamedFiles, SharedFolders
 from backstory.stores.iceberg.store import (
     IcebergStore,
     IcebergTable,
     existing,
     load,
-    newest_snapshot,
     references,
 )
 from backstory.upkeep.maintaining import GC, carried_properties
@@ -178,7 +176,7 @@ def refuse_other_layouts(store: IcebergStore, table: IcebergTable) -> None:
 
 def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
     """Raise Refused if old rows may still be read: by branches, tags, or cursors that are behind."""
-    current = newest_snapshot(table)
+    current = table.newest
     current_references = references(table)
     foreign = [reference.name for reference in current_references if not reference.name.startswith(CURSOR)]
     behind = [
@@ -271,7 +269,7 @@ def remains(
     """
     return [
         *_remaining_files(table, record, search_result, around, reported),
-        *_remaining_names(store, table, record),
+        *_remaining_names(table, record),
         *_remaining_positions(store, table, record, search_result),
         *_storage_limits(table, search_result),
     ]
@@ -279,7 +277,7 @@ def remains(
 
 def outside_files(table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
     """The files that contain the record but do not belong to the table, in a form that may be shown."""
-    places = storage.places_of(table.iceberg)
+    places = storage.places_of(table)
     return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
 
 
@@ -290,7 +288,7 @@ def _remaining_files(
     around: SharedFolders,
     reported: Collection[str],
 ) -> Iterator[str]:
-    places = storage.places_of(table.iceberg)
+    places = storage.places_of(table)
     known = {name for file in reported for name in (storage.bare_location(file), record.show(file))}
     elsewhere = {path for path in search_result.foreign if not places.owns(path)}
     for shown in outside_files(table, record, search_result):
@@ -309,7 +307,7 @@ def _remaining_files(
                 yield f"{description}: {record.show(path)}"
 
 
-def _remaining_names(store: IcebergStore, table: IcebergTable, record: ForgottenRecord) -> Iterator[str]:
+def _remaining_names(table: IcebergTable, record: ForgottenRecord) -> Iterator[str]:
     if erasures.unfinished_erasure(table).record:
         yield "files of a record whose erasure was interrupted: the next erasure of any record deletes them"
     for name, value in table.properties.items():
@@ -318,9 +316,9 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
     for reference in references(table):
         if record.occurs_in(reference.name):
             yield f"cursor {record.show(reference.name)}"
-    ids = {each["name"]: each["id"] for each in fields_of(store.jvm, table.iceberg.schema())}
-    for schema in dict(table.iceberg.schemas()).values():
-        for each in fields_of(store.jvm, schema):
+    ids = {each["name"]: each["id"] for each in table.fields}
+    for schema in table.metadata["schemas"]:
+        for each in schema["fields"]:
             if each["name"] in record.key and each["id"] != ids.get(each["name"]):
                 yield f"values of a column {each['name']} that was dropped, in data files"
                 return
@@ -342,7 +340,7 @@ def _remaining_positions(
 
 
 def _storage_limits(table: IcebergTable, search_result: FoundFiles) -> Iterator[str]:
-    place = str(table.iceberg.location())
+    place = table.metadata["location"]
     if search_result.listed is None:
         yield "files that no metadata names: the storage cannot list files"
     if "://" in place and not place.startswith("file:"):
@@ -464,7 +462,7 @@ def _forget_in_table(
         before = erasures.unfinished_erasure(stored)
         if not (again.holding or before.record):
             return None
-        current = newest_snapshot(stored)
+        current = stored.newest
         tags = {
             reference.name: current is None or reference.snapshot_id != current.id
             for reference in references(stored)
@@ -482,7 +480,7 @@ def _forget_in_table(
     done = erase(store, name, plan_erasure, lambda rows: rows.where(~condition))
     after = existing(store, name)
     again = erasures.search(store, after, condition, columns, record_search.around)
-    commits = [int(one.snapshotId()) for one in after.iceberg.snapshots()]
+    commits = [one["snapshot-id"] for one in after.metadata.get("snapshots") or ()]
     shown = any(_count_rows(store, after, condition, commit) for commit in commits)
     if done is None or again.holding or shown or _count_rows(store, after, condition):
         raise _not_forgotten_error(

@@ -48,13 +48,10 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import (
     IcebergStore,
     IcebergTable,
-    ancestry,
     existing,
     load,
-    newest_snapshot,
     references,
 )
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.port import LOADING
 from backstory.upkeep.options import Bounds
 
@@ -70,11 +67,11 @@ def carried_properties(table: IcebergTable) -> dict[str, str]:
     The last delivery's token thus stays in the newest commit, where it is looked up. The properties of a
     chain's block are not repeated.
     """
-    snapshot, layout = newest_snapshot(table), table.shape.layout
-    summary = {} if snapshot is None or layout is Layout.ODF else dict(snapshot.summary)
+    newest, layout = table.newest, table.shape.layout
+    properties = {} if newest is None or layout is Layout.ODF else newest.properties
     carried = {
         name: str(value)
-        for name, value in summary.items()
+        for name, value in properties.items()
         if name.startswith(OURS) and not name.startswith(BLOCK) and name not in _OF_ONE_COMMIT
     }
     return {
@@ -108,13 +105,13 @@ class Expiry:
     renewed: Mapping[str, int]
 
 
-def plan_expiry(store: IcebergStore, table: IcebergTable, needed: Collection[str]) -> Expiry | None:
+def plan_expiry(table: IcebergTable, needed: Collection[str]) -> Expiry | None:
     """The commits and cursors that may expire. None if nothing may expire or the table may not delete files.
 
     Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
     later commits are kept too, because a search through the table's history must not have gaps.
     """
-    now, current = datetime.now(UTC), newest_snapshot(table)
+    now, current = datetime.now(UTC), table.newest
     if current is None or table.properties.get(GC, "true").lower() == "false":
         return None
     if table.finished:  # the next commit drops these branches
@@ -133,13 +130,13 @@ def plan_expiry(store: IcebergStore, table: IcebergTable, needed: Collection[str
         times_to_keep.append(reference.committed_at)
         if old and own_ms is not None:
             renewed[reference.name] = int((age + age_limit) / timedelta(milliseconds=1))
-    past = list(ancestry(table))
+    past = list(table.lineage)
     at_least = table.number(AT_LEAST, 1)
     times_to_keep += [commit.committed_at for commit in past[:at_least]]
-    times_to_keep += [commit.committed_at for commit in past if commit.get_property(TOKEN) in needed]
+    times_to_keep += [commit.committed_at for commit in past if commit.properties.get(TOKEN) in needed]
     age_of_commits = timedelta(milliseconds=table.number(MAX_AGE, RETENTION // timedelta(milliseconds=1)))
     before = min(now - age_of_commits, *times_to_keep)
-    old_ones = sum(commit.committed_at < before for commit in metadata_of(store, table).commits)
+    old_ones = sum(commit.committed_at < before for commit in table.commits)
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
 
 
@@ -322,7 +319,7 @@ def maintain(
         done, files=compaction.files, files_after=compaction.files_after, bytes_rewritten=compaction.bytes
     )
     stored = existing(store, name)
-    expiry = plan_expiry(store, stored, needed(store, stored))
+    expiry = plan_expiry(stored, needed(store, stored))
     if expiry is None:
         return done
     done = replace(done, snapshots_expired=expiry.snapshots, cursors_dropped=list(expiry.cursors))
@@ -351,7 +348,7 @@ def _expire(store: IcebergStore, name: TableName, needed: Needed) -> Expired:
     """Expire unneeded commits. The log of a dataset is written first, because it keeps the chain."""
 
     def plan(table: IcebergTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
-        expiry = plan_expiry(store, table, needed(store, table))
+        expiry = plan_expiry(table, needed(store, table))
         if expiry is None:
             return None
         return int(expiry.before.timestamp() * 1000), expiry.cursors, expiry.renewed

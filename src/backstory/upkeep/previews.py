@@ -12,8 +12,7 @@ from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.stores import branches
 from backstory.stores.branches import PENDING, Json
-from backstory.stores.iceberg.jvm import metadata_json
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 
 DOOR: Final = "native"
 
@@ -44,17 +43,16 @@ def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: 
     stored = load(store, table)
     if stored is not None and branch_head(stored, branch) is not None:
         return replace(store, branch=branch)
-    if stored is None or newest_snapshot(stored) is None:
+    if stored is None or stored.newest is None:
         raise branches.refuse_on_branch(table, branch, "the table has no commits yet")
     if dry_run:
         return store
 
     def plan() -> tuple[IcebergTable, Change | None]:
         now = existing(store, table)
-        newest = newest_snapshot(now)
-        if branch_head(now, branch) is not None or newest is None:
+        if branch_head(now, branch) is not None or now.newest is None:
             return now, None
-        return now, Change(tags={branch: Tag(newest.id)})
+        return now, Change(tags={branch: Tag(now.newest.id)})
 
     deliver_change(store, [table], Note(DOOR, ""), plan)
     return replace(store, branch=branch)
@@ -69,8 +67,7 @@ def read_branch(store: IcebergStore, table: TableName, branch: str) -> IcebergSt
 
 def branch_head(stored: IcebergTable, branch: str) -> int | None:
     """The newest snapshot of a branch, or None if the branch does not exist."""
-    ref = dict(stored.iceberg.refs()).get(branch)
-    return int(ref.snapshotId()) if ref is not None and not ref.isTag() else None
+    return branches.head_of(stored.metadata, branch)
 
 
 def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
@@ -112,7 +109,7 @@ def _remove_branch(
     def plan() -> tuple[IcebergTable, Change]:
         nonlocal number
         stored = existing(store, table)
-        commits, change = decide(json.loads(metadata_json(store.jvm, stored.iceberg)))
+        commits, change = decide(stored.metadata)
         number = len(commits)
         counts: Counter[str] = Counter()
         for commit in commits:
@@ -122,6 +119,6 @@ def _remove_branch(
 
     committed = deliver_change(store, [table], Note(DOOR, ""), plan)
     assert committed is not None
-    newest = newest_snapshot(existing(store, table))
+    newest = existing(store, table).newest
     assert newest is not None
     return Published(str(table), branch, number, committed.counts, newest.id)

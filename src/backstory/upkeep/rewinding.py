@@ -45,15 +45,15 @@ from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids, rows_at, rows_with_ids
 from backstory.stores.iceberg.literals import column, instant, micros_of, quote
+from backstory.stores.iceberg.schema import names_by_id
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import (
-    IcebergSnapshot,
     IcebergStore,
     IcebergTable,
-    ancestry,
     existing,
     load,
 )
+from backstory.stores.metadata.table_metadata import CommitMetadata
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
 from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
 from backstory.upkeep.maintaining import refuse_loading
@@ -82,13 +82,13 @@ class Rewound(Receipt):
     also: list[dict[str, Any]] = field(default_factory=list)
 
 
-def commit_fields(snapshot: IcebergSnapshot) -> dict[str, Any]:
+def commit_fields(snapshot: CommitMetadata) -> dict[str, Any]:
     """The fields of a commit in receipts."""
     return {
         "snapshot_id": snapshot.id,
         "committed_at": iso(snapshot.committed_at),
-        "door": snapshot.get_property(DOOR),
-        "token": snapshot.get_property(TOKEN),
+        "door": snapshot.properties.get(DOOR),
+        "token": snapshot.properties.get(TOKEN),
     }
 
 
@@ -152,12 +152,10 @@ def _roll_back_one(store: IcebergStore, table: IcebergTable, time: datetime, *, 
     return Rewound(str(name), iso(time), bool(done), counts, commits, keys, None, then.id if done else None)
 
 
-def _split_commits(
-    table: IcebergTable, time: datetime
-) -> tuple[list[IcebergSnapshot], IcebergSnapshot | None]:
+def _split_commits(table: IcebergTable, time: datetime) -> tuple[list[CommitMetadata], CommitMetadata | None]:
     """The commits recorded after the time, newest first, and the newest commit before it."""
-    later, pending = list[IcebergSnapshot](), list[IcebergSnapshot]()
-    for snapshot in ancestry(table):
+    later, pending = list[CommitMetadata](), list[CommitMetadata]()
+    for snapshot in table.lineage:
         time_recorded = _learnt_at(table, snapshot)
         pending.append(snapshot)
         if time_recorded is None:
@@ -168,20 +166,20 @@ def _split_commits(
     return [*later, *pending], None
 
 
-def _learnt_at(table: IcebergTable, snapshot: IcebergSnapshot) -> datetime | None:
+def _learnt_at(table: IcebergTable, snapshot: CommitMetadata) -> datetime | None:
     """The recorded time of a commit. For a dataset, this is the system time of the commit's block, if any."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
-    time = snapshot.get_property(SYSTEM_TIME)
+    time = snapshot.properties.get(SYSTEM_TIME)
     return parse_instant(time) if time else None
 
 
 def _target_commit(
-    table: IcebergTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
-) -> IcebergSnapshot:
+    table: IcebergTable, later: list[CommitMetadata], target: CommitMetadata | None, time: datetime
+) -> CommitMetadata:
     """The commit to go back to. Raises Refused if it has expired or had other columns."""
     name = table.shape.table
-    if target is None and later[-1].java.parentId() is not None:
+    if target is None and later[-1].parent is not None:
         raise Refused(
             "snapshots-expired",
             f"The commit that {name} had at {iso(time)} has expired.",
@@ -191,10 +189,7 @@ def _target_commit(
         raise Refused(
             "nothing-then", f"{name} had no rows at {iso(time)}.", "Nothing was written; give a later time."
         )
-    schemas, now = table.iceberg.schemas(), table.iceberg.schema()
-    then = schemas.get(target.java.schemaId()) or now
-    names = {int(field.fieldId()): str(field.name()) for field in now.columns()}
-    before = {int(field.fieldId()): str(field.name()) for field in then.columns()}
+    names, before = names_by_id(table.fields), names_by_id(table.fields_then(target.schema_id))
     lost = [column for id_, column in before.items() if id_ not in names]
     new = [names[id_] for id_ in names.keys() - before.keys()]
     own = [
@@ -210,7 +205,7 @@ def _target_commit(
 
 
 def _count_lost(
-    store: IcebergStore, table: IcebergTable, then: IcebergSnapshot
+    store: IcebergStore, table: IcebergTable, then: CommitMetadata
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """The current and earlier row counts and, if rows have ids, up to ten keys of rows written since then."""
     name, key = table.shape.table, table.shape.key
@@ -220,7 +215,7 @@ def _count_lost(
         counts = {"rows": rows.count(), "rows_then": before.count()}
         if not (key and keeps_row_ids(table)):
             return counts, []
-        new = rows.where(column(UPDATED_IN) > int(then.java.sequenceNumber())).select(*map(quote, key))
+        new = rows.where(column(UPDATED_IN) > then.version).select(*map(quote, key))
         return counts, arrow_of(new.distinct().orderBy(*map(quote, key)).limit(MAX_KEYS)).to_pylist()
 
 
@@ -256,7 +251,7 @@ def _open_rewind(
     """
     stored = existing(store, table)
     _refuse_pruned(stored, time)
-    commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or time) > time]
+    commits = [commit for commit in stored.lineage if (_recorded_at(commit) or time) > time]
     change, counts, keys = None, dict[str, int](), list[dict[str, Any]]()
     with ExitStack() as stack, translate_faults(table):
         rows = rows_with_ids(store, stored).withColumns({name: column(name) for name in PLACE.names})
@@ -326,7 +321,7 @@ def _next_recorded_at(table: IcebergTable, touched: DataFrame) -> datetime | Non
     (row,) = touched.agg(latest).collect()
     if row[0] is None:
         return None
-    recorded = [_recorded_at(commit) for commit in ancestry(table)][:1]
+    recorded = [_recorded_at(commit) for commit in table.lineage][:1]
     times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, recorded)]
     return max(datetime.now(UTC), max(times) + timedelta(microseconds=1))
 
@@ -363,15 +358,15 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 def _note(table: IcebergTable, time: datetime, now: datetime | None) -> Note:
     """The note of the commit, with the newest copy's instant (V14) and missing columns as of the time."""
-    standing = [commit for commit in ancestry(table) if (_recorded_at(commit) or time) <= time]
+    standing = [commit for commit in table.lineage if (_recorded_at(commit) or time) <= time]
     at, lists = (
-        next(filter(None, (commit.get_property(name) for commit in standing)), None)
+        next(filter(None, (commit.properties.get(name) for commit in standing)), None)
         for name in (COPIED_AT, LACKS)
     )
     more = {RECORDED: now and iso(now), COPIED_AT: at, LACKS: lists or "{}"}
     return Note("native", f"rewind {iso(time)}", {name: text for name, text in more.items() if text})
 
 
-def _recorded_at(snapshot: IcebergSnapshot) -> datetime | None:
-    time = snapshot.get_property(RECORDED)
+def _recorded_at(snapshot: CommitMetadata) -> datetime | None:
+    time = snapshot.properties.get(RECORDED)
     return parse_instant(time) if time else None

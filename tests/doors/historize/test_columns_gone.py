@@ -37,7 +37,7 @@ def test_a_load_without_a_layout_column_is_refused(place):
     names = [TableName("rawcore", name) for name in ("rc_c", "rc_c_hist")]
     for table, column in OWN:
         place.sql(f"ALTER TABLE rawcore.{table} RENAME COLUMN {column} TO elsewhere")
-        stood = [existing_as_is(place.store, name).metadata for name in names]
+        stood = [existing_as_is(place.store, name).location for name in names]
         for always in (False, True)[: deep(2, 1)]:  # a load is refused before a way of planning is chosen
             place.in_tasks(always=always)
 
@@ -47,7 +47,7 @@ def test_a_load_without_a_layout_column_is_refused(place):
             assert receipt.error["code"] in {"column-gone", "HIST_COLUMNS"}
             assert column in receipt.error["message"]
             assert receipt.error["remedy"]
-            assert [existing_as_is(place.store, name).metadata for name in names] == stood
+            assert [existing_as_is(place.store, name).location for name in names] == stood
         place.sql(f"ALTER TABLE rawcore.{table} RENAME COLUMN elsewhere TO {column}")
     assert place.load("r2", 2).error is None
 

@@ -36,10 +36,10 @@ class Kept:
         )
 
     def refused(self, at, rows, **options):
-        before = self.table.metadata
+        before = self.table.location
         with pytest.raises(BackstoryError) as error:
             self.copy(at, rows, **options)
-        assert self.table.metadata == before
+        assert self.table.location == before
         return error.value
 
     @property

@@ -48,10 +48,10 @@ class Policed:
         return self.warehouse.apply(source, into=self.name, key="k", **options)
 
     def refused(self, deliver, *arguments, **options):
-        before = self.table.metadata
+        before = self.table.location
         with pytest.raises(BackstoryError) as stop:
             deliver(*arguments, **options)
-        assert self.table.metadata == before
+        assert self.table.location == before
         return stop.value
 
     @property

@@ -88,7 +88,7 @@ class Native:
         """The table's metadata, and its files."""
         table = self.stored
         folder = Path(str(table.iceberg.location()).removeprefix("file:"))
-        return table.metadata, sorted(path for path in folder.rglob("*") if path.is_file())
+        return table.location, sorted(path for path in folder.rglob("*") if path.is_file())
 
     @property
     def snapshots(self):

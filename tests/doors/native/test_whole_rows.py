@@ -46,7 +46,7 @@ class Ledger:
         with pytest.raises(BackstoryError) as stop:
             self.copy(at, source, **options)
         after = load(self.store, table_name(self.name))
-        assert (before and before.metadata) == (after and after.metadata)
+        assert (before and before.location) == (after and after.location)
         return stop.value
 
     @property
@@ -245,7 +245,7 @@ def test_options_that_need_a_key_are_refused(ledger, options, code):
 def test_a_feed_is_refused(ledger):
     """Changes, envelopes and streams cannot identify a record, and nothing is written."""
     ledger.copy(1, rows(("x", 1.0, None)))
-    before = load(ledger.store, table_name(ledger.name)).metadata
+    before = load(ledger.store, table_name(ledger.name)).location
     change = pa.table({"a": ["x"], "at": [day(2)]})
     for options in ({"sequence_by": "at"}, {"key": "a", "sequence_by": "at"}, {"envelope": "changes"}):
         with pytest.raises(BackstoryError) as stop:
@@ -254,7 +254,7 @@ def test_a_feed_is_refused(ledger):
     write = ledger.warehouse.apply_batch(into=ledger.name, sequence_by="at")
     with pytest.raises(BackstoryError, match="whole-rows"):
         write(ledger.store.spark.createDataFrame([("x", day(2))], "a string, at timestamp"), 0)
-    assert load(ledger.store, table_name(ledger.name)).metadata == before
+    assert load(ledger.store, table_name(ledger.name)).location == before
     new = f"whole.t{next(NUMBERS)}"
     with pytest.raises(BackstoryError) as stop:
         ledger.warehouse.apply(change, into=new, key="row", sequence_by="at")

@@ -16,7 +16,7 @@ from backstory.reading.feeds import read_changes
 from backstory.reading.options import ChangesRequest
 from backstory.stores.iceberg.positions import moved_rows, row_groups
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.stores.metadata.catalogs import EmbeddedCatalog, metadata_of
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.table_files import local_path
 
@@ -55,7 +55,7 @@ LIFE = (
 def states(fed):
     """The rows of the table after each commit, under its present columns."""
     names = fed.now.shape.names
-    commits = lineage_of(metadata_of(fed.store, fed.now)).commits
+    commits = lineage_of(fed.now).commits
     history = [[]]
     for commit in commits:
         frame = fed.store.spark.sql(f"SELECT * FROM {fed.sql} VERSION AS OF {commit.id}")
@@ -103,7 +103,7 @@ def test_only_row_groups_with_newly_deleted_rows_are_read(store):
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
     fed.change(gone="id IN (40000, 99999)")
     table = fed.now
-    commits = lineage_of(metadata_of(store, table)).commits
+    commits = lineage_of(table).commits
     moved = moved_rows(store, table, commits[0].id, commits[1:])
     ((file, (move,)),) = moved.moves.items()
     size = int(
@@ -121,7 +121,7 @@ def test_only_row_groups_with_newly_deleted_rows_are_read(store):
         f"CALL backstory.system.rewrite_data_files(table => '{fed.name}', options => map('rewrite-all', 'true'))"
     )
     table = fed.now
-    whole = moved_rows(store, table, None, lineage_of(metadata_of(store, table)).commits)
+    whole = moved_rows(store, table, None, lineage_of(table).commits)
     assert whole.rows == 100_002
     assert size - len(b"PAR1") <= whole.bytes <= size
     whole.release(store)

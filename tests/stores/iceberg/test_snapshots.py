@@ -9,8 +9,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.store import ancestry, existing, newest_snapshot
-from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.iceberg.store import existing
 
 NAME = TableName("snapshots", "t")
 
@@ -19,19 +18,19 @@ def test_commits_have_their_time_and_their_note(store):
     """Commits are listed newest first, each with its instant and its writer's note, or None."""
     drop(store, NAME)
     make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))
-    assert newest_snapshot(existing(store, NAME)) is None
-    assert list(ancestry(existing(store, NAME))) == metadata_of(store, existing(store, NAME)).commits == []
+    assert existing(store, NAME).newest is None
+    assert list(existing(store, NAME).lineage) == existing(store, NAME).commits == []
 
     for token in ("one", "two"):
         commit(store, existing(store, NAME), Change(snapshot=True), Note("test", token))
     table = existing(store, NAME)
 
-    assert [each.get_property("backstory.token") for each in ancestry(table)] == ["two", "one"]
-    assert [each.properties["backstory.token"] for each in metadata_of(store, table).commits] == [
+    assert [each.properties.get("backstory.token") for each in table.lineage] == ["two", "one"]
+    assert [each.properties["backstory.token"] for each in table.commits] == [
         "one",
         "two",
     ]
-    last = newest_snapshot(table)
-    assert last.get_property("of nobody") is None
+    last = table.newest
+    assert last.properties.get("of nobody") is None
     assert last.id == int(table.iceberg.currentSnapshot().snapshotId())
     assert abs(datetime.now(UTC) - last.committed_at) < timedelta(hours=1)

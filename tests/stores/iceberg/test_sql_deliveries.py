@@ -1,7 +1,5 @@
 """A published delivery by SQL with pending properties: every reader and writer uses them."""
 
-import json
-
 import pytest
 from committing import commit, make
 
@@ -11,7 +9,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.branches import DELIVERY
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.jvm import metadata_json
+from backstory.stores.iceberg.jvm import json_of_metadata
 from backstory.stores.iceberg.store import existing, references
 from backstory.stores.metadata.table_metadata import table_of_metadata
 from backstory.upkeep.previews import open_branch, publish
@@ -73,13 +71,13 @@ CHANGES = {
 def test_the_next_commit_completes_the_delivery(store, table, change):
     """Its own properties are newer, the branch is dropped, and the properties can be changed again."""
     publish_by_sql(store, **NOW)
-    metadata = json.loads(metadata_json(store.jvm, existing(store, NAME).base))
+    metadata = json_of_metadata(store.jvm, existing(store, NAME).base.operations().current())
     assert properties(existing(store, NAME)) == properties(table_of_metadata(NAME, metadata, "")) == NOW
     assert references(existing(store, NAME)) == []
     commit(store, existing(store, NAME), change, NOTE)
     done = existing(store, NAME)
     assert properties(done) == {**NOW, "new": "4"}
-    assert (done.base, done.pending, dict(done.iceberg.refs()).keys()) == (None, {}, {"main"})
+    assert (done.pending, done.finished, references(done)) == ({}, [], [])
     commit(store, done, Change(properties={"old": "5"}), NOTE)
     assert properties(existing(store, NAME)) == {**NOW, "new": "4", "old": "5"}
 

@@ -157,7 +157,7 @@ def test_a_description_stays_readable_after_a_rename_of_the_table(store, schema)
 def test_a_table_whose_files_cannot_be_listed_is_dropped_with_a_warning(store, schema):
     """The files of such a table stay."""
     name = native(store, schema, "torn", TOLD[:3])
-    metadata = local_path(existing(store, name).metadata)
+    metadata = local_path(existing(store, name).location)
     local_path(store.spark.table(store.sql_name(name, "manifests")).first().path).unlink()
     with capture_logs() as logs:
         assert drop(store, name)

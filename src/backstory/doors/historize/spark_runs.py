@@ -27,11 +27,10 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.schema import fields_of, spark_type
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, newest_snapshot
-from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
 from backstory.stores.metadata.searches import bounds_of
-from backstory.stores.metadata.table_metadata import DATA, TableMetadata, live_files
+from backstory.stores.metadata.table_metadata import DATA, TableMetadata, commit_of, live_files
 from backstory.stores.port import require_layout
 from backstory.stores.sql.dialects import Spark
 from backstory.upkeep.table_views import OF, make_views
@@ -121,15 +120,15 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
 
     It is taken from the history's last load, or else from the bounds of its files, or else from its rows.
     """
-    snapshot = newest_snapshot(table)
+    snapshot = table.snapshot
     if snapshot is None:
         return None
-    if known := snapshot.get_property(NEWEST):
+    if known := commit_of(snapshot).properties.get(NEWEST):
         return parse_instant(known)
     if store.has_java:
         with suppress(OSError, ValueError, zlib.error):  # Spark reports the fault
-            fields = [each for each in fields_of(store.jvm, table.iceberg.schema()) if each["name"] in _SPAN]
-            live = live_files(snapshot.java.manifestListLocation(), snapshot.get_property, table.manifests)
+            fields = [each for each in table.fields if each["name"] in _SPAN]
+            live = live_files(snapshot, table.manifests)
             files = [file for _, file in live if file.content.value == DATA]
             bounds = [bounds_of(file, field) for file in files for field in fields]
             if None not in bounds:
@@ -156,12 +155,11 @@ def find_run(
         return None
     token = token_of(schema, dataset, run_id)
     unfinished = None
-    of_base = metadata_of(store, base)
-    for past in (metadata_of(store, hist), of_base):
+    for past in (hist, base):
         notes, was_undone = _notes_of_run(past, token)
         for note in notes:
             if note.get(RECEIPT):
-                return _registered_run(note) if _base_remains(of_base, note) else None
+                return _registered_run(note) if _base_remains(base, note) else None
             unfinished = unfinished or _registered_run(note)
         if was_undone and not notes:
             return None  # the commit was rolled back
@@ -170,7 +168,7 @@ def find_run(
 
 def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits record. These commits must not expire."""
-    tokens = {own for commit in metadata_of(store, table).commits if (own := commit.properties.get(TOKEN))}
+    tokens = {own for commit in table.commits if (own := commit.properties.get(TOKEN))}
     if not tokens or not exists(store, LOG):
         return frozenset(tokens)
     token = concat_ws(" ", "dataset_key", "load_run_id")

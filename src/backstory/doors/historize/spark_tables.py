@@ -43,8 +43,8 @@ from backstory.reading.frames import current_table_rows
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import cast_as_shown, column, null_columns, quote
-from backstory.stores.iceberg.schema import fields_of, spark_type
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
+from backstory.stores.iceberg.schema import names_by_id, spark_type
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.iceberg.workers import carry_errors
 from backstory.stores.port import conflict, require_layout
 from backstory.stores.sql import ddl
@@ -53,9 +53,7 @@ from backstory.stores.sql.engine import fill_placeholders
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
 
 
-def hashes_to_record(
-    store: IcebergStore, load: Load, table: IcebergTable, base: IcebergTable | None
-) -> Mapping[str, str | None]:
+def hashes_to_record(load: Load, table: IcebergTable, base: IcebergTable | None) -> Mapping[str, str | None]:
     """The change to the property for row hashes when a load writes rows.
 
     `base` is the base before the load. The property is never added to a table that already has rows, because
@@ -64,12 +62,12 @@ def hashes_to_record(
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
-    (text, known), ids = _hashes_of(store, table), _ids(store, table)
+    (text, known), ids = _hashes_of(table), {each["name"]: each["id"] for each in table.fields}
     if known is None and (table.rows or text):
         return {}
     of_base = list[RowHash]()
     if table.shape.layout is Layout.HIST and base is not None and base.rows:
-        _, recorded = _hashes_of(store, base)
+        _, recorded = _hashes_of(base)
         if recorded is None or not {column.name for hash_ in recorded for column in hash_.columns} <= {*ids}:
             return {} if text is None else {ROW_HASHES: None}
         of_base = recorded
@@ -78,17 +76,10 @@ def hashes_to_record(
     return {} if value == text else {ROW_HASHES: value}
 
 
-def _hashes_of(store: IcebergStore, table: IcebergTable) -> tuple[str | None, list[RowHash] | None]:
-    """The property for row hashes, and its hashes, or None if they are unknown.
-
-    Fetching all properties would take many calls to Java.
-    """
-    text: str | None = table.iceberg.properties().get(ROW_HASHES)
-    return text, hashes_of_property(text, {id_: name for name, id_ in _ids(store, table).items()})
-
-
-def _ids(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
-    return {field["name"]: int(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
+def _hashes_of(table: IcebergTable) -> tuple[str | None, list[RowHash] | None]:
+    """The property for row hashes, and its hashes, or None if they are unknown."""
+    text = table.properties.get(ROW_HASHES)
+    return text, hashes_of_property(text, names_by_id(table.fields))
 
 
 DOOR = "historize"
@@ -159,7 +150,7 @@ class SparkWork:
         If there are new rows, the commit also records how they are hashed.
         """
         if table is not None and change is not None and change.added is not None:
-            hashes = hashes_to_record(self.store, self.load, table, self.base)
+            hashes = hashes_to_record(self.load, table, self.base)
             change = replace(change, properties={**change.properties, **hashes})
         return commit_change(self.store, table, change, note, dry_run=self.run.dry_run)
 
@@ -382,8 +373,7 @@ def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
 
 def snapshot_of(table: IcebergTable) -> int | None:
     """The id of a table's snapshot, or None for a table that never had rows."""
-    newest = newest_snapshot(table)
-    return None if newest is None else newest.id
+    return None if table.newest is None else table.newest.id
 
 
 def _commit_shape(

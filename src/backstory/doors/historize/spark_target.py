@@ -46,7 +46,7 @@ from backstory.model.table import Shape, TableName
 from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load, newest_snapshot
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING, conflict
 from backstory.stores.sql.dialects import Spark
 from backstory.stores.tables import lock_tables
@@ -152,7 +152,7 @@ class LoadLease:
 
 def lease_of(table: IcebergTable | None) -> LoadLease | None:
     """The lease that a history's properties contain, or None."""
-    text = table and table.iceberg.properties().get(LOADING)
+    text = table and table.properties.get(LOADING)
     return LoadLease(**json.loads(text)) if text else None
 
 
@@ -244,11 +244,11 @@ def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: st
 
 
 def _roll_back(store: IcebergStore, base: IcebergTable, lease: LoadLease) -> None:
-    current = newest_snapshot(base)
+    current = base.newest
     if current is None or current.id == lease.base:
         return
-    name, expired = base.shape.table, lease.base is not None and base.iceberg.snapshot(lease.base) is None
-    if current.get_property(TOKEN) != lease.load or expired:
+    name, expired = base.shape.table, lease.base is not None and base.snapshot_by_id(lease.base) is None
+    if current.properties.get(TOKEN) != lease.load or expired:
         log.warning(f"{name} was changed after an interrupted load, and stays as it is")
         return
     change = Change(whole=True, snapshot=True) if lease.base is None else Change(back_to=lease.base)

@@ -43,7 +43,7 @@ from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry, load, shape_at
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import table_exists
 from backstory.strategies.frames import comparable
 from backstory.upkeep.adopting import Adopted, key_or_identifiers, refuse_key, refuse_times, require_iceberg
@@ -151,8 +151,8 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     refuse_times(stored.shape, _OWN, BITEMPORAL)
     names = key_or_identifiers(stored, key)
     refuse_key(stored.shape, Layout.AUTOCDC, names, SYSTEM_TIMES, BITEMPORAL)
-    newest = next(ancestry(stored), None)
-    shape = stored.shape if newest is None else shape_at(store, stored, newest.schema_id)
+    newest = stored.newest
+    shape = stored.shape if newest is None else stored.shape_then(newest.schema_id)
     rows = store.sql_name(table) if newest is None else f"{store.sql_name(table)} VERSION AS OF {newest.id}"
     span = Layout.AUTOCDC.span
     assert span is not None

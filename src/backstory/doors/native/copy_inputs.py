@@ -100,7 +100,7 @@ def feed_copy_terms(
         key=shape.key,
         tracked=terms.tracked,
         recorded=terms.recorded,
-        numbers=data_column_ids(store, table, evolved),
+        numbers=data_column_ids(table, evolved),
         overwritten=terms.overwritten,
         sequence=() if sequence is None else tuple(name for name, _ in sequence.parts),
         settled=interval_micros(place.settled or ()),
@@ -117,7 +117,7 @@ def feed_copy_terms(
         for memory, instant in zip(marks[MEMORY].to_pylist(), marks[VALID_FROM].to_pylist(), strict=True)
     ]
     others_here = marks.filter(pa.array(others, pa.bool_())).drop_columns([FILE, POSITION])
-    own = copy_mark(at, terms.recorded, terms.memory, delivered_ids(store, table, evolved), place.scope)
+    own = copy_mark(at, terms.recorded, terms.memory, delivered_ids(table, evolved), place.scope)
     joined = [shape_rows(rows, shape.columns, ids=terms.ids) for rows in (others_here, own)]
     compared = (*terms.compared, *terms.renewed)
     return FeedCopyTerms(feed, at, pa.concat_tables(joined), compared, place.mark is not None)

@@ -23,8 +23,8 @@ from backstory.model.table import (
 )
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind, added_fields, common_type, widens
 from backstory.model.versions_layout import OWN_COLUMNS, RESERVED
-from backstory.stores.iceberg.schema import column_type, fields_of
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable
+from backstory.stores.iceberg.schema import column_type
+from backstory.stores.iceberg.store import IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -540,7 +540,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     )
 
 
-def column_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> dict[str, int]:
+def column_ids(table: IcebergTable | None, evolved: EvolvedShape) -> dict[str, int]:
     """The field id that each column will have.
 
     The commit assigns the next ids to new and retyped columns, in column order. A new table numbers its
@@ -549,8 +549,8 @@ def column_ids(store: IcebergStore, table: IcebergTable | None, evolved: Evolved
     if table is None:
         return {column.name: number for number, column in enumerate(evolved.shape.columns, 1)}
     stays = set() if evolved.stored is None else set(evolved.stored.names) - set(evolved.retyped)
-    ids = {name: id_ for name, id_ in _stored_ids(store, table, evolved).items() if name in stays}
-    last = int(table.iceberg.operations().current().lastColumnId())
+    ids = {name: id_ for name, id_ in _stored_ids(table, evolved).items() if name in stays}
+    last = int(table.metadata["last-column-id"])
     for column in evolved.shape.columns:
         if column.name not in ids:
             ids[column.name] = last + 1
@@ -558,27 +558,26 @@ def column_ids(store: IcebergStore, table: IcebergTable | None, evolved: Evolved
     return ids
 
 
-def delivered_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> tuple[int, ...]:
+def delivered_ids(table: IcebergTable | None, evolved: EvolvedShape) -> tuple[int, ...]:
     """The field ids of the delivered columns. A full list excludes columns that are added later (V138)."""
-    ids = column_ids(store, table, evolved)
+    ids = column_ids(table, evolved)
     return tuple(sorted(ids[column.name] for column in evolved.delivered))
 
 
-def data_column_ids(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> dict[str, int]:
+def data_column_ids(table: IcebergTable | None, evolved: EvolvedShape) -> dict[str, int]:
     """The field ids of the user's columns outside the key."""
-    ids, shape = column_ids(store, table, evolved), evolved.shape
+    ids, shape = column_ids(table, evolved), evolved.shape
     return {column.name: ids[column.name] for column in shape.user_columns if column.name not in shape.key}
 
 
-def moved_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[int, int]:
+def moved_ids(table: IcebergTable, evolved: EvolvedShape) -> dict[int, int]:
     """The new field ids of retyped columns, by their old ids."""
-    stored, ids = _stored_ids(store, table, evolved), column_ids(store, table, evolved)
+    stored, ids = _stored_ids(table, evolved), column_ids(table, evolved)
     return {stored[name]: ids[name] for name in evolved.retyped}
 
 
-def _stored_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[str, int]:
-    fields = fields_of(store.jvm, table.iceberg.schema())
-    return {evolved.renamed.get(field["name"], field["name"]): field["id"] for field in fields}
+def _stored_ids(table: IcebergTable, evolved: EvolvedShape) -> dict[str, int]:
+    return {evolved.renamed.get(field["name"], field["name"]): field["id"] for field in table.fields}
 
 
 def _count_parts(type_: ColumnType) -> int:

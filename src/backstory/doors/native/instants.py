@@ -40,10 +40,8 @@ from backstory.model.versions_layout import (
     FactKind,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.slice import LocalRows
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry
-from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.searches import Between, Searches
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
@@ -230,7 +228,7 @@ def place_copy(
     `deletes='ignore'` if the table remembers its copies.
     """
     now, at = datetime.now(UTC), request.instant
-    memory = None if table is None else table.iceberg.properties().get(SETTLED)
+    memory = None if table is None else table.properties.get(SETTLED)
     if request.deletes == "ignore" and (memory is not None or request.begins_memory):
         raise UsageError(
             "partial-copy",
@@ -312,8 +310,8 @@ def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None
 
 def newest_instant(stored: StoredInstants) -> datetime | None:
     """The instant of the newest copy, from its commit, or else the last start or end of a version."""
-    for snapshot in ancestry(stored.table):
-        copied_at = snapshot.get_property(COPIED_AT)
+    for snapshot in stored.table.lineage:
+        copied_at = snapshot.properties.get(COPIED_AT)
         if copied_at:
             return parse_instant(copied_at)
         if snapshot.operation != "replace":  # compaction changes no instant; other commits may
@@ -330,17 +328,15 @@ def is_newest(stored: StoredInstants, at: datetime) -> bool:
 
 def newest_recorded(stored: StoredInstants) -> datetime:
     """The newest recorded time of the table, from its commits, or else from its rows (V10)."""
-    current = next(ancestry(stored.table), None)
+    current = stored.table.newest
     if current is None:
         return EPOCH
-    if recorded := current.get_property(RECORDED):
+    if recorded := current.properties.get(RECORDED):
         return parse_instant(recorded)
     recorded_times = [
-        parse_instant(text)
-        for commit in metadata_of(stored.store, stored.table).commits
-        if (text := commit.properties.get(RECORDED))
+        parse_instant(text) for commit in stored.table.commits if (text := commit.properties.get(RECORDED))
     ]
-    if recorded_times and current.get_property(DOOR) is None:
+    if recorded_times and current.properties.get(DOOR) is None:
         return max(recorded_times)
     return max([*recorded_times, stored.newest_recorded() or EPOCH])
 
@@ -420,8 +416,7 @@ def _refuse_narrow(
     if following is None:
         return
     users = {col.name for col in stored.table.shape.user_columns}
-    fields = fields_of(stored.store.jvm, stored.table.iceberg.schema())
-    ids = {field["name"]: field["id"] for field in fields if field["name"] in users}
+    ids = {field["name"]: field["id"] for field in stored.table.fields if field["name"] in users}
     delivered = {evolved.former_name(column.name) for column in evolved.delivered}
     for mark in marks:
         if mark.at != following or mark.columns is None:

@@ -107,9 +107,7 @@ def refuse_misfits(store: IcebergStore, table: IcebergTable, evolved: EvolvedSha
     if not evolved.retyped:
         return
     former_name = evolved.former_name
-    parted = {
-        str(table.iceberg.schema().findColumnName(part.sourceId())) for part in table.iceberg.spec().fields()
-    }
+    parted = {source for _, _, source in table.partitioning}
     changes = [
         (col, evolved.retyped[col.name]) for col in evolved.shape.columns if col.name in evolved.retyped
     ]
@@ -203,6 +201,6 @@ def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape
     retyped = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exactly=True)
     if SETTLED not in table.properties:
         return retyped
-    pairs = [lit(id_) for pair in moved_ids(store, table, evolved).items() for id_ in pair]
+    pairs = [lit(id_) for pair in moved_ids(table, evolved).items() for id_ in pair]
     ids = transform(column(MEMORY)[COLUMNS], lambda id_: coalesce(create_map(*pairs)[id_], id_))
     return retyped.withColumn(MEMORY, column(MEMORY).withField(COLUMNS, ids))

@@ -13,7 +13,7 @@ from backstory.doors.native.options import DeliveryRequest
 from backstory.errors import Refused, bad_option
 from backstory.model.table import spelling_hint
 from backstory.model.versions_layout import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
-from backstory.stores.iceberg.store import IcebergTable, ancestry
+from backstory.stores.iceberg.store import IcebergTable
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 
@@ -157,8 +157,7 @@ def find_absences(
     table: IcebergTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
 ) -> Absences:
     """The columns that a delivery lacks. If `sets_columns` is false, its rows have no values."""
-    listed = (commit.get_property(LACKS) for commit in (() if table is None else ancestry(table)))
-    before = json.loads(next(filter(None, listed), "{}"))
+    before = json.loads((table and table.newest_property(LACKS)) or "{}")
     lists = {
         delivery: [evolved.renamed.get(name, name) for name in names] for delivery, names in before.items()
     }

@@ -225,7 +225,7 @@ def _marks(inputs: CopyInputs) -> tuple[pa.Table, pa.Table]:
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
     if not place.remembers:
         return none, nowhere
-    ids = delivered_ids(inputs.store, inputs.table, inputs.evolved)
+    ids = delivered_ids(inputs.table, inputs.evolved)
     restated = place.mark is not None and inputs.request.restate and place.mark.columns != ids
     if place.mark is not None and not restated:
         return none, nowhere

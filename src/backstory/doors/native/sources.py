@@ -174,7 +174,7 @@ def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
         return rows_of_frame(_current(store, table), size)
     if not in_files and not all_are_current(stored.shape):
         return rows_of_frame(table_in_session(store, table).rows_at(), size)
-    schema = spark_schema(store.jvm, stored.iceberg.schema())
+    schema = spark_schema(stored.fields)
     fields = [
         StructField(column.source, schema[column.name].dataType, metadata=schema[column.name].metadata)
         for column in stored.shape.user_columns

@@ -34,7 +34,7 @@ from backstory.model.instant import iso
 from backstory.model.table import Column, Shape, TableName
 from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.literals import literal, null_columns
-from backstory.stores.iceberg.schema import columns_from, fields_of, spark_name, spark_type
+from backstory.stores.iceberg.schema import columns_from, spark_name, spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.events.plan import EventSummary
 from backstory.strategies.events.sides import sorted_places
@@ -231,7 +231,7 @@ def block_change(
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
     """The change that adds a block to the chain, with its rows and new columns."""
-    store, table, before = ingestion.file.store, ingestion.dataset.table, ingestion.head.block
+    table, before = ingestion.dataset.table, ingestion.head.block
     assert table is not None
     into = None
     if delivered is not None:
@@ -243,8 +243,7 @@ def block_change(
 
     def block_properties(pending: IcebergTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_text()
-        fields = fields_of(store.jvm, pending.iceberg.schema())
-        types = [(field["name"], spark_name(field["type"])) for field in fields]
+        types = [(field["name"], spark_name(field["type"])) for field in pending.fields]
         event.update(schema_hash=chain.schema_hash(types), counts=dict(counts))
         block = chain.Block(sequence, previous, ingestion.now, "AddData", event)
         return {TOKEN: ingestion.file.token or block.hash, **block.properties()}

@@ -9,7 +9,7 @@ from backstory.errors import Failed
 from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
-from backstory.stores.branches import MAIN
+from backstory.stores.branches import MAIN, commits_of_branch
 from backstory.stores.connect.commit import MERGE_MODE
 from backstory.stores.connect.store import NOTE, ConnectStore, commit_session, fast_forward
 from backstory.stores.iceberg.create import PROPERTIES
@@ -36,15 +36,14 @@ def _create(store: ConnectStore, table: TableName) -> None:
 
 
 def _read_metadata(store: ConnectStore, table: TableName) -> None:
-    iceberg = store.find(table)
-    version = iceberg.operations().current().formatVersion()
+    version = store.metadata(table)["format-version"]
     if version < LINEAGE_SINCE:
         raise _other_result(f"The catalog made a table of format version {version}.")
 
 
 def _merge(store: ConnectStore, table: TableName) -> None:
     """Update a row on a branch by its file and position, as a commit does."""
-    base = store.find(table).currentSnapshot().snapshotId()
+    base = store.metadata(table)["current-snapshot-id"]
     for branch in (_BRANCH, _LATE):
         store.spark.sql(f"ALTER TABLE {store.sql_name(table)} CREATE BRANCH {branch} AS OF VERSION {base}")
     with commit_session(store, table, {_PROPERTY: _VALUE}) as session:
@@ -65,9 +64,8 @@ def _keep_ids(store: ConnectStore, table: TableName) -> None:
 
 
 def _keep_notes(store: ConnectStore, table: TableName) -> None:
-    iceberg = store.find(table)
-    head = iceberg.snapshot(iceberg.refs()[_BRANCH].snapshotId())
-    if head.summary().get(_PROPERTY) != _VALUE:
+    (newest, *_) = commits_of_branch(store.metadata(table), table, _BRANCH)
+    if newest["summary"].get(_PROPERTY) != _VALUE:
         raise _other_result("A commit does not have the properties in the settings of its session.")
 
 

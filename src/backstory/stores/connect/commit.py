@@ -36,7 +36,6 @@ from backstory.stores.connect.create import (
 )
 from backstory.stores.connect.store import (
     ConnectStore,
-    DescribedTable,
     commit_session,
     fast_forward,
     require_unchanged,
@@ -129,8 +128,8 @@ def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> Non
     The state is restored by a new commit. In other layouts, however, the newest commit has a meaning of its
     own.
     """
-    then = table.iceberg.snapshot(change.back_to)
-    has_columns = then is not None and then.schemaId() == table.schema_id and into == table.shape
+    then = table.snapshot_by_id(change.back_to)
+    has_columns = then is not None and then.get("schema-id") == table.schema_id and into == table.shape
     if into.layout is not Layout.BASE or not (has_columns and keeps_row_ids(table)):
         raise needs_java("A return to an earlier state")
 
@@ -153,8 +152,9 @@ def _arrow(rows: Any) -> Any:
 def _pending(table: IcebergTable | None, shape: Shape) -> IcebergTable:
     """The table as it will be after the commit, without the ids of its new columns."""
     schema = {"schemas": [json_schema(shape.columns)], "current-schema-id": 0}
-    iceberg = DescribedTable(schema if table is None else {**table.iceberg.json, **schema}, "")
-    return IcebergTable(shape, iceberg) if table is None else replace(table, shape=shape, iceberg=iceberg)
+    if table is None:
+        return IcebergTable(shape, schema, "")
+    return replace(table, shape=shape, metadata={**table.metadata, **schema})
 
 
 def _change(
@@ -166,7 +166,7 @@ def _change(
 ) -> int:
     """Add columns, change rows, then set properties. Returns the snapshot."""
     shape, pending = cast("Shape", change.into), new_properties(table, change.properties)
-    name, newest = table.shape.table, table.iceberg.currentSnapshot()
+    name, newest = table.shape.table, table.newest
     branch = DELIVERY + uuid.uuid4().hex
     of_table, onto = replace(store, branch=None), store.branch or MAIN
     # Until the branch is published, the commit does not count as one of the table's commits.
@@ -184,14 +184,14 @@ def _change(
             raise conflict(name)
         before = reshape(of_table, session, table, shape, change.renamed)
         # Branches of earlier deliveries. None of them can be published after this one.
-        refs = table.iceberg.refs() if onto == MAIN else ()
+        refs = (table.metadata.get("refs") or ()) if onto == MAIN else ()
         others = [other for other in refs if other.startswith(DELIVERY)]
-        at = "" if newest is None else f" AS OF VERSION {newest.snapshotId()}"
+        at = "" if newest is None else f" AS OF VERSION {newest.id}"
         session.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch}{at}")
         with ExitStack() as undo:
             undo.callback(_drop_branches, of_table, session, name, [branch])
             # In a table without commits, Iceberg begins the branch with an empty commit.
-            base = head_of(store.find(name).json, branch) if newest is None else newest.snapshotId()
+            base = head_of(store.metadata(name), branch) if newest is None else newest.id
             with time_stage("write"):
                 if change.back_to is not None:
                     snapshot = restore_rows(of_table, session, shape, change.back_to, branch, base)
@@ -218,12 +218,8 @@ def _require_properties(store: ConnectStore, table: TableName, before: Mapping[s
     """
     if store.setting(f"spark.sql.catalog.{store.catalog}.type") == "rest":
         return
-    now = store.find(table)
-    if now is None or any(
-        now.properties().get(name) != before.get(name)
-        for name in {*before, *now.properties()}
-        if name.startswith(_OUR_PROPERTIES)
-    ):
+    now = store.metadata(table).get("properties") or {}
+    if any(now.get(name) != before.get(name) for name in {*before, *now} if name.startswith(_OUR_PROPERTIES)):
         raise conflict(table)
 
 
@@ -253,7 +249,7 @@ def _publish(
     try:
         fast_forward(store, session, table, onto, branch)
     except PySparkException:
-        metadata = store.find(table).json
+        metadata = store.metadata(table)
         if snapshot not in {each["snapshot-id"] for each in ancestors(metadata, head_of(metadata, onto))}:
             raise
 
@@ -290,8 +286,7 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
                 finally:
                     with suppress(PySparkException):
                         session.sql(f"{altering} DROP BRANCH IF EXISTS {exactly}")
-            head = head_of(table.iceberg.json, branch)
-            if head_of(store.find(name).json, branch) == head:
+            if head_of(store.metadata(name), branch) == head_of(table.metadata, branch):
                 session.sql(f"{altering} DROP BRANCH {quote(branch)}")
     with translate_faults(name):
         store.refresh(name)

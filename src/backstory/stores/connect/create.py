@@ -23,8 +23,8 @@ from backstory.stores.connect.store import ConnectStore, commit_session
 from backstory.stores.iceberg.create import refuse_paths, table_properties
 from backstory.stores.iceberg.frames import spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, property_list, quote, text_literal
-from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
+from backstory.stores.iceberg.schema import SOURCE_NAMES, spark_type
+from backstory.stores.iceberg.store import IcebergTable, source_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,8 @@ def reshape(
     """
     altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
     statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
-    state = str(max(map(int, table.iceberg.schemas())) + len(statements) if statements else table.schema_id)
+    last = max(schema["schema-id"] for schema in table.metadata["schemas"])
+    state = str(last + len(statements) if statements else table.schema_id)
     properties = {SOURCE_NAMES: source_names(into), COLUMNS_STATE: state}
     if source_names(into) == source_names(table.shape):
         del properties[SOURCE_NAMES]
@@ -233,9 +234,9 @@ def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> 
                 f"ALTER TABLE {store.sql_name(name)} RENAME TO {quote(into.schema)}.{quote(into.name)}"
             )
             return
-        if table.iceberg.properties().get("gc.enabled") == "false":
+        if table.properties.get("gc.enabled") == "false":
             raise needs_java("A drop of a table that keeps its files", f"drop {name}")
-        folder = text_literal(f"{table.iceberg.location().rstrip('/')}/")
+        folder = text_literal(f"{table.metadata['location'].rstrip('/')}/")
         files = session.table(store.sql_name(name, "all_files"))
         if files.where(f"NOT startswith(file_path, {folder})").limit(1).count():
             raise needs_java("A drop of a table with files outside of its folder", f"drop {name}")

@@ -4,7 +4,7 @@ A row that is in both states cancels out. In tables with row ids, a row that is 
 id and its last update. In other tables, equal rows cancel out in the query of the feed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,8 +39,7 @@ class MovedStates:
     @property
     def rows(self) -> int:
         """An upper bound of the number of row moves."""
-        snapshots = (self.table.iceberg.snapshot(commit.id).summary() for commit in self.commits)
-        return sum(int(one.get(name, 0)) for one in snapshots for name in _MOVED) + (
+        return sum(int(commit.properties.get(name, 0)) for commit in self.commits for name in _MOVED) + (
             self.table.rows if any(commit.operation == GAP for commit in self.commits) else 0
         )
 
@@ -96,12 +95,10 @@ class MovedStates:
 
     def _columns_at(self, snapshot: int) -> Sequence[str]:
         """The current columns, selected by their names in the schema of a snapshot."""
-        iceberg = self.table.iceberg
-        schema = iceberg.schemas().get(iceberg.snapshot(snapshot).schemaId()) or iceberg.schema()
-        then = {field.fieldId(): field for field in schema.columns()}
-        now = iceberg.schema().columns()
+        state = self.table.snapshot_by_id(snapshot) or {}
+        then = {field["id"]: field for field in self.table.fields_then(state.get("schema-id"))}
         types = {column.name: spark_type(column.type) for column in self.table.shape.columns}
-        return [_column_at(then.get(field.fieldId()), field, types[field.name()]) for field in now]
+        return [_column_at(then.get(now["id"]), now, types[now["name"]]) for now in self.table.fields]
 
     def _no_moves(self, name: str) -> str:
         names = ", ".join(map(quote, self.table.shape.names))
@@ -115,12 +112,13 @@ class MovedStates:
 _MOVED: Final = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
 
 
-def _column_at(then: Any, now: Any, type_: str) -> str:
+def _column_at(then: Mapping[str, Any] | None, now: Mapping[str, Any], type_: str) -> str:
     """A current column, selected by its former name, or NULL if it did not exist yet."""
-    if then is None and now.json.get("initial-default") is None:
-        return f"CAST(NULL AS {type_}) AS {quote(now.name())}"
-    if then is not None and then.json["type"] == now.json["type"]:
-        return f"{quote(then.name())} AS {quote(now.name())}"
-    if then is None or not isinstance(then.json["type"], str) or not isinstance(now.json["type"], str):
+    name = quote(now["name"])
+    if then is None and now.get("initial-default") is None:
+        return f"CAST(NULL AS {type_}) AS {name}"
+    if then is not None and then["type"] == now["type"]:
+        return f"{quote(then['name'])} AS {name}"
+    if then is None or not isinstance(then["type"], str) or not isinstance(now["type"], str):
         raise needs_java("A feed over another type of a nested column, or over a column with a default,")
-    return f"CAST({quote(then.name())} AS {type_}) AS {quote(now.name())}"
+    return f"CAST({quote(then['name'])} AS {type_}) AS {name}"

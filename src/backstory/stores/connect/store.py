@@ -1,15 +1,13 @@
 """An Iceberg catalog in a Spark Connect session, its tables, and the sessions of their commits.
 
-Tables are queried and changed by SQL, and described by the JSON of their metadata. The objects of this module
-have the same methods as a table's Java objects. A method that only the Java object has raises UsageError.
+Tables are queried and changed by SQL, and described by the JSON of their metadata.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql.utils import is_remote
@@ -32,148 +30,6 @@ from backstory.stores.port import conflict, file_garbled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True)
-class _Described:
-    """A part of a table's metadata. `members` maps methods of its Java class to names in its JSON."""
-
-    json: Mapping[str, Any]
-    members: ClassVar[Mapping[str, str]] = {}
-
-    @property
-    def text(self) -> str:
-        """The part's JSON."""
-        return json.dumps(self.json)
-
-    def __getattr__(self, name: str) -> Callable[[], Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name not in self.members:
-            raise needs_java()
-        return lambda: self.json.get(self.members[name])
-
-
-class DescribedField(_Described):
-    """A column of a schema, or a field of a partition spec."""
-
-    members: ClassVar = {"fieldId": "id", "name": "name", "sourceId": "source-id"}
-
-
-class DescribedSchema(_Described):
-    """The columns of a table in one of its states."""
-
-    members: ClassVar = {"schemaId": "schema-id"}
-
-    def columns(self) -> list[DescribedField]:
-        """The columns, in their order."""
-        return [DescribedField(field) for field in self.json["fields"]]
-
-    def findField(self, name: str) -> DescribedField | None:  # noqa: N802 - Java's name
-        """The column with this name, or None."""
-        return next((field for field in self.columns() if field.name() == name), None)
-
-    def findColumnName(self, number: int) -> str | None:  # noqa: N802 - Java's name
-        """The name of the column with this id, or None."""
-        return next((field.name() for field in self.columns() if field.fieldId() == number), None)
-
-
-class DescribedSnapshot(_Described):
-    """A commit."""
-
-    members: ClassVar = {
-        "snapshotId": "snapshot-id",
-        "parentId": "parent-snapshot-id",
-        "timestampMillis": "timestamp-ms",
-        "schemaId": "schema-id",
-    }
-
-    def sequenceNumber(self) -> int:  # noqa: N802 - Java's name
-        """The number of the commit among the table's commits."""
-        return int(self.json.get("sequence-number", 0))
-
-    def operation(self) -> str:
-        """The kind of change to files."""
-        return str(self.json["summary"]["operation"])
-
-    def summary(self) -> dict[str, str]:
-        """The commit's properties."""
-        return {name: value for name, value in self.json["summary"].items() if name != "operation"}
-
-
-class DescribedReference(_Described):
-    """A branch or a tag."""
-
-    members: ClassVar = {"snapshotId": "snapshot-id", "maxRefAgeMs": "max-ref-age-ms"}
-
-    def isTag(self) -> bool:  # noqa: N802 - Java's name
-        """Whether the reference is a tag."""
-        return bool(self.json["type"] == "tag")
-
-
-class DescribedSpec(_Described):
-    """A partition spec of a table."""
-
-    def fields(self) -> list[DescribedField]:
-        """The fields of the partition spec."""
-        return [DescribedField(field) for field in self.json["fields"]]
-
-
-@dataclass(frozen=True)
-class DescribedTable(_Described):
-    """A table in one of its states, with its metadata and the location of its metadata file."""
-
-    file: str
-    members: ClassVar = {
-        "uuid": "table-uuid",
-        "location": "location",
-        "formatVersion": "format-version",
-        "lastColumnId": "last-column-id",
-    }
-
-    def operations(self) -> "DescribedTable":
-        """This object, which also replaces Java's objects for the table's operations and metadata."""
-        return self
-
-    current = operations
-
-    def metadataFileLocation(self) -> str:  # noqa: N802 - Java's name
-        """The location of the metadata file."""
-        return self.file
-
-    def properties(self) -> dict[str, str]:
-        """The table's properties, including Iceberg's own."""
-        return self.json.get("properties") or {}
-
-    def schemas(self) -> Mapping[int, DescribedSchema]:
-        """Every schema of the table, by id."""
-        return {schema["schema-id"]: DescribedSchema(schema) for schema in self.json["schemas"]}
-
-    def schema(self) -> DescribedSchema:
-        """The current columns."""
-        return self.schemas()[self.json["current-schema-id"]]
-
-    def spec(self) -> DescribedSpec:
-        """The current partition spec."""
-        number = self.json["default-spec-id"]
-        return DescribedSpec(next(spec for spec in self.json["partition-specs"] if spec["spec-id"] == number))
-
-    def snapshots(self) -> list[DescribedSnapshot]:
-        """Every commit that has not expired, oldest first."""
-        return [DescribedSnapshot(snapshot) for snapshot in self.json.get("snapshots") or ()]
-
-    def snapshot(self, number: int) -> DescribedSnapshot | None:
-        """The commit with this id, or None if it has expired."""
-        return next((one for one in self.snapshots() if one.snapshotId() == number), None)
-
-    def currentSnapshot(self) -> DescribedSnapshot | None:  # noqa: N802 - Java's name
-        """The newest commit, or None if there are no commits."""
-        number = self.json.get("current-snapshot-id")
-        return None if number in {None, -1} else self.snapshot(number)
-
-    def refs(self) -> Mapping[str, DescribedReference]:
-        """The branches and tags, by name."""
-        return {name: DescribedReference(ref) for name, ref in (self.json.get("refs") or {}).items()}
 
 
 # Since this version a session can be cloned. Each commit has its own session, whose settings contain its
@@ -217,12 +73,22 @@ class ConnectStore(IcebergStore):
         """Whether Iceberg reserves this column name."""
         return name in OF_ICEBERG
 
-    def find(self, table: TableName) -> Any:
-        """The table, from its newest metadata file, or None if the table or schema does not exist."""
+    def find(self, table: TableName) -> tuple[Any, dict[str, Any], str] | None:
+        """A placeholder for Iceberg's object, the content of the newest metadata file, and its location.
+
+        Returns None if the table or schema does not exist.
+        """
         if not self.has(table):
             return None
         location = self.metadata_location(table, self.spark)
-        return DescribedTable(self._metadata(table, location), location)
+        return self.jvm, self._metadata(table, location), location
+
+    def metadata(self, table: TableName) -> dict[str, Any]:
+        """The content of the newest metadata file. Raises TryAgain if the table no longer exists."""
+        found = self.find(table)
+        if found is None:
+            raise conflict(table)
+        return found[1]
 
     def refresh(self, table: TableName) -> None:
         """Make the session read the table's current state.
@@ -366,7 +232,7 @@ def require_unchanged(store: ConnectStore, session: "SparkSession", table: Icebe
     """Raise TryAgain if the table has changed since it was loaded."""
     name = table.shape.table
     session.sql(f"REFRESH TABLE {replace(store, branch=None).sql_name(name)}")
-    if store.metadata_location(name, session) != table.metadata:
+    if store.metadata_location(name, session) != table.location:
         raise conflict(name)
 
 

@@ -33,9 +33,9 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import without_row_ids
 from backstory.stores.iceberg.jvm import every_row, set_properties
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
+from backstory.stores.iceberg.schema import KEY, LAYOUT, SOURCE_NAMES, iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
-from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, source_names, table_in
 from backstory.stores.metadata.table_metadata import positions_by_file
 from backstory.stores.port import DISORDER, Store, StoredTable, conflict, refuse_names
 from backstory.stores.table_files import read_ahead
@@ -96,7 +96,8 @@ def _commit_rows(
 ) -> Commit:
     """Write the change's rows and commit the transaction. The snapshot gets `more` properties too."""
     with translate_faults(table.shape.table), discarding(table.iceberg) as written:
-        pending = IcebergTable(change.into, staged.table()) if change.into else table
+        into = change.into
+        pending = table if into is None or into == table.shape else table_in(store, into, staged)
         with time_stage("write"):
             files, deletions = _write(store, table, pending, change, written)
         counts = _counts(change, files)
@@ -161,7 +162,7 @@ def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
             return Commit(None, change.counts)
     # In a created table every row is new, including copies of rows with ids in other tables.
     rows = replace(change, added=without_row_ids(change.added), removed=None, whole=False)
-    return _commit_rows(store, IcebergTable(shape, staged.table()), staged, rows, note)
+    return _commit_rows(store, table_in(store, shape, staged), staged, rows, note)
 
 
 def _write(
@@ -368,7 +369,7 @@ def _reshape(
     if not into.layout.is_sorted:
         _evolve_columns(store, transaction, before, into, renamed)
         return
-    is_partitioned = ACTIVE in [field.name() for field in table.iceberg.spec().fields()]
+    is_partitioned = ACTIVE in [name for name, _, _ in table.partitioning]
     keeps_history = into.layout is Layout.FIVETRAN_HISTORY
     if is_partitioned and not keeps_history:
         transaction.updateSpec().removeField(ACTIVE).commit()

@@ -58,7 +58,7 @@ def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
     """
     if not table.rows:
         return True
-    field = int(table.iceberg.schema().findField(name).fieldId())
+    field = next(each["id"] for each in table.fields if each["name"] == name)
     scan = scan_of_values(store.jvm, table.iceberg, name).includeColumnStats()
     with closing(scan.planFiles()) as planned:
         tasks = planned.iterator()

@@ -20,18 +20,9 @@ from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import ascending, holds_views, partition_spec
 from backstory.stores.iceberg.literals import property_list, quote
-from backstory.stores.iceberg.schema import iceberg_schema
+from backstory.stores.iceberg.schema import KEY, LAYOUT, LAYOUT_VERSION, SOURCE_NAMES, iceberg_schema
 from backstory.stores.iceberg.scripts import files_of_history
-from backstory.stores.iceberg.store import (
-    KEY,
-    LAYOUT,
-    LAYOUT_VERSION,
-    SOURCE_NAMES,
-    IcebergStore,
-    exists,
-    require_here,
-    source_names,
-)
+from backstory.stores.iceberg.store import IcebergStore, exists, require_here, source_names
 from backstory.stores.port import table_exists, view_exists
 
 PROPERTIES = {

@@ -26,7 +26,7 @@ from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.schema import FIELD_ID, fields_of
+from backstory.stores.iceberg.schema import FIELD_ID
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -43,7 +43,7 @@ from backstory.stores.table_files import local_path
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 # Strings that are written to a path without escapes.
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-IDENTITY, YEAR = "identity", "year"
+IDENTITY, YEAR, VOID = "identity", "year", "void"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,16 @@ class Partition:
     path: str = ""
 
 
-def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
-    """The rows by partition of an Iceberg table, or None if the driver cannot compute the partitions.
+def rows_by_partition(table: IcebergTable, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
+    """The rows by partition of a table, or None if the driver cannot compute the partitions.
 
     The driver computes partitions by the year of an instant, by booleans, and by strings that a path need not
     escape, other than the word for NULL.
     """
-    if table.spec().isUnpartitioned():
+    if all(transform == VOID for _, transform, _ in table.partitioning):
         return [(Partition(), rows)]
-    parted_by = list(table.spec().fields())
-    fields = [(str(field.name()), str(field.transform().toString())) for field in parted_by]
-    sources = [str(table.schema().findColumnName(field.sourceId())) for field in parted_by]
-    values = [_partition_values(rows, source, how) for source, (_, how) in zip(sources, fields, strict=True)]
+    fields = [(name, transform) for name, transform, _ in table.partitioning]
+    values = [_partition_values(rows, source, transform) for _, transform, source in table.partitioning]
     known = [column for column in values if column is not None]
     if len(known) < len(values):
         return None
@@ -85,7 +83,7 @@ def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Ta
     return parts
 
 
-def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.ChunkedArray | None:
+def _partition_values(rows: pa.Table, source: str | None, transform: str) -> pa.ChunkedArray | None:
     """The value of a partition field for each row, as Iceberg parses it, or None if it is not supported."""
     if source not in rows.column_names:
         return None
@@ -136,10 +134,10 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
     if not (has_ids and keeps_row_ids(table)):
         rows = without_row_ids(rows)
     rows = _sort_rows(rows, _sort_columns(table, rows.column_names))
-    parts = rows_by_partition(table.iceberg, rows)
+    parts = rows_by_partition(table, rows)
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
-    schema = _with_field_ids(store, table, rows.schema)
+    schema = _with_field_ids(table, rows.schema)
     locations = table.iceberg.locationProvider()  # here, because the pool's threads have no JVM
     pieces = [
         (
@@ -193,7 +191,7 @@ def write_frame(store: IcebergStore, table: IcebergTable, frame: Any) -> list[An
     """
     lineage_columns = FIELD_IDS if keeps_row_ids(table) else ()
     lineage = [name for name in lineage_columns if name in frame.columns]
-    names = [field["name"] for field in fields_of(store.jvm, table.iceberg.schema())]
+    names = [field["name"] for field in table.fields]
     frame = frame.select(*map(quote, [*names, *lineage]))
     with rewrite_group(store.jvm, table.iceberg) as (group, written):
         options = {}
@@ -224,9 +222,7 @@ def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
     """
     if not table.shape.layout.is_sorted or table.properties.get(DISTRIBUTION) != "none":
         return False
-    fields = table.iceberg.spec().fields()
-    sources = {str(table.iceberg.schema().findColumnName(field.sourceId())) for field in fields}
-    return sources <= constant_columns(frame)
+    return {source for _, _, source in table.partitioning} <= constant_columns(frame)
 
 
 def _sort_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
@@ -237,9 +233,9 @@ def _sort_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in by]))
 
 
-def _with_field_ids(store: IcebergStore, table: IcebergTable, schema: pa.Schema) -> pa.Schema:
+def _with_field_ids(table: IcebergTable, schema: pa.Schema) -> pa.Schema:
     """The schema with the field ids of columns and their parts, which Iceberg uses to find them in files."""
-    numbered = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
+    numbered = {field["name"]: field for field in table.fields}
     numbered |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in numbered}
     return pa.schema([_with_field_id(field, numbered[field.name]) for field in schema])
 

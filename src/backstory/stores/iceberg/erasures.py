@@ -24,7 +24,7 @@ from backstory.model.layout import FILE
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_of_tasks
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.schema import names_by_id
 from backstory.stores.iceberg.scripts import forget_tasks, stage_tasks, tasks_of
 from backstory.stores.iceberg.storage import (
     ListedFile,
@@ -124,12 +124,12 @@ def search(
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
     existing = {**(listed or {}), **dict(_files_outside(table, named, listed or {}))}
-    places, between = places_of(table.iceberg), unfinished_erasure(table).files
+    places, between = places_of(table), unfinished_erasure(table).files
     former = named.past._replace(metadata=named.past.metadata.union(between) - named.now.metadata)
     own = {location for location in former.all if places.owns(location)}
     past = former.only({location for location in own if listed and bare_location(location) in listed})
     stray = strays(table, existing, around, named.now, past)
-    readings = list(_reading_schemas(store, table, columns))
+    readings = list(_reading_schemas(table, columns))
     searching = _FileSearch(store, table, condition, readings, existing)
     with translate_faults(table.shape.table):
         known = searching.search_named(named, sorted(named.now.data | past.data))
@@ -148,7 +148,7 @@ def _files_outside(
     table: IcebergTable, named: NamedFiles, listed: Collection[str]
 ) -> Iterator[tuple[str, ListedFile]]:
     """The existing files of former metadata and erasures outside of the table's folder."""
-    places, io = places_of(table.iceberg), table.iceberg.io()
+    places, io = places_of(table), table.iceberg.io()
     outside = {location for location in files_left_outside(table) if is_location(location)}
     for location in sorted((named.past.all | outside) - named.now.all):
         if not places.owns(location) and bare_location(location) not in listed:
@@ -238,7 +238,7 @@ def columns_with_ids(
     store: IcebergStore, table: IcebergTable, wanted: Mapping[str, tuple[str, ...]]
 ) -> StructType:
     """Columns of the table with their ids, for Spark's file reader. A struct has only the named parts."""
-    known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
+    known = {field["name"]: field for field in table.fields}
     schema, fields = store.spark.table(store.sql_name(table.shape.table)).schema, list[StructField]()
     for name, parts in wanted.items():
         type_ = schema[name].dataType
@@ -253,15 +253,15 @@ def _field_with_id(name: str, type_: Any, id_: int) -> Any:
     return StructField(name, type_, nullable=True, metadata={ID: id_})
 
 
-def _reading_schemas(store: IcebergStore, table: IcebergTable, columns: StructType) -> Iterator[StructType]:
+def _reading_schemas(table: IcebergTable, columns: StructType) -> Iterator[StructType]:
     """The columns, identified by their ids, and by each current, former or mapped name."""
     yield columns
     ids = {field.name: int(field.metadata[ID]) for field in columns}
     mapping = json.loads(table.properties.get(NAME_MAPPING) or "[]")
     mapped = {int(entry["field-id"]): entry["names"] for entry in mapping if "field-id" in entry}
     namings = {tuple(ids)}
-    for schema in dict(table.iceberg.schemas()).values():
-        known = {field["id"]: field["name"] for field in fields_of(store.jvm, schema)}
+    for schema in table.metadata["schemas"]:
+        known = names_by_id(schema["fields"])
         namings.add(tuple(known.get(id_, name) for name, id_ in ids.items()))
     most = max((len(mapped.get(id_, ())) for id_ in ids.values()), default=0)
     for place in range(most):

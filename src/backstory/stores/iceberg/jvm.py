@@ -4,10 +4,11 @@ Some classes are not part of Iceberg's public API, so a session is checked for a
 The parameter `jvm` is py4j's view of the session's Java.
 """
 
+import gzip
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -140,39 +141,38 @@ def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
     return built
 
 
-def schema_json(jvm: Any, schema: Any) -> str:
-    """A schema as JSON."""
-    if isinstance(jvm, NoJava):
-        return str(schema.text)
-    return str(iceberg(jvm, "SchemaParser").toJson(schema))
-
-
 def schema_of(jvm: Any, text: str) -> Any:
     """The schema in a JSON string."""
     return iceberg(jvm, "SchemaParser").fromJson(text)
 
 
-def metadata_json(jvm: Any, table: Any) -> str:
-    """A table's metadata as JSON."""
-    if isinstance(jvm, NoJava):
-        return str(table.text)
-    return str(iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
+_ZIPPED_JSON: Final = f"""
+java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
+java.util.zip.GZIPOutputStream zipped = new java.util.zip.GZIPOutputStream(bytes);
+zipped.write({ICEBERG}.TableMetadataParser.toJson(metadata).getBytes("UTF-8"));
+zipped.close();
+return new StringBuilder(java.util.Base64.getEncoder().encodeToString(bytes.toByteArray()));
+"""
+# An answer of Java that fills its buffer is sent in two packets, and the second one waits for 40 ms.
+_ONE_PACKET: Final = 8000
 
 
-def has_branch(table: Any, beginning: str) -> bool:
-    """Whether a branch or tag of the table has a name that contains this text."""
-    refs = table.refs()
-    names = " ".join(refs) if isinstance(refs, dict) else str(refs.keySet().toString())
-    return beginning in names
+def json_of_metadata(jvm: Any, metadata: Any) -> dict[str, Any]:
+    """Iceberg's object for a table's metadata, in the JSON of Iceberg's specification."""
+    answer = "java.lang.StringBuilder"
+    zipped = script(jvm, _ZIPPED_JSON, answer, metadata=f"{ICEBERG}.TableMetadata")(metadata)
+    length = int(zipped.length())
+    parts = (
+        zipped.substring(first, min(first + _ONE_PACKET, length)) for first in range(0, length, _ONE_PACKET)
+    )
+    return dict(json.loads(gzip.decompress(b64decode("".join(parts)))))
 
 
-def table_of_json(jvm: Any, table: Any, text: str) -> Any:
+def table_of_json(jvm: Any, table: Any, json_: Mapping[str, Any]) -> Any:
     """A table with this metadata instead of its own. It accepts no commits."""
-    if isinstance(jvm, NoJava):
-        return replace(table, json=json.loads(text))
     operations = table.operations()
     location = operations.current().metadataFileLocation()
-    metadata = iceberg(jvm, "TableMetadataParser").fromJson(location, text)
+    metadata = iceberg(jvm, "TableMetadataParser").fromJson(location, json.dumps(json_))
     static = iceberg(jvm, "StaticTableOperations")(metadata, operations.io(), operations.locationProvider())
     return iceberg(jvm, "BaseTable")(static, table.name())
 
@@ -213,12 +213,6 @@ def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
 def scan_of_values(jvm: Any, table: Any, column: str) -> Any:
     """A scan of the files that may have a value in a column."""
     return table.newScan().filter(iceberg(jvm, "expressions.Expressions").notNull(column))
-
-
-def partition_specs(jvm: Any, table: Any) -> list[dict[str, Any]]:
-    """The current and former partition specs of a table, as JSON."""
-    parser = iceberg(jvm, "PartitionSpecParser")
-    return [json.loads(parser.toJson(spec)) for spec in table.specs().values()]
 
 
 @lru_cache
@@ -324,8 +318,6 @@ def set_properties(transaction: Any, properties: Mapping[str, str | None]) -> No
 
 def texts_of(texts: Any) -> dict[str, str]:
     """A Java map of strings, read in one call. py4j's own conversion needs three calls for each name."""
-    if isinstance(texts, dict):
-        return texts
     mapper = _java(texts, "com.fasterxml.jackson.databind.ObjectMapper")()
     return dict(json.loads(mapper.writeValueAsString(texts)))
 

@@ -32,6 +32,7 @@ from backstory.stores.iceberg.erasures import (
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import rewrite_group
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.schema import names_by_id
 from backstory.stores.iceberg.scripts import (
     TASKS_OPTION,
     commit_expiry,
@@ -51,6 +52,7 @@ from backstory.stores.iceberg.storage import (
     places_of,
 )
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.metadata.parquet_files import partition_ids
 from backstory.stores.port import conflict
 
 if TYPE_CHECKING:
@@ -132,9 +134,8 @@ def _sort_rows(table: IcebergTable, rows: "DataFrame", size: int) -> "DataFrame"
 
 
 def _partition_columns(table: IcebergTable) -> "list[Column]":
-    fields = {(str(field.transform()), field.sourceId()) for field in table.iceberg.spec().fields()}
-    transforms = [(kind, str(table.iceberg.schema().findColumnName(id_))) for kind, id_ in sorted(fields)]
-    return [sf.year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
+    transforms = sorted({(transform, name) for _, transform, name in table.partitioning if name})
+    return [sf.year(column(name)) if kind == YEAR else column(name) for kind, name in transforms]
 
 
 # A file is small if it has less than the first share of its target size. It has many hidden rows if they are
@@ -154,7 +155,7 @@ class Compacted:
 
 def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
     """The data files worth rewriting: several small files in a partition, and files with many hidden rows."""
-    if table.iceberg.currentSnapshot() is None:
+    if table.newest is None:
         return []
     with translate_faults(table.shape.table):
         files = store.spark.table(store.sql_name(table.shape.table, "data_files"))
@@ -187,8 +188,7 @@ def compact(
     A dry run assumes that one file remains in each folder. Raises TryAgain if another writer committed first.
     A failed compaction leaves no files.
     """
-    newest: Any = table.iceberg.currentSnapshot()
-    before = 0 if newest is None else int(newest.summary().get("total-data-files") or 0)
+    before = 0 if table.newest is None else int(table.newest.properties.get("total-data-files") or 0)
     locations = scattered_files(store, table)
     if dry_run or not locations:
         folders = {location.rpartition("/")[0] for location in locations}
@@ -244,11 +244,11 @@ def erase(
     remains in the table, and the next erasure continues. Raises TryAgain, with nothing written, if another
     writer may be writing a file.
     """
-    files, places = plan.files, places_of(table.iceberg)
+    files, places = plan.files, places_of(table)
     refuse_unfinished(table, files)
     own = own_strays(files)
     with translate_faults(table.shape.table):
-        snapshots = [int(one.snapshotId()) for one in table.iceberg.snapshots()]
+        snapshots = [one["snapshot-id"] for one in table.metadata.get("snapshots") or ()]
         snapshot, rewritten, between = _commit_erasure(store, table, plan, keeping)
         erased = existing(store, table.shape.table)
         after = {bare_location(location) for location in named_files(store, erased).now.all}
@@ -275,7 +275,7 @@ def erase(
 
 def _clear_mark(table: IcebergTable, foreign: Collection[str]) -> None:
     """Remove the mark, and record the files that still exist outside of the table's folder."""
-    io, update = table.iceberg.io(), (table.base or table.iceberg).updateProperties().remove(UNFINISHED)
+    io, update = table.iceberg.io(), table.base.updateProperties().remove(UNFINISHED)
     existing_files = {
         location for location in foreign if not is_location(location) or io.newInputFile(location).exists()
     }
@@ -343,7 +343,7 @@ def _commit_erasure(
     """
     between = set[str]()
     transaction = table.begin()
-    if table.iceberg.currentSnapshot() is None:
+    if table.newest is None:
         _set_mark(transaction, plan.mark)
         settle(transaction)
         return None, 0, between
@@ -395,7 +395,6 @@ def _files_to_rewrite(
 
 def _is_partitioned_by_users(table: IcebergTable) -> bool:
     """Whether a column other than the layout's own columns partitions the table, or once did."""
-    schema, layout, name = table.iceberg.schema(), table.shape.layout, table.shape.table.name
-    sources = {field.sourceId() for spec in dict(table.iceberg.specs()).values() for field in spec.fields()}
-    names = (schema.findColumnName(source) for source in sources)
-    return any(source is None or not layout.owns(str(source), name) for source in names)
+    layout, name, names = table.shape.layout, table.shape.table.name, names_by_id(table.fields)
+    sources = partition_ids(table.metadata["partition-specs"])
+    return any(id_ not in names or not layout.owns(names[id_], name) for id_ in sources)

@@ -6,13 +6,14 @@ strings. A column's comment contains the source's type, which is valid as long a
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from backstory.model.table import Column, TableName
+from backstory.model.layout import layout_of
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
+from backstory.stores.iceberg.jvm import is_reserved, schema_of
 from backstory.stores.port import property_garbled, refuse_names
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ _ICEBERG = {
     Kind.BINARY: "binary",
 }
 _KINDS = {name: kind for kind, name in _ICEBERG.items() if kind is not Kind.SHORT}
+# Properties of a table: its layout, its key, and the source's names of columns.
+LAYOUT, KEY, SOURCE_NAMES = "backstory.layout", "backstory.key", "backstory.source-names"
+LAYOUT_VERSION: Final = "backstory.layout-version"
 
 Names = TypeVar("Names", list[str], dict[str, str])
 
@@ -102,19 +106,21 @@ def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
     return iceberg_name(type_)
 
 
-def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
-    """The fields of an Iceberg schema in its JSON form, read in one call to Java."""
-    fields: list[dict[str, Any]] = json.loads(schema_json(jvm, schema))["fields"]
-    return fields
+def names_by_id(fields: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """The names of fields by their ids."""
+    return {field["id"]: field["name"] for field in fields}
 
 
-def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns of an Iceberg schema, in order. `called` maps stored names to other source names."""
-    return columns_of_fields(fields_of(jvm, schema), called)
+def shape_of(table: TableName, fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str]) -> Shape:
+    """The shape of a table with these fields and properties. For a foreign table, it is inferred."""
+    columns = columns_of_fields(fields, names_of_property(table, properties, SOURCE_NAMES, {}))
+    key = tuple(names_of_property(table, properties, KEY, []))
+    names = frozenset(column.name for column in columns)
+    return Shape(table, columns, key, layout_of(properties.get(LAYOUT), table.name, names))
 
 
 def columns_of_fields(fields: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns for the fields in a schema's JSON, in their order."""
+    """The columns for the fields in a schema's JSON, in order. `called` maps names to other source names."""
     return tuple(
         Column(field["name"], _column_type(field["type"], field.get("doc")), called.get(field["name"], ""))
         for field in fields
@@ -214,11 +220,11 @@ def spark_name(stored: Any) -> str:
     return f"struct<{','.join(fields)}>"
 
 
-def spark_schema(jvm: Any, schema: Any) -> "StructType":
-    """An Iceberg schema as Spark's, with comments."""
+def spark_schema(fields: Sequence[Mapping[str, Any]]) -> "StructType":
+    """The fields of an Iceberg schema as Spark's, with comments."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(_spark_json({"type": "struct", "fields": fields_of(jvm, schema)}))
+    return StructType.fromJson(_spark_json({"type": "struct", "fields": fields}))
 
 
 def _spark_json(stored: Any) -> Any:

@@ -29,9 +29,7 @@ from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids
-from backstory.stores.iceberg.jvm import partition_specs
 from backstory.stores.iceberg.literals import column, instant, literals, quote
-from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import (
     ChooseRows,
@@ -138,7 +136,7 @@ class LocalRows:
         searches: Collection[Searches],
     ) -> tuple[RowSelection, pa.Schema, list[RowSearch]]:
         """The selection of rows in each file, the schema of the result, and the searches for files."""
-        fields, specs = self._fields(), partition_specs(self.store.jvm, self.table.iceberg)
+        fields, specs = self._fields(), self.table.metadata["partition-specs"]
         types = dict(zip(PLACE_SCHEMA.names, PLACE_SCHEMA.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_type_of(fields[name]["type"])) for name in names])
         row_searches = [search_rows(specs, [*fields.values()], each) for each in searches if each]
@@ -170,8 +168,7 @@ class LocalRows:
         order = np.lexsort((positions, codes))
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
-        # Called here, because the pool's threads have no JVM connection.
-        partitioned_by = partition_ids(partition_specs(self.store.jvm, self.table.iceberg))
+        partitioned_by = partition_ids(self.table.metadata["partition-specs"])
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
 
             def read_file(location: str, positions: np.ndarray) -> pa.Table:
@@ -195,8 +192,7 @@ class LocalRows:
         if not self.store.has_java:
             raise Unreadable("only Java lists the files of a table")
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
-        fields = fields_of(self.store.jvm, self.table.iceberg.schema())
-        return {ROW_ID: lineage, **{field["name"]: field for field in fields}}
+        return {ROW_ID: lineage, **{field["name"]: field for field in self.table.fields}}
 
     def _file_parts(
         self,
@@ -213,11 +209,11 @@ class LocalRows:
 
     def _files(self, searches: Collection[RowSearch]) -> list[FileToRead]:
         """The data files that may have chosen rows, with the positions of their deleted rows."""
-        snapshot = self.table.iceberg.currentSnapshot()
+        snapshot = self.table.snapshot
         if snapshot is None:
             return []
         try:
-            live = live_files(snapshot.manifestListLocation(), snapshot.summary().get, self.table.manifests)
+            live = live_files(snapshot, self.table.manifests)
             return files_to_read(live, self.table.files, searches, MOST_FILES)
         except (OSError, ValueError, zlib.error) as stop:
             raise Unreadable(str(stop)) from stop

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from backstory.errors import Refused, TryAgain
 from backstory.spark.connect import Py4JError
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.iceberg.scripts import NamedFile, Neighbour, files_of_history, neighbours_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.table_metadata import parse_metadata
@@ -59,13 +58,13 @@ class Places:
         return is_inside(file, self.location)
 
 
-def places_of(iceberg: Any) -> Places:
-    """The folders of a table, from Iceberg's object for it."""
-    location, metadata = str(iceberg.location()), iceberg.operations().current()
-    properties = texts_of(iceberg.properties()).items()
+def places_of(table: IcebergTable) -> Places:
+    """The folders of a table."""
+    location, properties = table.metadata["location"], table.properties.items()
     folders = [text for name, text in properties if name.startswith("write.") and name.endswith(".path")]
     written = {bare_location(folder): folder for folder in folders if not is_inside(folder, location)}
-    files = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
+    log = table.metadata.get("metadata-log") or ()
+    files = [table.location, *(entry["metadata-file"] for entry in log)]
     past = (file.rpartition("/")[0].removesuffix("/metadata") for file in files)
     used = (location, *written.values())
     former = {
@@ -87,7 +86,7 @@ def shared_folders(store: IcebergStore, table: IcebergTable, files: Collection[s
 
     Raises Refused if another table or view is in or above the table's own folder, or names one of `files`.
     """
-    places = places_of(table.iceberg)
+    places = places_of(table)
     own = [file for file in files if places.owns(file)]
     neighbours = neighbours_of(store.jvm, store.iceberg(), store.identifier(table.shape.table), own)
     near = sorted(
@@ -221,10 +220,10 @@ def listed_files(table: IcebergTable, shared: Collection[str] = ()) -> dict[str,
 
     Returns None if the storage cannot list files.
     """
-    places = places_of(table.iceberg)
+    places = places_of(table)
     listed = _list_folder(table, places.location)
-    metadata = str(table.iceberg.operations().current().metadataFileLocation())
-    if listed is None or (is_inside(metadata, places.location) and bare_location(metadata) not in listed):
+    at = table.location
+    if listed is None or (is_inside(at, places.location) and bare_location(at) not in listed):
         return None  # a storage that spells locations in another way than metadata does
     for folder in (*places.written, *places.former):
         if folder not in shared:
@@ -252,8 +251,7 @@ def strays(
     """The listed files that are not among the `named` files."""
     known = {bare_location(location) for reachable in named for location in reachable.all}
     unknown = {file for file in listed if file not in known and not _NOTHING.fullmatch(_name(file))}
-    current = table.iceberg.operations().current()
-    folder, uuid = bare_location(str(table.iceberg.location())), str(current.uuid())
+    folder, uuid = bare_location(table.metadata["location"]), table.metadata.get("table-uuid")
     metadata = {file: _origin(table, listed[file]) for file in unknown if is_metadata(file)}
     is_alone = not around.blind and all(origin.uuid in {uuid, TORN} for origin in metadata.values())
     data = {file for file in unknown if is_inside(file, f"{folder}/data")}
@@ -266,7 +264,7 @@ def strays(
     )
     if not is_alone:
         own = own.only({name for name, origin in metadata.items() if origin.uuid == uuid})
-    now = bare_location(str(current.metadataFileLocation()))
+    now = bare_location(table.location)
     following = frozenset(
         name for name, origin in metadata.items() if now == origin.former or origin.uuid == TORN
     )

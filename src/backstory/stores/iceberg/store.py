@@ -5,10 +5,10 @@ In an embedded warehouse, Java starts with the first call, and Spark starts when
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,32 +17,24 @@ import pyarrow as pa
 
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
-from backstory.model.change import COLUMNS_STATE, DOOR, TOKEN, foreign_writes
-from backstory.model.layout import layout_of
-from backstory.model.table import Column, Shape, TableName
+from backstory.model.change import TOKEN
+from backstory.model.table import Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.connect import Py4JError, Py4JJavaError
 from backstory.spark.session import LateSpark, activate, session_properties
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
-from backstory.stores.branches import (
-    DELIVERY,
-    MAIN,
-    finished_deliveries,
-    in_effect,
-    pending_in,
-)
+from backstory.stores.branches import MAIN, finished_deliveries, pending_in
 from backstory.stores.embedded_catalog import remember_if_writable
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
     build_catalog,
     catalog,
     gateway,
-    has_branch,
     identifier,
     is_reserved,
-    metadata_json,
+    json_of_metadata,
     namespace,
     set_properties,
     table_of_json,
@@ -50,10 +42,16 @@ from backstory.stores.iceberg.jvm import (
     uncached_catalog,
 )
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.schema import columns_of, names_of_property
+from backstory.stores.iceberg.schema import names_by_id
 from backstory.stores.iceberg.sessions import refresh, watch
+from backstory.stores.metadata.table_metadata import (
+    TableMetadata,
+    commit_of,
+    parse_metadata,
+    table_of_metadata,
+)
 from backstory.stores.port import DISORDER, conflict, no_table, property_garbled, require_columns
-from backstory.stores.table_files import TableFiles
+from backstory.stores.table_files import TableFiles, is_remote, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,10 +84,6 @@ def _vended_credentials(io: Any, location: str) -> dict[str, str]:
 
 
 ADDRESS_SETTINGS = ("uri", "warehouse")
-LAYOUT = "backstory.layout"
-KEY = "backstory.key"
-SOURCE_NAMES = "backstory.source-names"
-LAYOUT_VERSION = "backstory.layout-version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +130,29 @@ class IcebergStore:
         """Whether this process can call the session's Java."""
         return True
 
-    def find(self, table: TableName) -> Any:
-        """Iceberg's object for a table's current state, or None if the table or schema does not exist."""
+    def find(self, table: TableName) -> tuple[Any, dict[str, Any], str] | None:
+        """Iceberg's object for a table's current state, its metadata, and the location of its metadata.
+
+        Returns None if the table or schema does not exist.
+        """
         try:  # Iceberg checks whether a table exists by loading it, so a separate check would load it twice
-            return self.iceberg().loadTable(self.identifier(table))
+            iceberg = self.iceberg().loadTable(self.identifier(table))
         except Py4JJavaError as fault:
             if is_missing(fault):
                 return None
             raise
+        metadata = iceberg.operations().current()
+        location = str(metadata.metadataFileLocation())
+        return iceberg, self._read_metadata(location) or json_of_metadata(self.jvm, metadata), location
+
+    def _read_metadata(self, location: str) -> dict[str, Any] | None:
+        """The content of a metadata file, or None if only Java can read or complete it."""
+        if self.home is None or is_remote(location):
+            return None
+        with suppress(OSError, ValueError):
+            metadata = parse_metadata(local_path(location).read_bytes())
+            return metadata if metadata.get("format-version", 1) > 1 else None
+        return None
 
     def has(self, table: TableName) -> bool:
         """Whether the table exists. This is faster than `find` if most tables do not exist."""
@@ -211,27 +220,23 @@ class IcebergStore:
 
 
 @dataclass(frozen=True)
-class IcebergTable:
-    """A table in the state in which it was loaded: its shape, and Iceberg's object for it.
+class IcebergTable(TableMetadata):
+    """A table in the state in which it was loaded: its metadata, and Iceberg's object for it.
 
-    `metadata` is the location of the table's metadata at that time. Iceberg's object may have been refreshed
-    since then. With pending properties or on a branch, `iceberg` is the table as every reader sees it, and
-    `base` is the table itself. The next commit sets the properties and drops the `finished` branches of
-    deliveries.
+    Iceberg's object may have been refreshed since then. With pending properties or on a branch, the metadata
+    and `iceberg` are the table as every reader sees it, and `base` is the table itself. The next commit sets
+    the properties and drops the `finished` branches of deliveries.
     """
 
-    shape: Shape
-    iceberg: Any
-    metadata: str | None = None
-    files: TableFiles = field(default_factory=TableFiles, compare=False)
+    iceberg: Any = None
     base: Any = None
     pending: Mapping[str, str | None] = field(default_factory=dict)
     finished: Sequence[str] = ()
 
     def begin(self) -> Any:
         """A transaction on the table as it was loaded. Raises TryAgain if another writer committed first."""
-        transaction = (self.base or self.iceberg).newTransaction()
-        if transaction.startMetadata().metadataFileLocation() != self.metadata:
+        transaction = self.base.newTransaction()
+        if transaction.startMetadata().metadataFileLocation() != self.location:
             raise conflict(self.shape.table)
         if self.finished:
             set_properties(transaction, self.pending)
@@ -259,49 +264,21 @@ class IcebergTable:
             return pa.BufferReader(bytes(stream.readAllBytes()))
 
     @property
-    def foreign_writes(self) -> Sequence[str]:
-        """Descriptions of writes by other programs since the table's door last wrote."""
-        state = self.properties.get(COLUMNS_STATE)
-        schema = None if state is None else self.iceberg.schemas().get(int(state))
-        before = None if schema is None or int(state or 0) == self.schema_id else _names_by_id(schema)
-        now = {} if before is None else _names_by_id(self.iceberg.schema())
-        commits = ((one.id, one.operation, one.get_property(DOOR)) for one in ancestry(self))
-        return foreign_writes(self.shape.layout, commits, before, now)
-
-    @property
     def disorderly(self) -> bool:
         """Whether a sender has ever delivered overlapping versions of a key."""
-        return self.iceberg.properties().get(DISORDER) == "true"  # one call; reading all needs several
+        return self.properties.get(DISORDER) == "true"
 
     @property
     def newest_token(self) -> str | None:
         """The token of the newest commit, if backstory made it."""
-        newest = newest_snapshot(self)
-        return None if newest is None else newest.get_property(TOKEN)
-
-    @property
-    def rows(self) -> int:
-        """The number of rows in data files, including deleted rows."""
-        return self._total("records")
+        newest = self.newest
+        return None if newest is None else newest.properties.get(TOKEN)
 
     @property
     def bytes(self) -> int:
         """The size of the table's files, or 0 if the writer of the files did not record the size."""
-        return self._total("files-size")
-
-    def _total(self, what: str) -> int:
-        newest = newest_snapshot(self)
-        return int((newest and newest.get_property(f"total-{what}")) or 0)
-
-    @property
-    def schema_id(self) -> int:
-        """The id of the current schema."""
-        return int(self.iceberg.schema().schemaId())
-
-    @cached_property
-    def properties(self) -> Mapping[str, str]:
-        """The table's properties, including Iceberg's own."""
-        return texts_of(self.iceberg.properties())
+        newest = self.newest
+        return int((newest and newest.properties.get("total-files-size")) or 0)
 
     def number(self, name: str, default: int) -> int:
         """The number in a property. Raises Failed for any other content."""
@@ -311,14 +288,16 @@ class IcebergTable:
             raise property_garbled(self.shape.table, name) from None
 
     @property
-    def tags(self) -> Mapping[str, int]:
-        """The snapshot of each tag."""
-        return {name: int(ref.snapshotId()) for name, ref in dict(self.iceberg.refs()).items() if ref.isTag()}
-
-    @property
     def format_version(self) -> int:
         """The table's format version in Iceberg."""
-        return int(self.iceberg.operations().current().formatVersion())
+        return int(self.metadata["format-version"])
+
+    @property
+    def partitioning(self) -> list[tuple[str, str, str | None]]:
+        """The fields of the current partition spec: name, transform, and column. None for a nested column."""
+        specs, names = self.metadata["partition-specs"], names_by_id(self.fields)
+        fields = next(spec["fields"] for spec in specs if spec["spec-id"] == self.metadata["default-spec-id"])
+        return [(field["name"], field["transform"], names.get(field["source-id"])) for field in fields]
 
     @property
     def guards_properties(self) -> bool:
@@ -326,43 +305,35 @@ class IcebergTable:
 
         A REST catalog does not, because a commit to it contains only a snapshot, and the schema at its start.
         """
-        operations = (self.base or self.iceberg).operations()
-        return str(operations.getClass().getSimpleName()) != "RESTTableOperations"
-
-
-def _names_by_id(schema: Any) -> dict[int, str]:
-    return {int(field.fieldId()): str(field.name()) for field in schema.columns()}
+        return str(self.base.operations().getClass().getSimpleName()) != "RESTTableOperations"
 
 
 def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
     """The current state of the table, or None if the table or schema does not exist.
 
-    Raises UsageError for a table in a former folder of an embedded warehouse.
+    Raises UsageError for a table in a former folder of an embedded warehouse, and for a missing branch.
     """
     folders = require_here(store, table)
     with translate_faults(table):
-        iceberg = store.find(table)
-        if iceberg is None:
+        found = store.find(table)
+        if found is None:
             return None
+        base, metadata, location = found
         if folders is not None:
-            folders.require_table(table, str(iceberg.location()), iceberg.properties())
-        metadata = iceberg.operations().current().metadataFileLocation()
-        refresh(store, table, metadata)  # after the load, so that the session reads no older state
-        if store.branch is None and not has_branch(iceberg, DELIVERY):
-            return IcebergTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
-        return _load_in_effect(store, table, iceberg, metadata)
+            folders.require_table(table, metadata["location"], metadata.get("properties") or {})
+        refresh(store, table, location)  # after the load, so that the session reads no older state
+        now = table_of_metadata(table, metadata, location, store.branch)
+        is_stored = now.metadata is metadata or not store.has_java
+        iceberg = base if is_stored else table_of_json(store.jvm, base, now.metadata)
+        files, pending = files_of(base), pending_in(metadata, store.branch or MAIN)
+        finished = finished_deliveries(metadata) if store.branch is None else ()
+        return IcebergTable(now.shape, now.metadata, location, files, iceberg, base, pending, finished)
 
 
-def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, location: str) -> IcebergTable:
-    """The table with its pending properties, or its branch. Raises UsageError if there is no branch."""
-    metadata = json.loads(metadata_json(store.jvm, iceberg))
-    now = in_effect(metadata, table, store.branch)
-    base, files = iceberg, files_of(iceberg)
-    if now is not metadata:
-        iceberg = table_of_json(store.jvm, iceberg, json.dumps(now))
-    shape, pending = shape_of(store, table, iceberg), pending_in(metadata, store.branch or MAIN)
-    finished = finished_deliveries(metadata) if store.branch is None else ()
-    return IcebergTable(shape, iceberg, location, files, base, pending, finished)
+def table_in(store: IcebergStore, shape: Shape, transaction: Any) -> IcebergTable:
+    """The table as a transaction will make it, for which data files can be written."""
+    metadata = json_of_metadata(store.jvm, transaction.currentMetadata())
+    return IcebergTable(shape, metadata, "", iceberg=transaction.table())
 
 
 def require_here(store: IcebergStore, table: TableName) -> embedded_catalog.WarehouseFolders | None:
@@ -397,37 +368,6 @@ def existing_as_is(store: IcebergStore, table: TableName) -> IcebergTable:
 def _is_variant(type_: ColumnType) -> bool:
     """Whether a column of this type contains variants, including in its parts."""
     return type_.foreign == "variant" or any(_is_variant(part) for _, part in type_.parts)
-
-
-def shape_of(store: IcebergStore, table: TableName, iceberg: Any) -> Shape:
-    """The shape of a table from its schema and properties. For a foreign table, it is inferred."""
-    properties = iceberg.properties()
-    columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, SOURCE_NAMES, {}))
-    return shape_of_properties(table, columns, properties)
-
-
-def shape_of_properties(
-    table: TableName, columns: tuple[Column, ...], properties: Mapping[str, str]
-) -> Shape:
-    """The shape of a table with these columns and properties."""
-    return Shape(
-        table,
-        columns,
-        tuple(names_of_property(table, properties, KEY, [])),
-        layout_of(properties.get(LAYOUT), table.name, frozenset(column.name for column in columns)),
-    )
-
-
-def shape_at(store: IcebergStore, table: IcebergTable, schema_id: int | None) -> Shape:
-    """The table's shape in an earlier state of its columns. Key columns have their names from that state."""
-    if schema_id is None or schema_id == table.schema_id:
-        return table.shape
-    now, earlier = table.iceberg.schema(), table.iceberg.schemas().get(schema_id)
-    columns = columns_of(
-        store.jvm, earlier, {column.name: column.source_name for column in table.shape.columns}
-    )
-    key = (earlier.findColumnName(now.findField(name).fieldId()) for name in table.shape.key)
-    return replace(table.shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
 def source_names(shape: Shape) -> str:
@@ -469,50 +409,6 @@ def _require_configured(settings: Settings, catalog: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class IcebergSnapshot:
-    """A commit. Each property is read when it is used, because reading it costs a call to Java."""
-
-    java: Any
-
-    @cached_property
-    def summary(self) -> Any:
-        """Java's map of the commit's properties."""
-        return self.java.summary()
-
-    @property
-    def id(self) -> int:
-        """The snapshot id, unique in the table."""
-        return int(self.java.snapshotId())
-
-    @property
-    def committed_at(self) -> datetime:
-        """The time of the commit."""
-        return datetime.fromtimestamp(self.java.timestampMillis() / 1000, UTC)
-
-    @property
-    def parent(self) -> int | None:
-        """The id of the previous commit, which may have expired, or None for the first commit."""
-        id_ = self.java.parentId()
-        return None if id_ is None else int(id_)
-
-    @property
-    def schema_id(self) -> int | None:
-        """The id of the schema that the commit was written with."""
-        id_ = self.java.schemaId()
-        return None if id_ is None else int(id_)
-
-    @property
-    def operation(self) -> str:
-        """The kind of change to files: append, overwrite, replace or delete."""
-        return str(self.java.operation())
-
-    def get_property(self, name: str) -> str | None:
-        """A property in the commit's summary, as its writer wrote it, or None."""
-        value: str | None = self.summary.get(name)
-        return value
-
-
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A branch or tag, and the snapshot that it keeps."""
@@ -523,27 +419,14 @@ class Reference:
     max_age_ms: int | None
 
 
-def newest_snapshot(table: IcebergTable) -> IcebergSnapshot | None:
-    """The table's current snapshot, or None for a table without commits."""
-    return next(ancestry(table), None)
-
-
-def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
-    """The current snapshot and its ancestors, newest first, ending before the first one that has expired."""
-    java = table.iceberg.currentSnapshot()
-    while java is not None:
-        snapshot = IcebergSnapshot(java)
-        yield snapshot
-        parent = snapshot.parent
-        java = None if parent is None else table.iceberg.snapshot(parent)
-
-
 def references(table: IcebergTable) -> list[Reference]:
     """The branches and tags of a table, except its main branch and branches that the next commit drops."""
     branches_and_tags = []
-    for name, ref in dict(table.iceberg.refs()).items():
-        java = table.iceberg.snapshot(ref.snapshotId())
-        if name not in {MAIN, *table.finished} and java is not None:
-            time = IcebergSnapshot(java).committed_at
-            branches_and_tags.append(Reference(str(name), int(ref.snapshotId()), time, ref.maxRefAgeMs()))
+    for name, ref in (table.metadata.get("refs") or {}).items():
+        snapshot = table.snapshot_by_id(ref["snapshot-id"])
+        if name not in {MAIN, *table.finished} and snapshot is not None:
+            commit = commit_of(snapshot)
+            branches_and_tags.append(
+                Reference(name, commit.id, commit.committed_at, ref.get("max-ref-age-ms"))
+            )
     return branches_and_tags

@@ -4,8 +4,7 @@ An embedded warehouse has a SQLite file and files on this machine, which are rea
 supports every catalog that Iceberg supports.
 """
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from backstory.settings import CATALOG, Settings
 from backstory.spark.connect import Py4JJavaError
 from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
 from backstory.stores.iceberg import store as iceberg
-from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.metadata.table_metadata import (
     Catalog,
     Counts,
@@ -95,13 +93,6 @@ def _metadata(table: TableName, location: str) -> dict[str, Any]:
     return metadata
 
 
-def metadata_of(store: iceberg.IcebergStore, stored: iceberg.IcebergTable) -> TableMetadata:
-    """The metadata of a table that a session has loaded."""
-    metadata = json.loads(metadata_json(store.jvm, stored.iceberg))
-    described = table_of_metadata(stored.shape.table, metadata, stored.metadata or "")
-    return replace(described, files=stored.files)
-
-
 @dataclass(frozen=True, slots=True)
 class SessionCatalog:
     """The tables of a session's catalog."""
@@ -119,8 +110,7 @@ class SessionCatalog:
 
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist."""
-        stored = iceberg.load(self.store, table)
-        return None if stored is None else metadata_of(self.store, stored)
+        return iceberg.load(self.store, table)
 
     def count(self, table: TableMetadata) -> Counts:
         """The number of rows, from the commit's properties if they suffice.

@@ -26,7 +26,6 @@ from backstory.stores.metadata.table_metadata import (
     live_files,
     may_delete_from,
     read_position_deletes,
-    summary_of,
     vector_positions,
 )
 from backstory.stores.metadata.table_rows import MOST_ROWS, TableReader
@@ -266,8 +265,7 @@ def _files_at(
     scanned: dict[str, ScannedFile] = {}
     deletes: list[FileLine] = []
     bounds = sorted(path.encode() for path in touched)
-    metadata = _snapshot(files, snapshot)
-    for _, file in live_files(metadata["manifest-list"], summary_of(metadata), files.table.files):
+    for _, file in live_files(_snapshot(files, snapshot), files.table.files):
         line = _file_line("=", file)
         if line.content == ROWS and line.location in touched:
             data[line.location], scanned[line.location] = file, (line, [])

@@ -12,7 +12,7 @@ import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
@@ -30,8 +30,7 @@ from backstory.model.layout import FILE, MEMORY, POSITION, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import RECORDED, ROLE
 from backstory.stores.branches import BRANCH, ancestors, in_effect
-from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
-from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
+from backstory.stores.iceberg.schema import columns_of_fields, names_by_id, shape_of
 from backstory.stores.port import file_garbled, no_table
 from backstory.stores.table_files import TableFiles
 
@@ -57,6 +56,7 @@ class CommitMetadata:
     properties: Mapping[str, str]
     version: int
     parent: int | None
+    schema_id: int | None = None
 
     @property
     def recorded_at(self) -> datetime:
@@ -65,7 +65,7 @@ class CommitMetadata:
         return parse_instant(recorded) if recorded else self.committed_at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableMetadata:
     """A table with its metadata, in the JSON of Iceberg's specification. `files` opens the table's files."""
 
@@ -95,6 +95,19 @@ class TableMetadata:
         return (
             self.fields if schema_id is None else _fields({**self.metadata, "current-schema-id": schema_id})
         )
+
+    @property
+    def schema_id(self) -> int:
+        """The id of the current schema."""
+        return int(self.metadata.get("current-schema-id", 0))
+
+    def shape_then(self, schema_id: int | None) -> Shape:
+        """The table's shape in an earlier state of its columns. Key columns have their names from then."""
+        fields = self.fields_then(schema_id)
+        columns = columns_of_fields(fields, {each.name: each.source_name for each in self.shape.columns})
+        ids, names = {each["name"]: each["id"] for each in self.fields}, names_by_id(fields)
+        key = tuple(names[ids[name]] for name in self.shape.key if ids.get(name) in names)
+        return replace(self.shape, columns=columns, key=key)
 
     def snapshot_by_id(self, snapshot_id: int | None) -> Mapping[str, Any] | None:
         """The snapshot with this id, or None if it has expired."""
@@ -130,35 +143,29 @@ class TableMetadata:
         return iter(ancestors(self.metadata, self.metadata.get("current-snapshot-id")))
 
     @property
+    def lineage(self) -> Iterator[CommitMetadata]:
+        """The current commit and its ancestors, newest first, ending before the first expired one."""
+        return map(commit_of, self.ancestry)
+
+    @property
     def foreign_writes(self) -> Sequence[str]:
         """Descriptions of the writes of other programs since the door's last write."""
-        left, now = self.properties.get(COLUMNS_STATE), self.metadata.get("current-schema-id")
-        known = left is not None and str(now) != left
+        left = self.properties.get(COLUMNS_STATE)
+        known = left is not None and str(self.schema_id) != left
         numbers = [schema.get("schema-id") for schema in self.metadata.get("schemas") or ()]
         then = self.fields_then(int(left or 0)) if known and int(left or 0) in numbers else None
-        names = [
-            None if fields is None else {field["id"]: field["name"] for field in fields}
-            for fields in (then, self.fields)
-        ]
-        commits = (
-            (commit.id, commit.operation, commit.properties.get(DOOR))
-            for commit in map(commit_of, self.ancestry)
-        )
-        return foreign_writes(self.shape.layout, commits, names[0], names[1] or {})
+        before = None if then is None else names_by_id(then)
+        commits = ((commit.id, commit.operation, commit.properties.get(DOOR)) for commit in self.lineage)
+        return foreign_writes(self.shape.layout, commits, before, names_by_id(self.fields))
 
     @property
     def rows(self) -> int:
         """The number of rows in data files, including deleted rows, or 0 for a table without commits."""
         return 0 if self.newest is None else int(self.newest.properties.get("total-records") or 0)
 
-    @property
-    def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
-        """For each commit of the ancestry, newest first, a function that returns a property by its name."""
-        return map(summary_of, self.ancestry)
-
     def newest_property(self, name: str) -> str | None:
         """The value of a property in the newest commit that has it."""
-        return next(filter(None, (property_of(name) for property_of in self.commit_properties)), None)
+        return next(filter(None, (commit.properties.get(name) for commit in self.lineage)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +204,8 @@ def table_of_metadata(
     Raises UsageError if the branch does not exist.
     """
     metadata = in_effect(metadata, table, branch)
-    properties = metadata.get("properties") or {}
-    columns = columns_of_fields(_fields(metadata), names_of_property(table, properties, SOURCE_NAMES, {}))
-    return TableMetadata(shape_of_properties(table, columns, properties), metadata, location)
+    shape = shape_of(table, _fields(metadata), metadata.get("properties") or {})
+    return TableMetadata(shape, metadata, location)
 
 
 def parse_metadata(content: bytes) -> dict[str, Any]:
@@ -236,7 +242,8 @@ def commit_of(snapshot: Mapping[str, Any]) -> CommitMetadata:
     operation = summary.pop("operation", "")
     committed_at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC)
     version, parent = snapshot.get("sequence-number", 0), snapshot.get("parent-snapshot-id")
-    return CommitMetadata(snapshot["snapshot-id"], committed_at, operation, summary, version, parent)
+    id_, schema_id = snapshot["snapshot-id"], snapshot.get("schema-id")
+    return CommitMetadata(id_, committed_at, operation, summary, version, parent, schema_id)
 
 
 TRUE: Final = b"\x01"
@@ -273,7 +280,7 @@ def counts_of_manifests(table: TableMetadata) -> Counts | None:
         return Counts(0, 0 if span else None)
     groups: dict[object, _Group] = defaultdict(_Group)
     measure = _measure(table)
-    for partition, file in live_files(snapshot["manifest-list"], summary_of(snapshot), table.files):
+    for partition, file in live_files(snapshot, table.files):
         if file.content.value == DATA:
             groups[partition].add(file.record_count, *measure(file))
         elif file.content.value == POSITIONS and file.file_format.value == VECTOR:
@@ -336,15 +343,13 @@ def _ids(table: TableMetadata) -> dict[str, int]:
     return ids | roles if table.shape.layout is Layout.VERSIONS else ids
 
 
-def live_files(
-    manifest_list: str, summary: Callable[[str], str | None], opener: TableFiles
-) -> "Iterator[tuple[object, DataFile]]":
+def live_files(snapshot: Mapping[str, Any], opener: TableFiles) -> "Iterator[tuple[object, DataFile]]":
     """Each live file of a snapshot, with its partition. Entries are released one by one, which is fast.
 
-    `summary` returns a property in the snapshot's summary. Raises Failed for a manifest or list that was
-    truncated after a whole block. Other readers, including Spark, would mistake it for a shorter one.
+    Raises Failed for a manifest or list that was truncated after a whole block. Other readers, including
+    Spark, would mistake it for a shorter one.
     """
-    manifests = manifests_in(manifest_list, summary, opener)
+    manifests = manifests_of(snapshot, opener)
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
         for status, file in entries_of(manifest, opener):
@@ -354,7 +359,7 @@ def live_files(
 
 def changed_files(snapshot: Mapping[str, Any], opener: TableFiles) -> "Iterator[tuple[str, DataFile]]":
     """Each file that a snapshot's commit added (`+`) or removed (`-`). Raises the errors of `live_files`."""
-    manifests = manifests_in(snapshot["manifest-list"], summary_of(snapshot), opener)
+    manifests = manifests_of(snapshot, opener)
     manifests = [one for one in manifests if one.added_snapshot_id == snapshot["snapshot-id"]]
     opener.open_ahead(manifest.manifest_path for manifest in manifests)
     for manifest in manifests:
@@ -363,22 +368,12 @@ def changed_files(snapshot: Mapping[str, Any], opener: TableFiles) -> "Iterator[
                 yield "-" if status == DELETED else "+", file
 
 
-def summary_of(snapshot: Mapping[str, Any]) -> Callable[[str], str | None]:
-    """A function that returns a property in the summary of a snapshot's metadata."""
-    return (snapshot.get("summary") or {}).get
-
-
-def has_files(summary: Callable[[str], str | None]) -> bool:
-    """Whether a snapshot's summary counts data files, so that its list must have manifests."""
-    return (summary("total-data-files") or "0") != "0"
-
-
 def _file_cut(location: str) -> Failed:
     return file_garbled("the table", location.rpartition("/")[2])
 
 
-def manifests_in(location: str, summary: Callable[[str], str | None], opener: Opener) -> "list[ManifestFile]":
-    """The manifests in a list. Raises Failed if there are none although the summary counts data files."""
+def manifests_of(snapshot: Mapping[str, Any], opener: Opener) -> "list[ManifestFile]":
+    """The manifests of a snapshot. Raises Failed if there are none although its summary counts data files."""
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         MANIFEST_LIST_FILE_SCHEMAS,
@@ -387,13 +382,14 @@ def manifests_in(location: str, summary: Callable[[str], str | None], opener: Op
         PartitionFieldSummary,
     )
 
+    location = snapshot["manifest-list"]
     # pyiceberg's own reader ignores a field of format version 3: the first row's id.
     source = cast("InputFile", PyicebergFile(opener, location))
     types: dict[int, Any] = {-1: ManifestFile, 508: PartitionFieldSummary}
     enums: dict[int, Any] = {517: ManifestContent}
     with AvroFile[ManifestFile](source, MANIFEST_LIST_FILE_SCHEMAS[3], types, enums) as entries:
         manifests = list(entries)
-    if not manifests and has_files(summary):
+    if not manifests and ((snapshot.get("summary") or {}).get("total-data-files") or "0") != "0":
         raise _file_cut(location)
     return manifests
 

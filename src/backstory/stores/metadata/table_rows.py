@@ -36,7 +36,6 @@ from backstory.stores.metadata.table_metadata import (
     deleted_positions,
     live_files,
     may_delete_from,
-    summary_of,
     vector_of,
 )
 from backstory.stores.metadata.values import mask_of_visible
@@ -100,7 +99,7 @@ class TableReader:
         if search is not None:
             filtered = [by_name[name] for name in sought]
             wanted = replace(wanted, filter_fields=filtered, choose=search.choose, may_have=search.may_have)
-        live = live_files(snapshot["manifest-list"], summary_of(snapshot), self.table.files)
+        live = live_files(snapshot, self.table.files)
         files = files_to_read(live, self.table.files, [] if search is None else [search])
         return self._read(wanted, files, most or MOST_ROWS)
 
@@ -148,7 +147,7 @@ def is_small(snapshot: Mapping[str, Any]) -> bool:
 
 def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
     """The number of rows in a snapshot's files, including deleted rows, or None if its summary lacks it."""
-    return summary_of(snapshot)("total-records")
+    return (snapshot.get("summary") or {}).get("total-records")
 
 
 def files_to_read(
@@ -274,7 +273,7 @@ def _files_with_bounds(
     files: TableReader, snapshot: Mapping[str, Any], field: Field
 ) -> "Iterator[tuple[Any, Any, DataFile]]":
     """The data files with their bounds, except files whose values are all NULL."""
-    for _, file in live_files(snapshot["manifest-list"], summary_of(snapshot), files.table.files):
+    for _, file in live_files(snapshot, files.table.files):
         if file.content.value != DATA:
             continue
         bounds = bounds_of(file, field)

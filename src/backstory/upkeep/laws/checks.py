@@ -36,7 +36,6 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, MOST_ROWS, TableReader, sort_like_spark
 from backstory.stores.metadata.values import rows_of, values_of, whole_numbers
@@ -324,12 +323,12 @@ def broken_in_files(files: TableReader) -> Broken:
 def broken_in_table(store: IcebergStore, table: IcebergTable) -> Broken:
     """How often the rows of a table break each law, with up to ten keys for each law."""
     logged = partial(log_rows, store, table.shape.table)
-    return broken_laws(metadata_of(store, table), lambda _: _rows_in_session(store, table), logged)
+    return broken_laws(table, lambda _: _rows_in_session(store, table), logged)
 
 
 def terms_in_table(store: IcebergStore, table: IcebergTable) -> LawTerms:
     """The facts needed to check a table of versions, from its layout, properties, commits and marks."""
-    return read_terms(metadata_of(store, table), lambda _: _rows_in_session(store, table))[1]
+    return read_terms(table, lambda _: _rows_in_session(store, table))[1]
 
 
 def _rows_in_session(store: IcebergStore, table: IcebergTable) -> FrameRows:

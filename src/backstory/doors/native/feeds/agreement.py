@@ -386,7 +386,7 @@ class FeedInputs:
     @cached_property
     def numbers(self) -> Mapping[str, int]:
         """The field ids of the columns outside the key."""
-        return data_column_ids(self.store, self.table, self.evolved)
+        return data_column_ids(self.table, self.evolved)
 
     def event_mapping(self, *, counted: bool) -> events.EventMapping:
         """The mapping of the source's rows to events.

@@ -50,7 +50,7 @@ from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.positions import add_places, positions_of
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, ancestry, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 
@@ -75,9 +75,9 @@ class StreamBatch:
 
     def is_committed(self, table: IcebergTable) -> bool:
         """Whether this batch, or a later batch of its query, is committed."""
-        for snapshot in ancestry(table):
-            if snapshot.get_property(STREAM) == self.query:
-                return int(snapshot.get_property(BATCH) or -1) >= self.number
+        for commit in table.lineage:
+            if commit.properties.get(STREAM) == self.query:
+                return int(commit.properties.get(BATCH) or -1) >= self.number
         return False
 
 
