@@ -1,7 +1,6 @@
 """The Parquet files of a table: row groups, columns by their field ids, and chosen rows.
 
-A column with the same value in all rows, according to its statistics, is not decoded. Chosen rows are read
-from few row groups, and most of their columns from even fewer.
+Chosen rows are read from few row groups, and most of their columns from even fewer.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -116,148 +115,9 @@ def groups_with(
     return [groups[place] for place in places], pa.array(mask)
 
 
-# Repeating a longer string for each row may take more time than reading it.
-LONGEST: Final = 64
-# The Parquet types of values that are repeated as they are stored: integers, days, instants and booleans.
-STORED_TYPES: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_()}
-ByPath = dict[str, pa.Scalar]
-
-
-def decode(
-    file: pq.ParquetFile,
-    paths: Collection[str],
-    groups: Sequence[int],
-    mask: pa.Array | None = None,
-    hold: Callable[[int], None] = lambda _: None,
-) -> pa.Table:
-    """Some columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them.
-
-    `mask` selects the rows to return. `hold` is called with the size of the decoded columns.
-    """
-    fields = [field for field in file.schema_arrow if any(_is_below(path, field.name) for path in paths)]
-    leaves = {
-        path: type_
-        for field in fields
-        for path, type_ in _leaves(field.name, field.type)
-        if any(_is_below(path, wanted) for wanted in paths)
-    }
-    repeated = _only_values(file.metadata, leaves, groups)
-    for column in fields:
-        _keep_certain(repeated, leaves, column.name, column.type)
-    unknown = [path for path in leaves if path not in repeated]
-    rows = file.read_row_groups(groups, columns=unknown) if unknown or not repeated else pa.table({})
-    hold(rows.nbytes)
-    if mask is not None and rows.num_columns:
-        rows = rows.filter(mask)
-    if not repeated:
-        return rows
-    decoded = dict(zip(rows.column_names, rows.columns, strict=True))
-    count = _count_rows(file.metadata, groups, mask)
-    columns = [
-        _column(repeated, leaves, field, field.name, decoded.get(field.name), count) for field in fields
-    ]
-    schema = [field.with_type(values.type) for field, values in zip(fields, columns, strict=True)]
-    return pa.table(columns, schema=pa.schema(schema))
-
-
 def _count_rows(metadata: pq.FileMetaData, groups: Sequence[int], mask: pa.Array | None) -> int:
     """The number of rows in row groups, or the number of rows that the mask selects."""
     return sum(metadata.row_group(number).num_rows for number in groups) if mask is None else mask.true_count
-
-
-def _is_below(path: str, other: str) -> bool:
-    """Whether one column is the other column or a part of it."""
-    return path == other or path.startswith(f"{other}.")
-
-
-def _leaves(path: str, type_: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """The parts of a column that are not structs."""
-    if not pa.types.is_struct(type_):
-        yield path, type_
-        return
-    for part in type_:
-        yield from _leaves(f"{path}.{part.name}", part.type)
-
-
-def _only_values(
-    metadata: pq.FileMetaData, leaves: Mapping[str, pa.DataType], groups: Sequence[int]
-) -> ByPath:
-    """The value of each column that has a single value in these row groups. A list has no statistics."""
-    places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
-    if len(places) < metadata.num_columns:
-        return {}  # a name with a dot is ambiguous
-    values = {}
-    for path, type_ in leaves.items():
-        if path in places:
-            chunks = (metadata.row_group(number).column(places[path]) for number in groups)
-            value = _only_value(chunks, type_)
-            if value is not None:
-                values[path] = value
-    return values
-
-
-def _only_value(chunks: Iterable[Any], type_: pa.DataType) -> pa.Scalar | None:
-    """The value of all rows, which may be NULL, or None if there are several values or no statistics."""
-    values, stored_type = set[Any](), None
-    for chunk in chunks:
-        statistics, stored_type = chunk.statistics, chunk.physical_type
-        if statistics is None or not statistics.has_null_count:
-            return None
-        if statistics.null_count == chunk.num_values:
-            values.add(None)
-        elif (
-            not statistics.null_count and statistics.has_min_max and statistics.min_raw == statistics.max_raw
-        ):
-            values.add(statistics.min_raw)
-        else:
-            return None
-        if len(values) > 1:
-            return None
-    return _scalar(values.pop(), stored_type, type_) if values else None
-
-
-def _scalar(value: Any, stored_type: str | None, type_: pa.DataType) -> pa.Scalar | None:
-    if value is None:
-        return pa.scalar(None, type_)
-    if pa.types.is_string(type_):
-        return pa.array([value], pa.binary()).view(type_)[0] if len(value) <= LONGEST else None
-    stored = STORED_TYPES.get(stored_type or "")
-    if stored == type_ or (stored and (pa.types.is_timestamp(type_) or pa.types.is_date32(type_))):
-        return pa.array([value], stored).view(type_)[0]
-    return None
-
-
-def _keep_certain(repeated: ByPath, leaves: Collection[str], path: str, type_: pa.DataType) -> None:
-    """Choose one part of each all-NULL struct to be decoded, because it shows which structs are NULL."""
-    if not pa.types.is_struct(type_):
-        return
-    for part in type_:
-        _keep_certain(repeated, leaves, f"{path}.{part.name}", part.type)
-    below = [part for part in leaves if _is_below(part, path)]
-    if below and all(part in repeated and not repeated[part].is_valid for part in below):
-        del repeated[below[0]]
-
-
-def _column(
-    repeated: ByPath, leaves: Collection[str], field: pa.Field, path: str, read: Any, rows: int
-) -> pa.Array | pa.ChunkedArray:
-    """A column, from decoded and repeated values."""
-    if path in repeated:
-        return pa.repeat(repeated[path], rows)
-    if not any(_is_below(part, path) for part in repeated):
-        return read
-    children, absent = {}, None
-    if read is not None:
-        whole = read.combine_chunks() if isinstance(read, pa.ChunkedArray) else read
-        children = dict(zip((part.name for part in whole.type), whole.flatten(), strict=True))
-        absent = whole.is_null()
-    fields, parts = list[pa.Field](), list[pa.Array | pa.ChunkedArray]()
-    for child in field.type:
-        inner = f"{path}.{child.name}"
-        if any(_is_below(leaf, inner) for leaf in leaves):
-            parts.append(_column(repeated, leaves, child, inner, children.get(child.name), rows))
-            fields.append(child.with_type(parts[-1].type))
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=absent)
 
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
@@ -304,7 +164,10 @@ def read_fields(
     names = [fields[field["id"]].name for field in present]
     paths = [path for field in present for path in _paths(field, fields[field["id"]])]
     hold(packed_size(file.metadata, names, groups))
-    read, rows = decode(file, paths, groups, mask, hold), _count_rows(file.metadata, groups, mask)
+    read, rows = file.read_row_groups(groups, columns=paths), _count_rows(file.metadata, groups, mask)
+    hold(read.nbytes)
+    if mask is not None and read.num_columns:
+        read = read.filter(mask)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     by_id = {field["id"]: columns[fields[field["id"]].name] for field in present}
     values = [project_field(field, by_id.get(field["id"]), rows) for field in wanted]
