@@ -172,7 +172,7 @@ def _change(
     # Until the branch is published, the commit does not count as one of the table's commits.
     if store.branch is not None:  # a preview: its properties stay pending, and the table does not follow it
         later = {**table.pending, **change.properties}
-        notes = {**notes, **preview_notes(store.branch, later, dict(table.base.properties()))}
+        notes = {**notes, **preview_notes(store.branch, later, table.stored)}
     else:
         notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
     with commit_session(store, name, notes) as session:

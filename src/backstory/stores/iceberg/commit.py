@@ -116,7 +116,7 @@ def _commit_to_branch(
     Raises Refused for any other change.
     """
     table = require_for_branch(branch, table, change)
-    more = preview_notes(branch, {**table.pending, **change.properties}, dict(table.base.properties()))
+    more = preview_notes(branch, {**table.pending, **change.properties}, table.stored)
     rows = replace(change, into=None)
     with translate_faults(table.shape.table):
         transaction = table.begin()

@@ -224,12 +224,13 @@ class IcebergTable(TableMetadata):
     """A table in the state in which it was loaded: its metadata, and Iceberg's object for it.
 
     Iceberg's object may have been refreshed since then. With pending properties or on a branch, the metadata
-    and `iceberg` are the table as every reader sees it, and `base` is the table itself. The next commit sets
-    the properties and drops the `finished` branches of deliveries.
+    and `iceberg` are the table as every reader sees it, and `base` is the table itself, which has the `stored`
+    properties. The next commit sets the pending ones and drops the `finished` branches of deliveries.
     """
 
     iceberg: Any = None
     base: Any = None
+    stored: Mapping[str, str] = field(default_factory=dict)
     pending: Mapping[str, str | None] = field(default_factory=dict)
     finished: Sequence[str] = ()
 
@@ -319,15 +320,18 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
         if found is None:
             return None
         base, metadata, location = found
+        stored = metadata.get("properties") or {}
         if folders is not None:
-            folders.require_table(table, metadata["location"], metadata.get("properties") or {})
+            folders.require_table(table, metadata["location"], stored)
         refresh(store, table, location)  # after the load, so that the session reads no older state
         now = table_of_metadata(table, metadata, location, store.branch)
         is_stored = now.metadata is metadata or not store.has_java
         iceberg = base if is_stored else table_of_json(store.jvm, base, now.metadata)
         files, pending = files_of(base), pending_in(metadata, store.branch or MAIN)
         finished = finished_deliveries(metadata) if store.branch is None else ()
-        return IcebergTable(now.shape, now.metadata, location, files, iceberg, base, pending, finished)
+        return IcebergTable(
+            now.shape, now.metadata, location, files, iceberg, base, stored, pending, finished
+        )
 
 
 def table_in(store: IcebergStore, shape: Shape, transaction: Any) -> IcebergTable:
