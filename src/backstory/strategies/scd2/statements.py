@@ -5,7 +5,7 @@ base (alias `r`) or to an open version (alias `h`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -160,6 +160,7 @@ def or_in_archive(pair: Pair, alias: str) -> str:
 # Conditions on an open version, by its state in the base, and on a base row without an open version, by its
 # past.
 NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: is_changed, Now.ABSENT: is_absent}
+UNOPENED: Final = tuple(past for past in Past if past is not Past.OPEN)
 PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: is_interrupted, Past.CLOSED: has_past}
 
 
@@ -187,45 +188,26 @@ def opening_words(pair: Pair, pasts: Collection[Past]) -> dict[Past, str]:
     return {past: pair.word(step.begins) for past, step in steps.items() if step.begins}
 
 
-def closing_statements(pair: Pair) -> Iterator[Statement]:
-    """One statement for each case in which an open version closes (section 3.3, steps 1 and 2)."""
-    for now, condition in closing_conditions(pair).items():
-        step = TRANSITIONS[Past.OPEN, now]
-        if step.closes and step.closing:
-            where = f"{pair.is_open('h')}\n  AND {condition}"
-            values = pair.ending(pair.word(step.closes))
-            update = pair.dialect.render_update_exists(pair.table, "h", values, where)
-            yield Statement(step.closing, update)
-
-
-def opening_statements(pair: Pair) -> Iterator[Statement]:
-    """One statement for each name in `BEGINNINGS` (section 3.3, steps 3 and 4).
-
-    The closing statements must run first. A changed record then has no open version, as after a load that was
-    interrupted at this point. Versions that one statement begins are open for the next statement.
-    """
-    for name in BEGINNINGS:
-        steps = {past: TRANSITIONS[past, Now.PRESENT] for past in Past if past is not Past.OPEN}
-        pasts = [past for past, step in steps.items() if step.beginning == name]
-        state = case_of_past(pair, opening_words(pair, pasts))
-        conditions = [PAST[past](pair) for past in pasts if past in PAST]
-        either = f"({' OR '.join(conditions)})" if len(conditions) > 1 else "".join(conditions)
-        narrowed = "" if Past.NOTHING in pasts else f"{either} AND "
-        values = {**pair.payload("r"), **pair.lifetime(state)}
-        insert = pair.dialect.render_insert_select_guarded(
-            pair.table,
-            pair.columns,
-            [values[column] for column in pair.columns],
-            pair.base,
-            "r",
-            f"{narrowed}{has_no_open(pair)}{pair.live('r')}",
-        )
-        yield Statement(name, insert)
-
-
 def hist_steps(pair: Pair) -> list[Statement]:
-    """The four statements of a load, in order. Versions close before other versions begin."""
-    return [*closing_statements(pair), *opening_statements(pair)]
+    """The four statements of a load (section 3.3). Versions close before other versions begin.
+
+    A changed record then has no open version, as after a load that was interrupted at this point. Versions
+    that one statement begins are open for the next statement.
+    """
+    write, steps = pair.dialect, []
+    for now, condition in closing_conditions(pair).items():
+        where = f"{pair.is_open('h')}\n  AND {condition}"
+        update = write.render_update_exists(pair.table, "h", pair.ending(_closing_word(pair, now)), where)
+        steps.append(Statement(str(TRANSITIONS[Past.OPEN, now].closing), update))
+    for name in BEGINNINGS:
+        pasts = [past for past in UNOPENED if TRANSITIONS[past, Now.PRESENT].beginning == name]
+        values = {**pair.payload("r"), **pair.lifetime(case_of_past(pair, opening_words(pair, pasts)))}
+        begun = [values[column] for column in pair.columns]
+        either = "" if Past.NOTHING in pasts else f"({' OR '.join(PAST[past](pair) for past in pasts)}) AND "
+        where = f"{either}{has_no_open(pair)}{pair.live('r')}"
+        insert = write.render_insert_select_guarded(pair.table, pair.columns, begun, pair.base, "r", where)
+        steps.append(Statement(name, insert))
+    return steps
 
 
 # No column of a model has a space in its name.
@@ -257,8 +239,7 @@ def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> 
 
 def _past_counts(pair: Pair) -> str:
     """The query for the number of base records without an open version, by past."""
-    pasts = [past for past in Past if past is not Past.OPEN]
-    value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in pasts})
+    value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in UNOPENED})
     name = pair.name(PAST_NAME)
     rows = f"SELECT {value} AS {name} FROM {pair.base} AS r WHERE {has_no_open(pair)}{pair.live('r')}"
     return f"SELECT u.{name}, COUNT(*) FROM (\n{rows}\n) AS u GROUP BY u.{name}"
@@ -292,7 +273,7 @@ def actions(pair: Pair) -> str:
 def _beginning_rows(pair: Pair) -> str:
     """The query for base rows that begin a version, with its state and the key of its open predecessor."""
     opened = pair.of("h", pair.hist_key)
-    unopened = case_of_past(pair, opening_words(pair, [past for past in Past if past is not Past.OPEN]))
+    unopened = case_of_past(pair, opening_words(pair, UNOPENED))
     return (
         f"SELECT r.*, {opened} AS {pair.name(OPEN_KEY)},\n"
         f"  CASE WHEN {opened} IS NOT NULL THEN {_closing_word(pair, Now.OTHER)}\n"
