@@ -16,7 +16,6 @@ from historizing import DAY, Place, assert_lawful, aware, dataset, document, sec
 
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
-from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.runs import LoadRun
 from backstory.errors import Refused
 from backstory.strategies.scd2.statements import hist_steps
@@ -56,10 +55,9 @@ class Side:
 
     def load(self, run, at):
         """The outcome of a load, or the code of its refusal."""
-        receipt = HistoryReceipt(self.dataset.name, run, None, "success")
         work = LoadRun(self.dataset, "rawcore", run, second(at), DAY, skip_base=True)
         try:
-            return self.place.target.load(self.plan, work, lambda _: receipt)
+            return self.place.target.load(self.plan, work)
         except Refused as refused:
             return refused.code
 

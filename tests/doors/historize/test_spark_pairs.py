@@ -4,6 +4,7 @@
 import json
 import threading
 from contextlib import nullcontext
+from dataclasses import fields
 
 import pytest
 from historizing import dataset, document, second, versions
@@ -11,6 +12,7 @@ from historizing_on_spark import SparkPlace
 
 from backstory.doors.historize.door import run_model
 from backstory.doors.historize.receipts import LoadRequest
+from backstory.doors.historize.runs import LoadRun
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
 
@@ -37,15 +39,15 @@ def between(place, act):
     """Do something once, after the base's commit and before the history's."""
     loading, left = place.target.load, [act]
 
-    def load(the, run, finished):
-        def act_and_finish(outcome):
+    class ActingRun(LoadRun):
+        def receipt(self, outcome):
             if left:
                 left.pop()()
-            return finished(outcome)
+            return LoadRun.receipt(self, outcome)
 
-        return loading(the, run, act_and_finish)
-
-    place.target.load = load
+    place.target.load = lambda the, run: loading(
+        the, ActingRun(*(getattr(run, each.name) for each in fields(run)))
+    )
 
 
 def stored(place, table="rc_c_hist"):

@@ -95,7 +95,7 @@ def test_a_base_has_the_rows_of_its_stage_and_rows_out_of_scope(now, before, fla
     """Missing rows are deleted or flagged. The live rows are the base's unflagged rows."""
     texts = [" ".join(f"{k}:{value}" for k, value in rows.items()) for rows in (now, before)]
     stage, base = staged(texts[0]), stored(texts[1], lambda k: k not in spared)
-    load_terms = terms(flag=Flag("gone", "X") if flags else None)
+    load_terms = terms(flag=Flag({"gone": "X"}) if flags else None)
     if flags:  # a row that already has the flag is out of scope
         dead = base.column_names.index(IN_SCOPE)
         known = [
@@ -117,9 +117,9 @@ def test_a_base_has_the_rows_of_its_stage_and_rows_out_of_scope(now, before, fla
     assert after(base, [part for part, _ in planned]) == sorted(wanted, key=repr)
     live = sorted(each["k"] for _, rows in planned for each in rows.to_pylist())
     assert live == sorted(each["k"] for each in wanted if each["gone"] is None)
-    sizes = counted_match(BASE, summed(part for part, _ in planned).counts).sizes
-    assert sizes[0] == len(now.keys() - before.keys())
-    assert sum(sizes[1:]) == len(before)
+    match = counted_match(BASE, summed(part for part, _ in planned).counts)
+    assert match.appeared == len(now.keys() - before.keys())
+    assert match.changed + match.vanished + match.kept + match.same == len(before)
 
 
 REFUSED = [

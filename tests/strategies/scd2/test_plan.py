@@ -187,7 +187,7 @@ def test_a_load_in_any_number_of_parts_gives_the_rules_result(life):
         assert sum(len(part.rows[HIST_REMOVED]) for part in planned) == len(ended)
         open_match = counted_match(OPEN, sums.counts)
         seen, interrupted = (sums.counts.get(name, 0) for name in (SEEN, INTERRUPTED))
-        assert tally(open_match.sizes, seen, interrupted).counts == counted.counts
+        assert tally(open_match, seen, interrupted).counts == counted.counts
         assert open_match.nothing == (not ended and not begun)
         history = list(after.values())
 

@@ -29,7 +29,6 @@ from backstory.doors.historize.load import Load, delta_cutoff, prepare_load, ref
 from backstory.doors.historize.model import HistState, Model, ModelDataset, stored_labels, user_columns
 from backstory.doors.historize.receipts import (
     HistoryReceipt,
-    LoadOutcome,
     LoadRequest,
     refusal,
     stored_receipt,
@@ -349,27 +348,14 @@ class DatasetLoads:
         load = prepare_load(self.model, dataset, hist, self.target.dialect)
         if not run.dry_run:
             self.target.register(run)
-
-        def make_receipt(outcome: LoadOutcome) -> HistoryReceipt:
-            return HistoryReceipt(
-                dataset.name,
-                run.run_id,
-                iso(run.instant),
-                outcome.status,
-                outcome.counts,
-                list(outcome.schema_changes),
-                keys=outcome.keys if run.dry_run else None,
-                warnings=outcome.warnings,
-            )
-
-        outcome = self.target.load(load, run, make_receipt)
-        receipt = make_receipt(outcome)
+        outcome = self.target.load(load, run)
+        receipt = run.receipt(outcome)
         if not run.dry_run:
             try:
                 write_state(dataset, hist, self.model, self.folder, self.target)
             except BackstoryError as error:  # the load is already committed
                 events.warning(str(error))
-            self.log.add_success(dataset, run, outcome, receipt)
+            self.log.add_success(run, outcome, receipt)
         return receipt
 
     def _override_rules(self, dataset: ModelDataset) -> ModelDataset:

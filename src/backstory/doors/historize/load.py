@@ -328,24 +328,19 @@ class Load(SqlNames):
         return f" AND ({value} IS NULL OR {self.canonical(flag, value)} NOT IN ({deleted}))"
 
     @property
-    def flags_deleted(self) -> bool:
-        """Whether base rows that are missing from the stage are flagged instead of deleted."""
-        soft = self.dataset.historization.soft_delete
-        return soft is not None and soft.on_delete == "flag"
-
-    @property
     def deletion_flag(self) -> ModelColumn | None:
         """The base's column that flags deleted rows, or None if rows are not flagged."""
         soft = self.dataset.historization.soft_delete
         return next((each for each in user_columns(self.dataset) if soft and each.name == soft.column), None)
 
-    @property
-    def deleted_value(self) -> str:
-        """SQL for the value of the deletion flag in deleted rows."""
+    @cached_property
+    def flag_values(self) -> dict[str, str]:
+        """SQL for the columns that flag a base row as deleted. Empty if missing rows are deleted instead."""
         soft, flag = self.dataset.historization.soft_delete, self.deletion_flag
-        assert soft is not None
-        assert flag is not None
-        return self.dialect.cast_expression(self.text(soft.deleted_values[0]), self.dialect.type_of(flag))
+        if soft is None or flag is None or soft.on_delete != "flag":
+            return {}
+        value = self.dialect.cast_expression(self.text(soft.deleted_values[0]), self.dialect.type_of(flag))
+        return {soft.column: value} | ({soft.deleted_at: LOAD_TIMESTAMP} if soft.deleted_at else {})
 
     # The base load
 
@@ -432,6 +427,12 @@ class Load(SqlNames):
             for column in self.hist.target_columns
             if column.active and column.input and column.system_role is not ColumnRole.ENTITY_KEY
         ]
+
+    @property
+    def mirrored_keys(self) -> list[str]:
+        """The history's columns with business keys."""
+        keys = (each for each in self.mirrored_columns if each.system_role is ColumnRole.BUSINESS_KEY)
+        return [each.name for each in keys]
 
     @cached_property
     def filled_columns(self) -> dict[str, str]:

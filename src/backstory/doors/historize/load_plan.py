@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
-from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,11 +20,12 @@ from backstory.doors.historize.load_sides import (
     ids_of,
     load_sides,
     load_sift,
+    load_terms,
     read_earlier,
     side_schema,
 )
 from backstory.doors.historize.preflight import refuse_faults, refuse_late, warn_of_collisions
-from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
+from backstory.doors.historize.receipts import LoadOutcome, LoadStep
 from backstory.doors.historize.spark_runs import NEWEST
 from backstory.doors.historize.spark_tables import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_tables import (
@@ -72,19 +72,51 @@ BEGIN = {scd2.CHANGED: False, scd2.BOTH: True, scd2.APPEARED: True}
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRows:
-    """The counts of all parts of a load, and its changes to base and history."""
+class PlannedLoad:
+    """A load that is planned and not refused: its outcome, and its changes to base and history.
 
-    sums: PlanSums
-    base: Callable[[IcebergTable], Change]
-    history: Callable[[IcebergTable], Change]
+    A change is None if nothing changes. `base_counts` counts the base's rows by outcome. `newest` is the
+    newest start or end in the history.
+    """
+
+    work: SparkWork
+    outcome: LoadOutcome
+    newest: datetime | None
+    base_counts: Mapping[str, int]
+    base: Callable[[IcebergTable], Change] | None
+    history: Callable[[IcebergTable], Change] | None
+
+    def commit_base(self, table: IcebergTable) -> None:
+        """Commit the change to the base, if there is one."""
+        if self.base is not None:
+            self.work.commit(table, replace(self.base(table), counts=self.base_counts), self.work.note())
+
+    def commit_history(self, table: IcebergTable, properties: Mapping[str, None] = NOTHING) -> None:
+        """Commit the change to the history with the receipt, if there is a change.
+
+        `properties` of the table change in the same commit.
+        """
+        if self.history is None:
+            return
+        work, run = self.work, self.work.run
+        newest = max(filter(None, (self.newest, run.instant)))
+        more = {RECEIPT: json.dumps(run.receipt(self.outcome).to_dict()), NEWEST: iso(newest)}
+        made_from = snapshot_of(existing(work.store, base_shape(work.load).table))
+        if made_from is not None and not run.skip_base:  # the owner of a kept base may replace it
+            more[BASE_SNAPSHOT] = str(made_from)
+        change = replace(self.history(table), counts=self.outcome.counts, properties=properties)
+        work.commit(table, change, work.note(**more))
 
 
 @contextmanager
-def plan_rows(
-    work: SparkWork, base: TablePlan, hist: TablePlan, terms: scd2.LoadTerms
-) -> Iterator[PlannedRows]:
-    """Plan the rows of a load, which exist only within the context. Raises Refused (section 3.6)."""
+def plan_load(
+    work: SparkWork, base: TablePlan, hist: TablePlan, newest: datetime | None, before: LoadOutcome
+) -> Iterator[PlannedLoad]:
+    """Plan a load. Its rows exist only within the context. Raises Refused (section 3.6).
+
+    `newest` is the newest start or end in the history, and `before` the load's outcome so far.
+    """
+    began, terms = time.monotonic(), load_terms(work, newest)
     kinds = _kinds(base, hist, terms)
     sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
     plan_terms = PlanTerms(
@@ -100,15 +132,14 @@ def plan_rows(
     with announce_later(), ExitStack() as resources:
         with translate_faults(hist.wanted.table):
             planned = resources.enter_context(run_plan(plan_terms))
-            refuse_faults(
-                work.load, planned.sums, partial(_moved_keys, terms, planned), skip_base=work.run.skip_base
-            )
+            sums = planned.sums
+            refuse_faults(work.load, sums, partial(_moved_keys, terms, planned), skip_base=work.run.skip_base)
             versions = _Versions(work, kinds, hist, terms, planned)
             beginnings = versions.begin(resources)
-        refuse_late(planned.sums)
-        yield PlannedRows(
-            planned.sums, partial(_base_change, work.store, planned), partial(versions.change, beginnings)
-        )
+        refuse_late(sums)
+        changes = partial(_base_change, work.store, planned), partial(versions.change, beginnings)
+        took = round((time.monotonic() - began) * 1000)
+        yield _assemble_load(work, sums, changes, newest, before, took)
 
 
 def _kinds(base: TablePlan, hist: TablePlan, terms: scd2.LoadTerms) -> dict[str, pa.Schema]:
@@ -244,96 +275,46 @@ def _moved_keys(terms: scd2.LoadTerms, planned: PlanResult) -> list[str]:
         numbers = pa.concat_tables(sides).group_by(names).aggregate([([], "count_all")])
         both = numbers.filter(pc.equal(numbers["count_all"], len(sides)))
         return scd2.few_keys(terms, both.sort_by([(name, "ascending") for name in names]))
-    added, removed = (
-        rows.toDF(*(f"{side}{n}" for n, _ in enumerate(names)))
-        for side, rows in (("c", added), ("w", removed))
-    )
-    same = (added[f"c{n}"].eqNullSafe(removed[f"w{n}"]) for n, _ in enumerate(names))
-    both = arrow_of(
-        added.join(removed, reduce(and_, same), "left_semi").orderBy(*added.columns).limit(scd2.SAMPLED_ROWS)
-    )
-    return scd2.few_keys(terms, both.rename_columns(names))
+    both = added.intersect(removed).orderBy(*map(quote, names)).limit(scd2.SAMPLED_ROWS)
+    return scd2.few_keys(terms, arrow_of(both))
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedBase:
-    """The load of a base: its row counts by outcome, and its change (None if nothing changes)."""
-
-    counts: Mapping[str, int]
-    change: Callable[[IcebergTable], Change] | None
-
-    def commit(self, work: SparkWork, table: IcebergTable) -> None:
-        """Commit the change, if there is one."""
-        if self.change is not None:
-            work.commit(table, replace(self.change(table), counts=self.counts), work.note())
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedHistory:
-    """The load of a history: outcome, newest start or end, and change (None if nothing changes)."""
-
-    outcome: LoadOutcome
-    newest: datetime | None
-    change: Callable[[IcebergTable], Change] | None
-
-    def commit(
-        self,
-        work: SparkWork,
-        table: IcebergTable,
-        make_receipt: Callable[[LoadOutcome], HistoryReceipt],
-        properties: Mapping[str, None] = NOTHING,
-    ) -> LoadOutcome:
-        """Commit the change with the receipt.
-
-        If there is no change, nothing is committed. `properties` of the table change in the same commit.
-        """
-        outcome = self.outcome
-        if self.change is None:
-            return outcome
-        newest = max(filter(None, (self.newest, work.run.instant)))
-        more = {RECEIPT: json.dumps(make_receipt(outcome).to_dict()), NEWEST: iso(newest)}
-        made_from = snapshot_of(existing(work.store, base_shape(work.load).table))
-        if made_from is not None and not work.run.skip_base:  # the owner of a kept base may replace it
-            more[BASE_SNAPSHOT] = str(made_from)
-        change = replace(self.change(table), counts=outcome.counts, properties=properties)
-        work.commit(table, change, work.note(**more))
-        return outcome
-
-
-def assemble_load(
-    work: SparkWork, rows: PlannedRows, loaded: LoadOutcome, newest: datetime | None, began: float
-) -> tuple[PlannedBase | None, PlannedHistory]:
-    """Assemble the load of base and history from their planned rows.
-
-    The first is None if the base is skipped. `loaded` is the load's outcome so far, and `began` is the
-    monotonic time at which planning began.
-    """
-    counts, base = rows.sums.counts, None
-    took = round((time.monotonic() - began) * 1000)
-    steps = [*loaded.steps]
+def _assemble_load(
+    work: SparkWork,
+    sums: PlanSums,
+    changes: tuple[Callable[[IcebergTable], Change], Callable[[IcebergTable], Change]],
+    newest: datetime | None,
+    before: LoadOutcome,
+    took: int,
+) -> PlannedLoad:
+    """Assemble a load from the sums of its plan, which took some milliseconds, and its two changes."""
+    counts, steps = sums.counts, [LoadStep("preflight")]
+    staged, compared = (scd2.counted_match(side, counts) for side in (scd2.BASE, scd2.OPEN))
+    added = staged.appeared + staged.changed
     if not work.run.skip_base:
         unseen = {
             name.removeprefix(scd2.UNSEEN): n for name, n in counts.items() if name.startswith(scd2.UNSEEN)
         }
         warn_of_collisions(work.load, unseen)
-        staged = scd2.counted_match(scd2.BASE, counts)
-        appeared, changed, vanished, *_ = staged.sizes
-        base_counts = {"inserted": appeared, "changed": changed, "deleted": vanished}
-        base = PlannedBase(base_counts, None if staged.nothing else rows.base)
         steps += [
-            LoadStep("base_delete", vanished),
-            LoadStep("base_replace", changed),
-            LoadStep("base_insert", appeared + changed, took),
+            LoadStep("base_delete", staged.vanished),
+            LoadStep("base_replace", staged.changed),
+            LoadStep("base_insert", added, took),
         ]
-        loaded = replace(loaded, changed_base=vanished + changed + appeared + changed)
-    compared = scd2.counted_match(scd2.OPEN, counts)
-    cases = tally(compared.sizes, counts.get(scd2.SEEN, 0), counts.get(scd2.INTERRUPTED, 0))
+    cases = tally(compared, counts.get(scd2.SEEN, 0), counts.get(scd2.INTERRUPTED, 0))
     steps += [LoadStep(name, count) for name, count in cases.rows.items()]
     steps.append(LoadStep("merge", sum(cases.rows.values()), took))
-    outcome = replace(loaded, counts=cases.counts, steps=steps, base=compared.delivered)
-    if work.run.dry_run:
-        kinds = {State.NEW: scd2.APPEARED, State.CHANGED: scd2.CHANGED, State.DELETED: scd2.DELETED}
-        outcome = replace(
-            outcome, keys={str(state): scd2.sampled_keys(rows.sums, each) for state, each in kinds.items()}
-        )
-    return base, PlannedHistory(outcome, newest, None if compared.nothing else rows.history)
+    kinds = {State.NEW: scd2.APPEARED, State.CHANGED: scd2.CHANGED, State.DELETED: scd2.DELETED}
+    outcome = replace(
+        before,
+        counts=cases.counts,
+        steps=steps,
+        base=compared.delivered,
+        changed_base=staged.vanished + staged.changed + added,
+        keys={str(state): scd2.sampled_keys(sums, kind) for state, kind in kinds.items()},
+    )
+    base_counts = {"inserted": staged.appeared, "changed": staged.changed, "deleted": staged.vanished}
+    base, history = (
+        None if match.nothing else change for match, change in zip((staged, compared), changes, strict=True)
+    )
+    return PlannedLoad(work, outcome, newest, base_counts, base, history)

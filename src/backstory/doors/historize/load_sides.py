@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from backstory.doors.historize.load import hist_scope, increment_scope
 from backstory.doors.historize.model import (
     LOAD_COLUMNS,
     ColumnRole,
@@ -25,7 +24,7 @@ from backstory.doors.historize.model import (
     words_of,
 )
 from backstory.doors.historize.preflight import collidable_columns
-from backstory.doors.historize.spark_tables import SparkWork, TablePlan, stage_rows_and_load_columns
+from backstory.doors.historize.spark_tables import SparkWork, TablePlan, stage_rows
 from backstory.doors.historize.stage import column_type, stage_batches
 from backstory.engine.plans import KeepRows, LocalSide, Side, SideRows, columnar_side, empty_side
 from backstory.engine.row_buffers import combine_tables
@@ -52,7 +51,7 @@ from backstory.strategies.scd2 import plan as scd2
 from backstory.strategies.scd2.plan import earlier_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 # The alias for rows in expressions that DuckDB computes.
@@ -186,15 +185,12 @@ def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
 
 def _deletion_flag(work: SparkWork) -> scd2.Flag | None:
     """The flag for base rows that are missing from the stage, or None if these rows are deleted."""
-    load, soft = work.load, work.load.dataset.historization.soft_delete
-    if soft is None or not load.flags_deleted or work.run.skip_base:
+    local = replace(work.load, dialect=DuckDB())
+    if not local.flag_values or work.run.skip_base:
         return None
-    local = replace(load, dialect=DuckDB())
-    flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: local.deleted_value})
+    flagged = compute_locally(work, pa.table({"row": [1]}), local.flag_values)
     live = compute_locally(work, flagged, {scd2.LIVE: "TRUE" + local.live(ROWS_ALIAS)})
-    return scd2.Flag(
-        soft.column, flagged[soft.column][0].as_py(), soft.deleted_at, live[scd2.LIVE][0].as_py()
-    )
+    return scd2.Flag(flagged.to_pylist()[0], live[scd2.LIVE][0].as_py())
 
 
 def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, Side]:
@@ -221,9 +217,9 @@ def ids_of(plan: TablePlan) -> list[pa.Field]:
 def stage_frame(work: SparkWork) -> "DataFrame":
     """The stage's rows as rows of the base, with keys and hashes computed by Spark."""
     assert work.run.stage is not None
-    rows, load_columns = stage_rows_and_load_columns(work, work.run.stage)
-    values = work.load.base_values("s", load_columns)
-    return rows.alias("s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
+    values = work.load.base_values("s", work.stage_load_columns)
+    rows = stage_rows(work, work.run.stage).alias("s")
+    return rows.select(*(work.sql(sql).alias(name) for name, sql in values.items()))
 
 
 def pruned_keys(work: SparkWork, name: str) -> "DataFrame | None":
@@ -264,17 +260,103 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: 
         return arrow_of(rows_of_keys(work.store, earlier_versions(work, hist, terms), pa.table(searched)))
 
 
-def _stored_rows(
-    work: SparkWork, plan: TablePlan, schema: pa.Schema, flags: Mapping[str, bool], *, open_: bool = False
-) -> LocalSide | None:
-    """The rows of a table, or only its open versions, with the columns of `schema` and constant `flags`.
+def _stage_side(work: SparkWork, base: TablePlan) -> Side:
+    schema = side_schema(base, [*work.load.base_values("s", ())], [], scd2.LIVE)
 
-    The driver reads them from files. Returns None if Spark must read them.
+    def frame() -> "DataFrame":
+        live = work.sql(_live_sql(work, "r")).alias(scd2.LIVE)
+        return stage_frame(work).alias("r").select(*map(quote, schema.names[:-1]), live)
+
+    return Side(schema, frame, lambda _lease, _met: local_stage_side(work), *_size_and_count(work))
+
+
+def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
+    """The columns by which the rows of stage, base and history are compared."""
+    base = ComparedSide(scd2.BASE, [ROW_HASH, *terms.filled.values()], [ROW_HASH], scd2.LIVE)
+    open_ = ComparedSide(scd2.OPEN, [ROW_HASH, *terms.filled], [ROW_HASH, ColumnRole.STARTED])
+    pairs = [(base, open_)]
+    if scd2.STAGED in sides:
+        staged = ComparedSide(scd2.STAGED, terms.compared, terms.needed, lengths=terms.lengths)
+        pairs.insert(0, (staged, ComparedSide(scd2.BASE, terms.compared, ())))
+    return SiftTerms(pairs, _same_counts)
+
+
+def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
+    """The counts in a plan for rows that are the same on all sides."""
+    pairs = {scd2.OPEN: scd2.OPEN, scd2.STAGED: scd2.BASE}  # a side with the rows, and the match's name
+    sizes = {name: rows[side].rows for side, name in pairs.items() if side in rows}
+    matches = {name: scd2.CountedMatch(same=n, delivered=n, stored=n) for name, n in sizes.items()}
+    return {key: n for name, match in matches.items() for key, n in match.counts(name).items()}
+
+
+def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
+    """The rows of a kept base, with the columns that a version has."""
+    load = work.load
+    sources = (each.source for each in load.mirrored_columns)
+    names = list(dict.fromkeys([load.dataset.key, *sources, ColumnRole.ROW_HASH]))
+    return _table_side(work, base, names, {scd2.LIVE: _live_sql(work, "b")}, placed=False)
+
+
+def _base_side(work: SparkWork, base: TablePlan) -> Side:
+    """The base's rows. They have all columns if some rows will be flagged as deleted."""
+    load, in_scope = work.load, "FALSE"
+    if load.deletes_base:
+        live = load.live("b") if load.flag_values else ""
+        in_scope = f"({load.delete_scope}){live}" if load.delete_scope else f"TRUE{live}"
+    names = base.into.names if load.flag_values else base.wanted.names
+    flags = {scd2.LIVE: _live_sql(work, "b"), scd2.IN_SCOPE: in_scope}
+    return _table_side(work, base, names, flags, [name for name in names if name not in LOAD_COLUMNS])
+
+
+def _open_side(work: SparkWork, hist: TablePlan) -> Side:
+    """The open versions. The driver reads the compared columns first, and other columns later by place."""
+    load = work.load
+    dating = load.dataset.historization.effective_dating
+    dated = [dating.column] if dating else []
+    compared = [load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated, *load.filled_columns]
+    flags = {scd2.IN_SCOPE: (load.hist_scope or "TRUE") if load.closes_deleted else "FALSE"}
+    return _table_side(work, hist, hist.into.names, flags, list(dict.fromkeys(compared)), open_=True)
+
+
+def _table_side(
+    work: SparkWork,
+    plan: TablePlan,
+    names: Sequence[str],
+    flags: Mapping[str, str],
+    compared: Sequence[str] = (),
+    *,
+    placed: bool = True,
+    open_: bool = False,
+) -> Side:
+    """The rows of a table, or only its open versions, with these columns, places, and flags (SQL by name).
+
+    In flags, the alias of the rows is `h` for versions, and `b` for rows of a base. The driver reads the rows
+    if the table is as stored and each flag is constant. It then reads the `compared` columns, by default all.
     """
-    if plan.table is None or not plan.has_rows:
-        return empty_side(schema)
-    read = partial(_stored_tables, work, plan.table, flags, open_)
-    return columnar_side(schema, read) if plan.as_stored else None
+    constants = {name: sql == "TRUE" for name, sql in flags.items() if sql in {"TRUE", "FALSE"}}
+    places, ids = (PLACE_SCHEMA, ids_of(plan)) if placed else ((), [])
+
+    def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
+        schema = side_schema(plan, names, [*places, *ids], *flags)
+        if plan.table is None or not plan.has_rows:
+            rows = empty_side(schema)
+        elif plan.as_stored and len(constants) == len(flags):
+            rows = columnar_side(schema, partial(_stored_tables, work, plan.table, constants, open_))
+        else:
+            return None
+        assert rows.columns is not None
+        read = rows.columns([*compared, *(field.name for field in (*places, *ids)), *flags])
+        rows = replace(rows, rows=read) if compared else rows
+        return replace(rows, whole=partial(_all_columns, work, plan, lease)) if open_ else rows
+
+    def frame() -> "DataFrame":
+        stored = _open_rows(plan) if open_ else plan.rows
+        rows = stored.select(*map(quote, names), *([FILE, POSITION, *plan.ids] if placed else []))
+        marks = (work.sql(sql).alias(name) for name, sql in flags.items())
+        return rows.alias("h" if open_ else "b").select("*", *marks)
+
+    schema = side_schema(plan, names, [*PLACE, *ids] if placed else [], *flags)
+    return Side(schema, frame, local, _size_of(plan.table), 0 if plan.table is None else plan.table.rows)
 
 
 def _stored_tables(
@@ -294,109 +376,8 @@ def _stored_tables(
             yield pa.table([*columns], names=schema.names).cast(schema)
 
 
-def _stage_side(work: SparkWork, base: TablePlan) -> Side:
-    schema = side_schema(base, [*work.load.base_values("s", ())], [], scd2.LIVE)
-
-    def frame() -> "DataFrame":
-        return stage_frame(work).alias("r").select(*map(quote, schema.names[:-1]), _live_column(work, "r"))
-
-    return Side(schema, frame, lambda _lease, _met: local_stage_side(work), *_size_and_count(work))
-
-
-def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
-    """The columns by which the rows of stage, base and history are compared."""
-    base = ComparedSide(scd2.BASE, [ROW_HASH, *terms.filled.values()], [ROW_HASH], scd2.LIVE)
-    open_ = ComparedSide(scd2.OPEN, [ROW_HASH, *terms.filled], [ROW_HASH, ColumnRole.STARTED])
-    pairs = [(base, open_)]
-    if scd2.STAGED in sides:
-        staged = ComparedSide(scd2.STAGED, terms.compared, terms.needed, lengths=terms.lengths)
-        pairs.insert(0, (staged, ComparedSide(scd2.BASE, terms.compared, ())))
-    return SiftTerms(pairs, _same_counts)
-
-
-def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The counts in a plan for rows that are the same on all sides."""
-    staged = scd2.counts_of_same(scd2.BASE, rows[scd2.STAGED].rows) if scd2.STAGED in rows else {}
-    return {**scd2.counts_of_same(scd2.OPEN, rows[scd2.OPEN].rows), **staged}
-
-
-def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The rows of a kept base, with the columns that a version has."""
-    load = work.load
-    sources = (each.source for each in load.mirrored_columns)
-    names = list(dict.fromkeys([load.dataset.key, *sources, ColumnRole.ROW_HASH]))
-    schema = side_schema(base, names, [], scd2.LIVE)
-    rows = _stored_rows(work, base, schema, {scd2.LIVE: True})
-
-    def frame() -> "DataFrame":
-        return base.rows.alias("r").select(*map(column, names), _live_column(work, "r"))
-
-    return _stored_side(schema, frame, None if load.live("v") else rows, base)
-
-
-def _base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The base's rows. They have all columns if some rows will be flagged as deleted."""
-    load, places = work.load, ids_of(base)
-    names = base.into.names if load.flags_deleted else base.wanted.names
-    compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
-    flags = {scd2.LIVE: True, scd2.IN_SCOPE: load.deletes_base}
-    rows = _stored_rows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
-    needs_spark = base.has_rows and (load.live("v") or (load.deletes_base and load.delete_scope))
-
-    def frame() -> "DataFrame":
-        scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
-        live = load.live("v") if load.flags_deleted else ""
-        in_scope = f"({scope or 'TRUE'}){live}" if load.deletes_base else "FALSE"
-        rows_ = base.rows.select(*map(quote, names), FILE, POSITION, *base.ids).alias("v")
-        return rows_.select("*", _live_column(work, "v"), work.sql(in_scope).alias(scd2.IN_SCOPE))
-
-    schema = side_schema(base, names, [*PLACE, *places], *flags)
-    return _stored_side(schema, frame, None if needs_spark else rows, base)
-
-
-def _open_side(work: SparkWork, hist: TablePlan) -> Side:
-    """The open versions. The driver reads the compared columns first, and other columns later by place."""
-    load, places = work.load, ids_of(hist)
-    dating = load.dataset.historization.effective_dating
-    dated = [dating.column] if dating else []
-    others = [*dated, *load.filled_columns]
-    names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *others])
-    flags = {scd2.IN_SCOPE: load.closes_deleted}
-    stored = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *places], *flags)
-    rows = _stored_rows(work, hist, stored, flags, open_=True)
-    if rows is not None and rows.columns is not None:
-        compared = [*names, *PLACE_SCHEMA.names, *hist.ids, *flags]
-        rows = replace(rows, rows=rows.columns(compared))
-    scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
-    needs_spark = hist.has_rows and load.closes_deleted and scope
-
-    def frame() -> "DataFrame":
-        open_ = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        versions = _whole_versions(hist, open_).alias("v")
-        return versions.select("*", work.sql(scope or "TRUE").alias(scd2.IN_SCOPE))
-
-    whole = side_schema(hist, hist.into.names, [*PLACE, *places], *flags)
-    return _stored_side(whole, frame, None if needs_spark else rows, hist, partial(_all_columns, work, hist))
-
-
-def _stored_side(
-    schema: pa.Schema,
-    frame: "Callable[[], DataFrame]",
-    rows: LocalSide | None,
-    plan: TablePlan,
-    whole: Callable[[MemoryLease, pa.Table], pa.Table] | None = None,
-) -> Side:
-    """A side made from a table. The driver reads `rows`. Without `rows`, Spark must read the frame."""
-
-    def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        return rows if rows is None or whole is None else replace(rows, whole=partial(whole, lease))
-
-    count = 0 if plan.table is None else plan.table.rows
-    return Side(schema, frame, local, _size_of(plan.table), count)
-
-
-def _whole_versions(hist: TablePlan, rows: "DataFrame") -> "DataFrame":
-    return rows.select(*map(quote, hist.into.names), FILE, POSITION, *hist.ids)
+def _open_rows(hist: TablePlan) -> "DataFrame":
+    return hist.rows.where(column(ColumnRole.ENDED).isNull())
 
 
 def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
@@ -412,8 +393,9 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
     try:
         rest = LocalRows(work.store, hist.table, lease).read_at(rows, names)
     except Unreadable:
-        versions = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        whole = arrow_of(_whole_versions(hist, rows_of_keys(work.store, versions, rows.select([key]))))
+        whole = arrow_of(
+            rows_of_keys(work.store, _open_rows(hist), rows.select([key])).select(*map(quote, schema.names))
+        )
         return whole.take(pc.index_in(rows[key], value_set=whole[key].combine_chunks())).cast(schema)
     values = [(rest if name in names else rows)[name] for name in schema.names]
     return pa.table(values, names=schema.names).cast(schema)
@@ -435,5 +417,6 @@ def _size_of(table: IcebergTable | None) -> int:
     return typed_size(table.rows, [arrow_type(each.type) for each in table.shape.columns], table.bytes)
 
 
-def _live_column(work: SparkWork, alias: str) -> "Column":
-    return work.sql("TRUE" + work.load.live(alias)).alias(scd2.LIVE)
+def _live_sql(work: SparkWork, alias: str) -> str:
+    """SQL for whether a row is live. It is TRUE if rows have no deletion flag."""
+    return "TRUE" + work.load.live(alias)

@@ -80,9 +80,10 @@ def stage_checks(load: Load) -> Iterator[Check]:
     The last check finds records that have the same business keys in stage and base, but different keys.
     """
     keys = business_keys(load.dataset)
+    names = [key.name for key in keys]
 
     def check(code: str, where: str, message: str) -> Check:
-        return Check(code, _keys(load, keys, load.unique_stage_rows, "s", where), message)
+        return Check(code, keys_query(load, names, load.unique_stage_rows, "s", where), message)
 
     for column in user_columns(load.dataset):
         name = load.of("s", column.name)
@@ -93,7 +94,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
             message = f"{column.name} is longer than {column.max_length} characters in the stage."
             yield check("VALUE_TOO_LONG", f"length({name}) > {column.max_length}", message)
     if load.dataset.historization.duplicate_keys == "reject":
-        twice = _repeated_keys(load, keys, load.stage_rows, "s")
+        twice = _repeated_keys(load, names, load.stage_rows, "s")
     else:
         # The rows of a key conflict if they differ in hash or business keys.
         # In the default profile, different keys may have the same string.
@@ -101,7 +102,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
         values = [load.of("ss", ColumnRole.ROW_HASH), *texts]
         conflicts = [f"COUNT(DISTINCT {value}) > 1" for value in values]
         conflicts += [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
-        twice = _repeated_keys(load, keys, load.stage_rows, "s", load.live, having=" OR ".join(conflicts))
+        twice = _repeated_keys(load, names, load.stage_rows, "s", load.live, having=" OR ".join(conflicts))
     yield Check("DUPLICATE_KEY", twice, "Rows of the stage share a business key.")
     same = " AND ".join(f"NOT ({load.other_text(key, 'x', 's')})" for key in keys)
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
@@ -120,20 +121,22 @@ def mass_delete(rules: Historization, deleted: int, open_: int) -> str | None:
 def hist_checks(load: Load) -> Iterator[Check]:
     """The checks P1 to P5 on base and history, in order."""
     keys = business_keys(load.dataset)
-    mirrored = [column for column in load.mirrored_columns if column.system_role is ColumnRole.BUSINESS_KEY]
+    names = [key.name for key in keys]
     base, hist, pair, key = load.base, load.hist_table, load.pair, load.dataset.key
     live, is_open = load.live("r"), pair.is_open("h")
 
     def of_base(code: str, where: str, message: str) -> Check:
-        return Check(code, _keys(load, keys, load.base_table, "r", where), f"Rows of the base {message}.")
+        return Check(
+            code, keys_query(load, names, load.base_table, "r", where), f"Rows of the base {message}."
+        )
 
     def of_history(code: str, where: str, message: str) -> Check:
-        return Check(code, _keys(load, mirrored, hist, "h", where), message)
+        return Check(code, keys_query(load, load.mirrored_keys, hist, "h", where), message)
 
     yield of_base("NULL_KEY", f"{load.of('r', key)} IS NULL{live}", f"have no {key}")
     yield of_base("NULL_ROW_HASH", f"{load.of('r', ColumnRole.ROW_HASH)} IS NULL{live}", "have no row_hash")
     if load.dataset.historization.duplicate_keys == "reject":
-        twice = _repeated_keys(load, keys, base, "r", load.live)
+        twice = _repeated_keys(load, names, base, "r", load.live)
         yield Check("DUPLICATE_KEY", twice, f"Rows of the base share {key}.")
     else:
         others = (load.other_text(each, "x", "r") for each in keys)
@@ -141,7 +144,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
         other = f"{load.same_key('x', 'r')} AND ({unlike}){load.live('x')}"
         exists = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {other}){live}"
         yield of_base("DUPLICATE_KEY", exists, f"share {key}")
-    several = _repeated_keys(load, mirrored, hist, "h", lambda alias: f" AND {pair.is_open(alias)}")
+    several = _repeated_keys(load, load.mirrored_keys, hist, "h", lambda alias: f" AND {pair.is_open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
     started, ended = load.of("h", ColumnRole.STARTED), load.of("h", ColumnRole.ENDED)
     yield of_history("spoilt-table", f"{is_open} AND {started} IS NULL", NO_BEGINNING)
@@ -212,13 +215,9 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
     )
 
 
-def _keys(load: Load, keys: Sequence[ModelColumn], source: str, alias: str, where: str) -> str:
-    return keys_query(load, [column.name for column in keys], source, alias, where)
-
-
 def _repeated_keys(
     load: Load,
-    keys: Sequence[ModelColumn],
+    names: Sequence[str],
     source: str,
     alias: str,
     where: Callable[[str], str] = lambda _: "",
@@ -234,7 +233,7 @@ def _repeated_keys(
         f" WHERE {load.of(inner, key)} IS NOT NULL{where(inner)}"
         f" GROUP BY {load.of(inner, key)} HAVING {having}"
     )
-    return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where(alias)}")
+    return keys_query(load, names, source, alias, f"{load.of(alias, key)} IN ({twice}){where(alias)}")
 
 
 log = structlog.get_logger()
@@ -310,8 +309,7 @@ def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]
     dataset = load.dataset
     _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, scd2.BASE_TWICE)
     match = scd2.counted_match(scd2.BASE, sums.counts)
-    appeared, _, vanished, kept, _ = match.sizes
-    if appeared and (vanished or kept) and (keys := moved_keys()):
+    if match.appeared and (match.vanished or match.kept) and (keys := moved_keys()):
         raise rejection("KEYS_CHANGED", KEYS_CHANGED, keys)
     whole = load.deletes_base and not load.delete_scope
     lost = whole and match.stored and not match.delivered
@@ -330,7 +328,7 @@ def _refuse_history(load: Load, sums: PlanSums) -> None:
     match = scd2.counted_match(scd2.OPEN, sums.counts)
     if match.stored and not match.delivered and not rules.allow_empty_snapshot:
         raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
-    if many := mass_delete(rules, match.sizes[2], match.stored):
+    if many := mass_delete(rules, match.vanished, match.stored):
         raise rejection("MASS_DELETE", many, scd2.sampled_keys(sums, scd2.DELETED))
     if rules.effective_dating:
         dated = rules.effective_dating.column

@@ -131,10 +131,7 @@ def error_text(message: str) -> str:
 
 
 # The registry's columns, by the name of the statement.
-_REGISTERED = {
-    name: name.replace("close_", "closed_").replace("insert_", "inserted_")
-    for name in (*CLOSINGS, *BEGINNINGS)
-}
+_REGISTERED = dict(zip((*CLOSINGS, *BEGINNINGS), COUNTS, strict=True))
 
 
 def registered_counts(outcome: LoadOutcome) -> dict[str, Any]:
@@ -189,6 +186,19 @@ class LoadRun:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.cutoff)
         return values
 
+    def receipt(self, outcome: LoadOutcome) -> HistoryReceipt:
+        """The receipt of the run. Only the receipt of a dry run contains keys."""
+        return HistoryReceipt(
+            self.dataset.name,
+            self.run_id,
+            iso(self.instant),
+            outcome.status,
+            outcome.counts,
+            list(outcome.schema_changes),
+            keys=outcome.keys if self.dry_run else None,
+            warnings=outcome.warnings,
+        )
+
 
 def place_name(address: str) -> str:
     """A unique name for a warehouse or database: a word from its address, and a digest of the address."""
@@ -228,20 +238,15 @@ class Target(ABC):
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
         """The latest start or end in the first of these tables that exists, or None."""
 
-    def register(self, run: LoadRun) -> None:  # noqa: B027 - the commits of a warehouse register its runs
-        """Register a run before its load starts, unless commits are the registry."""
+    def register(self, run: LoadRun, error: BackstoryError | None = None) -> None:  # noqa: B027 - optional
+        """Register a run before its load starts, or its failure, unless commits are the registry."""
 
     @abstractmethod
-    def load(
-        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
-    ) -> LoadOutcome:
+    def load(self, load: Load, run: LoadRun) -> LoadOutcome:
         """Load the base, update the schema, load the history, and commit unless it is a dry run.
 
         Raises Refused if a check fails.
         """
-
-    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:  # noqa: B027 - the same
-        """Register the end of a failed run, unless commits are the registry."""
 
     @abstractmethod
     def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -284,7 +289,7 @@ class RunLog:
             return
         with _log_errors():
             if run:
-                self.target.register_failure(run, error)
+                self.target.register(run, error)
         status = {"status": "error", "status_reason": error.code, "error_message": error_text(error.message)}
         row = {**self._row(dataset, began, "error"), **status, "attempt_no": run.attempt if run else 1}
         step = {"step_no": 1, "step": "preflight", "rows_affected": 0, "duration_ms": 0}
@@ -293,14 +298,11 @@ class RunLog:
         ended = {"status": status_of(error), "load_timestamp": instant, "dataset_key": self._key(dataset)}
         self.loads.append(LoadEntry(row, [step], ended))
 
-    def add_success(
-        self, dataset: ModelDataset, run: LoadRun, outcome: LoadOutcome, receipt: HistoryReceipt
-    ) -> None:
+    def add_success(self, run: LoadRun, outcome: LoadOutcome, receipt: HistoryReceipt) -> None:
         """Log a load and its steps."""
-        row = self._row(dataset, run.began, "success")
-        rows = sum(
-            step.rows for step in outcome.steps if step.name != "merge"
-        )  # this row repeats the rows of the steps
+        row = self._row(run.dataset, run.began, "success")
+        # The step `merge` repeats the rows of other steps.
+        rows = sum(step.rows for step in outcome.steps if step.name != "merge")
         took = sum(step.milliseconds for step in outcome.steps)
         totals = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
         steps = [
@@ -313,7 +315,7 @@ class RunLog:
             }
             for number, step in enumerate(outcome.steps, start=1)
         ]
-        ended = {**receipt.to_dict(), "dataset_key": self._key(dataset), **registered_counts(outcome)}
+        ended = {**receipt.to_dict(), "dataset_key": run.key, **registered_counts(outcome)}
         self.loads.append(LoadEntry({**row, **totals, "delta_cutoff": run.cutoff}, steps, ended))
 
     def _key(self, dataset: ModelDataset) -> str:

@@ -185,8 +185,8 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
     return Shape(TableName(plan.schema, name), live, tuple(key), layout)
 
 
-def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFrame, frozenset[str]]:
-    """The stage's rows under the base's names and types, with the pepper, and the load columns of the stage.
+def stage_rows(work: SparkWork, stage: Stage) -> DataFrame:
+    """The stage's rows under the base's names and types, with the stage's load columns and the pepper.
 
     If the stage keeps a history or has Fivetran's deletion marks, only the current rows are read. Rows with
     Fivetran's mark are also read if the model uses the mark as its own deletion flag. Raises Refused for a
@@ -195,7 +195,7 @@ def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFram
     store = work.store
     columns = user_columns(work.load.dataset)
     if stage.path:
-        return _file_rows(work, stage, columns), frozenset()
+        return _file_rows(work, stage, columns)
     table = work.stage_table
     if table is None:
         raise no_stage_table(stage)
@@ -204,7 +204,6 @@ def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFram
         if each.source not in stored:
             raise no_stage_column(stage, each.source)
         refuse_stage_type(stage, each.source, stored[each.source], each, work.load.dialect)
-    load_columns = frozenset(work.stage_load_columns)
     flag = work.load.deletion_flag
     marked = flag is not None and flag.source == DELETED
     rows = (
@@ -215,8 +214,7 @@ def stage_rows_and_load_columns(work: SparkWork, stage: Stage) -> tuple[DataFram
         cast_as_shown(column(each.source), types[each.name], spark_type(column_type(each))).alias(each.name)
         for each in columns
     )
-    rows = rows.select(*of_base, *(column(name) for name in sorted(load_columns)))
-    return work.with_pepper(rows), load_columns
+    return work.with_pepper(rows.select(*of_base, *map(column, work.stage_load_columns)))
 
 
 def _file_rows(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> DataFrame:

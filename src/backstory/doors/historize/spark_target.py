@@ -6,7 +6,6 @@ lease. If the load fails or is killed, the base is restored, either at once or b
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,11 +18,11 @@ from pyspark.sql.functions import lit, when
 
 from backstory.doors.historize import runs
 from backstory.doors.historize.load import Load, new_label, with_archive
-from backstory.doors.historize.load_plan import PlannedBase, PlannedHistory, assemble_load, plan_rows
-from backstory.doors.historize.load_sides import load_terms, pruned_keys
+from backstory.doors.historize.load_plan import PlannedLoad, plan_load
+from backstory.doors.historize.load_sides import pruned_keys
 from backstory.doors.historize.model import ColumnRole, ModelDataset, label_changes
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
-from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
+from backstory.doors.historize.receipts import LoadOutcome
 from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, log_row, newest_of
 from backstory.doors.historize.spark_tables import (
     DOOR,
@@ -296,9 +295,7 @@ class SparkTarget(runs.Target):
         table = first_of(self._store, schema, tables)
         return None if table is None else newest_of(self._store, table)
 
-    def load(
-        self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
-    ) -> LoadOutcome:
+    def load(self, load: Load, run: runs.LoadRun) -> LoadOutcome:
         if load.dataset.historization.engine == "four_step":
             raise Refused(
                 "wrong-engine",
@@ -308,42 +305,40 @@ class SparkTarget(runs.Target):
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
         with hold_settings(self._store.session):
-            return self._load(work, make_receipt)
+            return self._load(work)
 
-    def _load(self, work: SparkWork, make_receipt: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
+    def _load(self, work: SparkWork) -> LoadOutcome:
         """Plan the base and the history. If neither is refused, update their schemas and rows."""
         stored = load(self._store, hist_shape(work.load).table)
         before = LoadOutcome(warnings=() if stored is None else stored.foreign_writes)
         recover(work)
         base, hist = self._table_plans(work)
-        work = replace(work, base=base.table)
         asks_for_upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
         if not work.run.dry_run and (asks_for_upkeep or base.evolves or hist.evolves):
-            with self._plan(work, base, hist, before) as (_, history):
-                before = replace(before, schema_changes=history.outcome.schema_changes)
+            with self._plan(work, base, hist, before) as planned:
+                before = replace(before, schema_changes=planned.outcome.schema_changes)
             # Spark cannot run frames of a table whose columns have changed, so the load is planned again
             # below.
-            apply_shape(work, base)
-            apply_shape(work, hist)
-            maintain(work)
+            for table in (base, hist):
+                apply_shape(planned.work, table)
+            maintain(planned.work)
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._table_plans(work)
-            work = replace(work, base=base.table)
-        with self._plan(work, base, hist, before) as (of_base, history):
+        with self._plan(work, base, hist, before) as planned:
+            work = planned.work
             if work.run.dry_run:
-                counts = {} if of_base is None else of_base.counts
-                _rehearse(work, (base, counts), (hist, history.outcome.counts))
-                return history.outcome
-            base_table = apply_shape(work, base)
-            hist_table = apply_shape(work, hist)
-            if of_base is None or of_base.change is None:
-                return history.commit(work, hist_table, make_receipt)
-            if history.change is None:
-                of_base.commit(work, base_table)
-                return history.outcome
+                base_counts = {} if work.run.skip_base else planned.base_counts
+                _rehearse(work, (base, base_counts), (hist, planned.outcome.counts))
+                return planned.outcome
+            base_table, hist_table = apply_shape(work, base), apply_shape(work, hist)
+            if planned.base is None or planned.history is None:
+                planned.commit_base(base_table)
+                planned.commit_history(hist_table)
+                return planned.outcome
             with hold_lease(work, base_table, hist_table) as leased:
-                of_base.commit(work, base_table)
-                return history.commit(work, leased, make_receipt, {LOADING: None})
+                planned.commit_base(base_table)
+                planned.commit_history(leased, {LOADING: None})
+        return planned.outcome
 
     def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         store, model, dataset = self._store, work.load, work.load.dataset
@@ -359,21 +354,19 @@ class SparkTarget(runs.Target):
     @contextmanager
     def _plan(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
-    ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
+    ) -> Iterator[PlannedLoad]:
         """The planned load of base and history. `before` is its outcome so far."""
         if work.run.skip_base and base.table is None:
             missing = f"There is no table {base.wanted.table}."
             raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
         if not work.run.skip_base and work.run.stage is None:
             raise no_stage(work.load.dataset)
-        changes = [*before.schema_changes, *base.changes, *hist.changes]
-        loaded = replace(before, schema_changes=changes, steps=[LoadStep("preflight")])
-        began = time.monotonic()
+        before = replace(before, schema_changes=[*before.schema_changes, *base.changes, *hist.changes])
         newest = None if hist.table is None else newest_of(work.store, hist.table)
-        terms = load_terms(work, newest)
+        work = replace(work, base=base.table)
         base, hist = preview_base(work, base), preview_history(work, hist)
-        with plan_rows(work, base, hist, terms) as rows:
-            yield assemble_load(work, rows, loaded, newest, began)
+        with plan_load(work, base, hist, newest, before) as planned:
+            yield planned
 
     def log_rows(self, loads: Sequence[runs.LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {runs.LOADS: [log_row(load) for load in loads]}

@@ -5,7 +5,7 @@ A load reads the stage, changes the schema, loads base and history, and refreshe
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ from backstory.doors.historize.model import (
     user_columns,
 )
 from backstory.doors.historize.preflight import collisions_query, text_differences, warn_of_collisions
-from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
+from backstory.doors.historize.receipts import LoadOutcome, LoadStep, status_of
 from backstory.doors.historize.runs import LoadRun
 from backstory.doors.historize.stage import (
     Stage,
@@ -42,7 +42,7 @@ from backstory.model.values import key_text
 from backstory.reading.history_queries import StoredHistory, in_utc
 from backstory.stores.sql import ddl
 from backstory.stores.sql.dialect import Dialect
-from backstory.stores.sql.engine import LOAD_TIMESTAMP, Engine, Statement
+from backstory.stores.sql.engine import Engine, Statement
 from backstory.strategies.scd2.statements import (
     actions,
     closing_conditions,
@@ -170,18 +170,16 @@ class SqlTarget(runs.Target):
                 return max((in_utc(instant) for instant in rows[0] if instant is not None), default=None)
         return None
 
-    def register(self, run: runs.LoadRun) -> None:
-        """Write the registry's row of a running load, in a separate transaction."""
-        lease_until = datetime.now(UTC) + timedelta(minutes=runs.LEASE_MINUTES)
+    def register(self, run: runs.LoadRun, error: BackstoryError | None = None) -> None:
+        """Write the registry's row of a running or failed load, in a separate transaction."""
+        status, lease_until = "running", datetime.now(UTC) + timedelta(minutes=runs.LEASE_MINUTES)
+        more: Mapping[str, Any] = {"lease_until": lease_until}
+        if error is not None:
+            status = status_of(error)
+            more = {"error_code": error.code, "error_message": runs.error_text(error.message)}
         with self._engine.transaction():
             self._ensure(runs.RUNS)
-            self._register(run, "running", {"lease_until": lease_until})
-
-    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
-        failure = {"error_code": error.code, "error_message": runs.error_text(error.message)}
-        with self._engine.transaction():
-            self._ensure(runs.RUNS)
-            self._register(run, status_of(error), failure)
+            self._register(run, status, more)
 
     def _register(self, run: runs.LoadRun, status: str, more: Mapping[str, Any]) -> None:
         """Register a run, replacing its earlier row if there is one."""
@@ -203,15 +201,13 @@ class SqlTarget(runs.Target):
         }
         self._add(runs.RUNS, row)
 
-    def load(
-        self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
-    ) -> LoadOutcome:
+    def load(self, load: Load, run: runs.LoadRun) -> LoadOutcome:
         outcome = LoadOutcome()
         with suppress(_TakenBack), self._engine.transaction():
             outcome = self._load(load, run)
             if run.dry_run:
                 raise _TakenBack
-            receipt = json.dumps(make_receipt(outcome).to_dict())
+            receipt = json.dumps(run.receipt(outcome).to_dict())
             self._register(run, "success", {"receipt": receipt, **runs.registered_counts(outcome)})
         return outcome
 
@@ -256,7 +252,9 @@ class SqlTarget(runs.Target):
         if not run.skip_base:
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)
             refuse_empty_stage(engine, load, values)
-            run_statements(engine, base_maintenance(load, run), values)
+            if run.rehash_base:  # a delta contains only some of the base's rows
+                every = f"{load.of('h', dataset.key)} IS NOT NULL"
+                run_statements(engine, [_rehash("rehash_base", load, load.base_table, every)], values)
             if query := collisions_query(load):
                 (counts,) = engine.query(query, values)
                 warn_of_collisions(load, dict(zip(text_differences(load, "s", "b"), counts, strict=True)))
@@ -289,12 +287,9 @@ def base_steps(load: Load) -> list[Statement]:
 
 
 def _deletion(load: Load, condition: str) -> str:
-    soft = load.dataset.historization.soft_delete
-    if soft is None or not load.flags_deleted:
+    if not load.flag_values:
         return load.dialect.render_delete_detection_statement(load.base_table, "b", condition)
-    flags = {load.name(soft.column): load.deleted_value}
-    if soft.deleted_at:
-        flags[load.name(soft.deleted_at)] = LOAD_TIMESTAMP
+    flags = {load.name(column): value for column, value in load.flag_values.items()}
     return load.dialect.render_update_exists(load.base_table, "b", flags, condition + load.live("b"))
 
 
@@ -304,13 +299,6 @@ def maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
         yield _rehash("rehash", load, load.hist_table, load.pair.is_open("h"))
     if run.relabel is not None:
         yield _relabel(load, run.relabel)
-
-
-def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
-    """The statement that recomputes the base's hashes, because a delta contains only some of its rows."""
-    if run.rehash_base:
-        every = f"{load.of('h', load.dataset.key)} IS NOT NULL"
-        yield _rehash("rehash_base", load, load.base_table, every)
 
 
 def _rehash(step: str, load: Load, table: str, condition: str) -> Statement:
@@ -536,7 +524,7 @@ def _require_sum(load: Load, tally: Tally, rows: Mapping[str, int], after: int) 
 def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, Sequence[object]]:
     """Up to ten business keys for each outcome, in a dry run."""
     pair = load.pair
-    names = [column.name for column in load.mirrored_columns if column.system_role is ColumnRole.BUSINESS_KEY]
+    names = load.mirrored_keys
     wheres = {str(State.NEW): (pair.base, "r", f"{has_no_open(pair)}{pair.live('r')}")}
     for now, condition in closing_conditions(pair).items():
         counted = TRANSITIONS[Past.OPEN, now].counted

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,15 +48,12 @@ LIVE, IN_SCOPE, APPEARS = "is live", "in scope", "appears"
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """The deletion flag of a base row that is missing from the stage.
+    """The deletion flag of a base row that is missing from the stage: the values of a flagged row, by column.
 
-    A flagged row has `value` in `column`, and the load's instant in the column `at`, if there is one. With
-    `live`, the row still counts as a record of the history.
+    With `live`, the row still counts as a record of the history.
     """
 
-    column: str
-    value: Any
-    at: str | None = None
+    values: Mapping[str, Any]
     live: bool = False
 
 
@@ -116,25 +113,36 @@ UNSEEN: Final = "unseen "
 # Records that appear and had versions before, and records whose change an interrupted load had begun.
 SEEN, INTERRUPTED = "seen before", "interrupted before"
 DELETED: Final = "deleted"
-_OUTCOMES: Final = ("appeared", "changed", "vanished", "kept", "same")
 # The column of samples.
 _TEXT: Final = "key"
 # Up to ten keys are sampled from this many rows.
 SAMPLED_ROWS: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class CountedMatch:
+class CountedMatch(NamedTuple):
     """The number of records by outcome, in the order of `Matches.sizes`, and the row counts of both sides."""
 
-    sizes: tuple[int, int, int, int, int]
-    delivered: int
-    stored: int
+    appeared: int = 0
+    changed: int = 0
+    vanished: int = 0
+    kept: int = 0
+    same: int = 0
+    delivered: int = 0
+    stored: int = 0
 
     @property
     def nothing(self) -> bool:
         """Whether nothing changes."""
-        return not any(self.sizes[:3])
+        return not (self.appeared or self.changed or self.vanished)
+
+    def counts(self, side: str) -> dict[str, int]:
+        """The match as counts of a plan."""
+        return {f"{side} {name}": count for name, count in self._asdict().items()}
+
+
+def counted_match(side: str, counts: Mapping[str, int]) -> CountedMatch:
+    """The match of all parts together, computed from their counts."""
+    return CountedMatch(*(counts.get(f"{side} {name}", 0) for name in CountedMatch._fields))
 
 
 def sample(terms: LoadTerms, rows: pa.Table) -> pa.Table:
@@ -151,25 +159,6 @@ def few_keys(terms: LoadTerms, rows: pa.Table) -> list[str]:
     """Up to ten business keys of the rows."""
     few = rows.select(list(terms.business)).slice(0, SAMPLED_ROWS).to_pylist()
     return list(dict.fromkeys(key_text(terms.business, list(row.values())) for row in few))[:MAX_KEYS]
-
-
-def counts_of(side: str, matches: Matches, delivered: pa.Table, stored: pa.Table) -> dict[str, int]:
-    """The counts of a match: records by outcome, and the rows of both sides."""
-    sizes = dict(zip(_OUTCOMES, matches.sizes, strict=True))
-    named = {**sizes, "delivered": len(delivered), "stored": len(stored)}
-    return {f"{side} {name}": count for name, count in named.items()}
-
-
-def counts_of_same(side: str, count: int) -> dict[str, int]:
-    """The counts of a match whose `count` records are the same on both sides."""
-    return {f"{side} same": count, f"{side} delivered": count, f"{side} stored": count}
-
-
-def counted_match(side: str, counts: Mapping[str, int]) -> CountedMatch:
-    """The match of all parts together, computed from their counts."""
-    appeared, changed, vanished, kept, same = (counts.get(f"{side} {name}", 0) for name in _OUTCOMES)
-    delivered, stored = (counts.get(f"{side} {name}", 0) for name in ("delivered", "stored"))
-    return CountedMatch((appeared, changed, vanished, kept, same), delivered, stored)
 
 
 def places_of(rows: pa.Table, indices: pa.Array) -> pa.Table:
@@ -276,7 +265,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Par
     codes = codes if one is staged else side_codes(one, stored, [terms.key])
     matches = pair_rows(one, stored, codes, terms.compared, stored[IN_SCOPE])
     goes = pa.concat_arrays([matches.changed[1], matches.vanished])
-    counts = Counter(counts_of(BASE, matches, one, stored))
+    counts = Counter(CountedMatch(*matches.sizes, len(one), len(stored)).counts(BASE))
     counts.update(unseen_changes(terms, one, stored, matches.changed))
     added, removed = matches.appeared[:0], matches.vanished[:0]
     if not terms.first:  # with another pepper or profile, all records seem to be replaced by new records
@@ -288,7 +277,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Par
         REMOVED_KEYS: take_rows(stored.select(terms.business), removed),
     }
     if terms.flag is not None:
-        rows[FLAGGED] = _flag_rows(terms, terms.flag, take_rows(stored, matches.vanished))
+        rows[FLAGGED] = _with_values(take_rows(stored, matches.vanished), terms.flag.values)
     return PartPlan(rows, counts), _live_rows_after(terms, one, stored, matches)
 
 
@@ -315,13 +304,12 @@ def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Tabl
     return pa.concat_tables([appeared, replacing])
 
 
-def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
-    """The rows with the deletion flag set. They stay in the base."""
-    values = {flag.column: flag.value} | ({flag.at: terms.instant} if flag.at else {})
+def _with_values(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
+    """The stored rows with these values in all rows, without places and flags."""
     for name, value in values.items():
         typed = pa.array([value]).cast(rows.schema.field(name).type)
         rows = rows.set_column(rows.column_names.index(name), name, pa.repeat(typed[0], len(rows)))
-    return rows.drop_columns([FILE, POSITION, LIVE, IN_SCOPE])
+    return rows.drop_columns([name for name in (FILE, POSITION, LIVE, IN_SCOPE) if name in rows.column_names])
 
 
 def _live_rows_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
@@ -416,7 +404,8 @@ def plan_history(
     early = _early_rows(terms, one, open_, matches, ends)
     kinds = {CHANGED: rows[CHANGED], APPEARED: rows[APPEARED], DELETED: vanished}
     samples = {kind: sample(terms, each) for kind, each in kinds.items()}
-    return PartPlan(rows, counts_of(OPEN, matches, one, open_), samples) + early
+    counts = CountedMatch(*matches.sizes, len(one), len(open_)).counts(OPEN)
+    return PartPlan(rows, counts, samples) + early
 
 
 def _with_filled(terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches) -> Matches:
@@ -463,23 +452,21 @@ def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: P
     return part + (refused_part(early, partial(sample, terms)) or PartPlan())
 
 
-def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:
+def tally(match: CountedMatch, seen: int, interrupted: int = 0) -> Tally:
     """The number of records of base and history by case.
 
-    `sizes` counts the records that appeared, changed, vanished, vanished out of scope, and stayed the same.
     Of the records that appeared, `seen` counts those whose past is `Past.CLOSED`, and `interrupted` those
     whose past is `Past.INTERRUPTED`.
     """
-    appeared, changed, vanished, kept, same = sizes
     cases: Counter[Case] = Counter(
         {
-            (Past.OPEN, Now.SAME): same,
-            (Past.OPEN, Now.OTHER): changed,
-            (Past.OPEN, Now.ABSENT): vanished,
-            (Past.OPEN, Now.SPARED): kept,
+            (Past.OPEN, Now.SAME): match.same,
+            (Past.OPEN, Now.OTHER): match.changed,
+            (Past.OPEN, Now.ABSENT): match.vanished,
+            (Past.OPEN, Now.SPARED): match.kept,
             (Past.INTERRUPTED, Now.PRESENT): interrupted,
             (Past.CLOSED, Now.PRESENT): seen,
-            (Past.NOTHING, Now.PRESENT): appeared - seen - interrupted,
+            (Past.NOTHING, Now.PRESENT): match.appeared - seen - interrupted,
         }
     )
     return Tally(cases)
@@ -489,7 +476,7 @@ def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> 
     """The open versions of records that changed or vanished, with all columns and their new end."""
     sides = ((changed, Now.OTHER), (vanished, Now.ABSENT))
     return pa.concat_tables(
-        _close_versions(terms, rows, terms.words[state])
+        _with_values(rows, {ENDED: terms.instant, STATE: terms.words[state], LOAD_RUN_ID: terms.run})
         for rows, now in sides
         if (state := TRANSITIONS[Past.OPEN, now].closes) is not None
     )
@@ -518,28 +505,15 @@ def _masks_by_past(terms: LoadTerms, appeared: pa.Table, earlier: PastKeys) -> d
 
 def _begin_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
     columns = {terms.key: terms.key, **terms.mirrored, ROW_HASH: ROW_HASH}
-    begun = pa.table({name: rows[source] for name, source in columns.items()})
-    begun = begun.append_column(STARTED, _instants(terms, begun))
-    begun = begun.append_column(ENDED, pa.nulls(len(begun), INSTANT))
-    begun = begun.append_column(STATE, pa.repeat(word, len(begun)))
-    begun = begun.append_column(LOAD_RUN_ID, pa.repeat(terms.run, len(begun)))
-    return begun.append_column(LOADED_AT, _instants(terms, begun))
-
-
-def _close_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
-    rows = rows.drop_columns([name for name in (FILE, POSITION, IN_SCOPE) if name in rows.column_names])
-    values = {
-        ENDED: _instants(terms, rows),
+    instants = pa.repeat(pa.scalar(terms.instant, INSTANT), len(rows))
+    lifetime = {
+        STARTED: instants,
+        ENDED: pa.nulls(len(rows), INSTANT),
         STATE: pa.repeat(word, len(rows)),
         LOAD_RUN_ID: pa.repeat(terms.run, len(rows)),
+        LOADED_AT: instants,
     }
-    for name, value in values.items():
-        rows = rows.set_column(rows.column_names.index(name), name, value)
-    return rows
-
-
-def _instants(terms: LoadTerms, rows: pa.Table) -> pa.Array:
-    return pa.repeat(pa.scalar(terms.instant, INSTANT), len(rows))
+    return pa.table({name: rows[source] for name, source in columns.items()} | lifetime)
 
 
 def plan_load(terms: LoadTerms, sides: Mapping[str, pa.Table], whole: Whole = as_they_are) -> PartPlan:
