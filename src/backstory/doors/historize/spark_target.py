@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import lit, when
+from pyspark.sql.functions import array_contains, collect_set, lit, when
 
 from backstory.doors.historize import runs
 from backstory.doors.historize.load import Load, new_label, with_archive
@@ -51,7 +51,7 @@ from backstory.stores.sql.dialects import Spark
 from backstory.stores.tables import lock_tables
 
 # No column of a model has a space in its name.
-KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "past continues"
+KEY, PAST_ENDS = "record key", "past ends"
 
 
 def maintain(work: SparkWork) -> None:
@@ -112,18 +112,15 @@ def _relabel_versions(work: SparkWork, rows: DataFrame, versions: DataFrame) -> 
     label = work.sql(new_label(work.load, label_changes(before, now)))
     if now.new == now.reappeared:
         return rows.alias("h").withColumn(ColumnRole.STATE, label)
-    closed = versions.where(column(ColumnRole.ENDED).isNotNull())
-    key, changed = column(work.load.dataset.key), column(ColumnRole.STATE) == before.changed
-    known = closed.select(key.alias(KEY))
+    key, ended = column(work.load.dataset.key), column(ColumnRole.ENDED)
+    changed = when(column(ColumnRole.STATE) == before.changed, ended)
+    closed = versions.where(ended.isNotNull()).select(key.alias(KEY), changed.alias(PAST_ENDS))
     if (pruned := pruned_keys(work, KEY)) is not None:
-        known = known.unionByName(pruned)
-    known = known.distinct().withColumn(HAS_PAST, lit(True))
-    ends = closed.where(changed).select(key.alias(KEY), column(ColumnRole.ENDED).alias(PAST_END)).distinct()
-    rows = rows.join(known, key == column(KEY), "left").drop(KEY)
-    follows = (key == column(KEY)) & (column(ColumnRole.STARTED) == column(PAST_END))
-    rows = rows.join(ends.withColumn(CONTINUES, lit(True)), follows, "left")
-    again = column(ColumnRole.ENDED).isNull() & column(ColumnRole.STATE).isin(before.new, before.reappeared)
-    again &= column(HAS_PAST).isNotNull() & column(CONTINUES).isNull()
+        closed = closed.unionByName(pruned, allowMissingColumns=True)
+    past = closed.groupBy(column(KEY)).agg(collect_set(column(PAST_ENDS)).alias(PAST_ENDS))
+    rows = rows.join(past, key == column(KEY), "left")
+    again = ended.isNull() & column(ColumnRole.STATE).isin(before.new, before.reappeared)
+    again &= ~array_contains(column(PAST_ENDS), column(ColumnRole.STARTED))
     state = when(again, lit(now.reappeared)).otherwise(label)
     return rows.alias("h").withColumn(ColumnRole.STATE, state).select(*map(column, names))
 
