@@ -4,7 +4,7 @@ import pytest
 from historizing import column, dataset, document, model_of, versions
 
 from backstory.doors.historize import door
-from backstory.doors.historize.hist_state import find_only_state, find_state
+from backstory.doors.historize.hist_state import ModelPlace, find_only_state
 from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import TryAgain, UsageError
@@ -124,7 +124,7 @@ def test_a_dataset_never_uses_the_lock_file_of_another_dataset(place):  # sectio
         for owner, taken in ((mine, key != "two"), (theirs, key != "one")):
             states = (
                 find_only_state(model, owner, place.folder),
-                find_state(model, owner, place.folder, place.target),
+                ModelPlace(model, place.folder, place.target).find_state(owner),
             )
             assert [state and state.lineage_key for state in states] == [key if taken else None] * 2
     place.lock("rc_client").rename(place.lock("rc_customer"))
@@ -145,7 +145,7 @@ def test_a_reused_former_name_keeps_its_lock_file(place):  # section 1.3: the st
 
 def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.3
     tries = iter([TryAgain("conflict", "Another writer.", "Wait."), None, *[TryAgain("away", "x", "y")] * 3])
-    loaded = door.DatasetLoads._load
+    loaded = door.Batch._load
 
     def busy(self, run):
         error = next(tries)
@@ -153,7 +153,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
             raise error
         return loaded(self, run)
 
-    monkeypatch.setattr(door.DatasetLoads, "_load", busy)
+    monkeypatch.setattr(door.Batch, "_load", busy)
     for name, value in {"ATTEMPTS": 3, "FIRST": 0.0, "SPREAD": 0.0}.items():
         monkeypatch.setattr(f"backstory.engine.deliver.{name}", value)
     (place.folder / "a.csv").write_text("k,a\nx,1\n")

@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from backstory.doors.historize.hist_state import (
-    adopt_state,
-    find_only_state,
-    find_state,
-    sync_hist,
-    without_lost_names,
-    write_state,
-)
+from backstory.doors.historize.hist_state import ModelPlace, find_only_state, sync_hist
 from backstory.doors.historize.load import Load, delta_cutoff, prepare_load, refuse_swaps
 from backstory.doors.historize.model import HistState, Model, ModelDataset, stored_labels, user_columns
 from backstory.doors.historize.receipts import (
@@ -231,22 +224,11 @@ events = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class DatasetLoads:
-    """The loads of a batch, one dataset at a time."""
+class Batch(ModelPlace):
+    """The loads of the datasets of a model, one dataset at a time."""
 
-    folder: Path
     request: LoadRequest
     log: RunLog
-
-    @property
-    def model(self) -> Model:
-        """The model of the batch."""
-        return self.log.model
-
-    @property
-    def target(self) -> Target:
-        """The warehouse or database that runs the loads."""
-        return self.log.target
 
     def load(self, dataset: ModelDataset, waiting: Sequence[ModelDataset]) -> HistoryReceipt:
         """Load a dataset. After a conflict, the load is retried with the same instant.
@@ -258,7 +240,7 @@ class DatasetLoads:
         try:
             with translate_disk_errors(dataset.name), self.target.hold(schema, dataset, run_id):
                 others = [each for each in waiting if each.name != dataset.name]
-                _refuse_taken(self.model, self.folder, self.target, dataset, others)
+                self._refuse_taken(dataset, others)
                 known = self.target.find_run(schema, dataset, run_id) if self.request.run_id else None
                 self._refuse_other_instant(known)
                 if known and known.receipt:
@@ -339,9 +321,7 @@ class DatasetLoads:
 
     def _load(self, run: LoadRun) -> HistoryReceipt:
         dataset = self._override_rules(run.dataset)
-        state = find_state(self.model, dataset, self.folder, self.target) or adopt_state(
-            self.model, dataset, self.target
-        )
+        state = self.find_state(dataset) or self.adopt_state(dataset)
         refuse_swaps(dataset)
         hist = sync_hist(dataset, state, run.instant)
         run, hist = self._settle_changes(replace(run, dataset=dataset), state, hist)
@@ -352,7 +332,7 @@ class DatasetLoads:
         receipt = run.receipt(outcome)
         if not run.dry_run:
             try:
-                write_state(dataset, hist, self.model, self.folder, self.target)
+                self.write_state(dataset, hist)
             except BackstoryError as error:  # the load is already committed
                 events.warning(str(error))
             self.log.add_success(run, outcome, receipt)
@@ -399,6 +379,52 @@ class DatasetLoads:
             run = replace(run, relabel=stored)
         update = {"hash_profile": profile, "state_labels": run.dataset.historization.state_labels}
         return run, hist.model_copy(update=update)
+
+    def refuse_wrong_request(self, datasets: Sequence[ModelDataset]) -> None:
+        """Refuse a request at the start if it would fail in the middle of the batch."""
+        _refuse_wrong_options(self.request)
+        model, tables, waiting = self.model, _by_table(self.model), datasets_to_load(self.model, None)
+        later = {_table(model, dataset) for dataset in datasets}
+        for dataset in datasets:
+            source = _source(tables, dataset)
+            if source is not None and _table(model, source) in later:
+                wrong = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
+                remedy = "Datasets are loaded in the model's order: move it down."
+                raise UsageError("wrong-model", wrong, remedy)
+            later.remove(_table(model, dataset))
+            waiting = [each for each in waiting if each.name != dataset.name]
+            self._refuse_taken(dataset, waiting, later)
+            prepare_load(model, dataset, self._metadata(dataset), self.target.dialect)
+        if not datasets:
+            events.warning("the model has no dataset that keeps a history")
+
+    def _refuse_taken(
+        self, dataset: ModelDataset, others: Sequence[ModelDataset], later: Collection[str] = ()
+    ) -> None:
+        """Raise UsageError if the tables of one of the other datasets still have the name of this dataset.
+
+        `later` are the tables that the batch loads after this dataset.
+        """
+        for other in others:
+            if dataset.name in other.former_names:
+                schema, own = namespace_of(self.model, other), self.without_lost_names(other)
+                stored = (name for name in own.hist_names if self.target.columns(schema, name) is not None)
+                if next(stored, None) == dataset.hist_name:
+                    wrong = (
+                        f"{other.name} was called {dataset.name} before, and its tables still have that name."
+                    )
+                    if _table(self.model, other) in later:
+                        remedy = f"Load {other.name} first: move it before {dataset.name}."
+                        raise UsageError("wrong-model", wrong, remedy)
+                    raise UsageError("wrong-model", wrong, f"Load {other.name} first.")
+
+    def _metadata(self, dataset: ModelDataset) -> HistState:
+        """The history's metadata. A broken lock file is ignored, because the load itself reports it."""
+        now = datetime.now(UTC)
+        try:
+            return sync_hist(dataset, self.find_state(dataset), now)
+        except BackstoryError:
+            return sync_hist(dataset, None, now)
 
 
 def _as_value_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
@@ -467,13 +493,11 @@ def run_model(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
     """Load the datasets one after the other. A dataset is skipped if its input failed (R28)."""
-    datasets = [
-        without_lost_names(model, each, folder, target) for each in datasets_to_load(model, request.dataset)
-    ]
-    _refuse_wrong_request(model, folder, target, request, datasets)
     batch = str(uuid.uuid4())
     log = RunLog(model, target, batch, request.run_id or batch, silent=request.dry_run, clock=clock)
-    loads = DatasetLoads(folder, request, log)
+    loads = Batch(model, folder, target, request, log)
+    datasets = [loads.without_lost_names(each) for each in datasets_to_load(model, request.dataset)]
+    loads.refuse_wrong_request(datasets)
     receipts: list[HistoryReceipt] = []
     tables, failed, waiting = _by_table(model), set[str](), datasets_to_load(model, None)
     try:
@@ -499,59 +523,6 @@ def _refuse_wrong_options(request: LoadRequest) -> None:
         raise UsageError(
             "wrong-ratio", "`max_delete_ratio=` must be between 0 and 1.", "Use 0.1 for a tenth."
         )
-
-
-def _refuse_wrong_request(
-    model: Model, folder: Path, target: Target, request: LoadRequest, datasets: Sequence[ModelDataset]
-) -> None:
-    """Refuse a request at the start if it would fail in the middle of the batch."""
-    _refuse_wrong_options(request)
-    tables, waiting = _by_table(model), datasets_to_load(model, None)
-    later = {_table(model, dataset) for dataset in datasets}
-    for dataset in datasets:
-        source = _source(tables, dataset)
-        if source is not None and _table(model, source) in later:
-            wrong = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
-            raise UsageError("wrong-model", wrong, "Datasets are loaded in the model's order: move it down.")
-        later.remove(_table(model, dataset))
-        waiting = [each for each in waiting if each.name != dataset.name]
-        _refuse_taken(model, folder, target, dataset, waiting, later)
-        prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
-    if not datasets:
-        events.warning("the model has no dataset that keeps a history")
-
-
-def _refuse_taken(
-    model: Model,
-    folder: Path,
-    target: Target,
-    dataset: ModelDataset,
-    others: Sequence[ModelDataset],
-    later: Collection[str] = (),
-) -> None:
-    """Raise UsageError if the tables of one of the other datasets still have the name of this dataset.
-
-    `later` are the tables that the batch loads after this dataset.
-    """
-    for other in others:
-        if dataset.name in other.former_names:
-            schema, own = namespace_of(model, other), without_lost_names(model, other, folder, target)
-            stored = (name for name in own.hist_names if target.columns(schema, name) is not None)
-            if next(stored, None) == dataset.hist_name:
-                wrong = f"{other.name} was called {dataset.name} before, and its tables still have that name."
-                if _table(model, other) in later:
-                    remedy = f"Load {other.name} first: move it before {dataset.name}."
-                    raise UsageError("wrong-model", wrong, remedy)
-                raise UsageError("wrong-model", wrong, f"Load {other.name} first.")
-
-
-def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
-    """The history's metadata. A broken lock file is ignored, because the dataset's own load reports it."""
-    now = datetime.now(UTC)
-    try:
-        return sync_hist(dataset, find_state(model, dataset, folder, target), now)
-    except BackstoryError:
-        return sync_hist(dataset, None, now)
 
 
 def _table(model: Model, dataset: ModelDataset) -> str:

@@ -6,6 +6,7 @@ The model's folder contains one lock file for each warehouse or database into wh
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from backstory.doors.historize.load import StoredColumns, find_archive
 from backstory.doors.historize.model import (
     FORKED,
     LONGEST_FORKED,
@@ -243,22 +245,87 @@ def find_only_state(model: Model, dataset: ModelDataset, folder: Path) -> HistSt
     return states[0] if len(states) == 1 else dataset.hist_state
 
 
-def find_state(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState | None:
-    """The state of a history, from a lock file under its current or a former name, or else from the model.
+@dataclass(frozen=True)
+class ModelPlace:
+    """A model, the folder of its lock files, and the warehouse or database that holds its tables."""
 
-    If the target does not have the history, lock files are ignored. Lock files of other datasets are also
-    ignored, and former names under which another dataset has been loaded are left out.
-    """
-    schema, dataset = namespace_of(model, dataset), without_lost_names(model, dataset, folder, target)
-    if not any(target.columns(schema, name) for name in dataset.hist_names):
-        return dataset.hist_state
-    paths = ((name, _path(folder, target, schema, name)) for name in dataset.names)
-    states = (_read_own_state(model, dataset, name, path) for name, path in paths)
-    state = next(filter(None, states), dataset.hist_state)
-    if state is None:
+    model: Model
+    folder: Path
+    target: Target
+
+    def find_state(self, dataset: ModelDataset) -> HistState | None:
+        """The state of a history, from a lock file under one of its names, or else from the model.
+
+        If the target does not have the history, lock files are ignored. Lock files of other datasets are also
+        ignored, and former names under which another dataset has been loaded are left out.
+        """
+        schema, dataset = namespace_of(self.model, dataset), self.without_lost_names(dataset)
+        if not any(self.target.columns(schema, name) for name in dataset.hist_names):
+            return dataset.hist_state
+        paths = ((name, self._path(schema, name)) for name in dataset.names)
+        states = (_read_own_state(self.model, dataset, name, path) for name, path in paths)
+        state = next(filter(None, states), dataset.hist_state)
+        if state is None:
+            return None
+        own = self._own_names(dataset, state.former_names)
+        return state.model_copy(update={"former_names": own})
+
+    def adopt_state(self, dataset: ModelDataset) -> HistState | None:
+        """The metadata of a history without a lock file, derived from its table, or None without a table."""
+        for name in dataset.names:
+            stored = self.target.columns(namespace_of(self.model, dataset), f"{name}{HIST}")
+            if stored is not None:
+                return _state_of_table(dataset, name, stored, self.target.dialect)
         return None
-    own = _own_names(model, dataset, state.former_names, folder, target)
-    return state.model_copy(update={"former_names": own})
+
+    def write_state(self, dataset: ModelDataset, state: HistState) -> None:
+        """Write the lock file if the state changed, and delete files under former names.
+
+        If this dataset already has a file under its current name, a file whose name now belongs to another
+        dataset is kept.
+        """
+        schema = namespace_of(self.model, dataset)
+        path = self._path(schema, dataset.name)
+        others = {other.name for other in self.model.target_datasets} if path.exists() else {dataset.name}
+        try:
+            if read_state(path) != state:
+                fresh = path.with_suffix(".new")
+                fresh.write_text(HEAD + as_yaml(state), encoding="utf-8")
+                fresh.replace(path)
+            for name in set(dataset.former_names) - others:
+                self._path(schema, name).unlink(missing_ok=True)
+        except OSError as stop:
+            raise Failed(
+                "HIST_STATE",
+                f"{path} cannot be written: {stop.strerror}.",
+                "Make the model's folder writable.",
+            ) from None
+
+    def without_lost_names(self, dataset: ModelDataset) -> ModelDataset:
+        """The dataset without former names under which another dataset has been loaded.
+
+        A load of the dataset then never takes the tables of the other one.
+        """
+        return dataset.model_copy(update={"former_names": self._own_names(dataset, dataset.former_names)})
+
+    def _own_names(self, dataset: ModelDataset, former: Sequence[str]) -> tuple[str, ...]:
+        """The former names of a base or a history, without names under which another dataset has been loaded.
+
+        Only lock files show this. A name is left out if another dataset of the model has it now, and the lock
+        file under it contains the lineage key of that dataset. Without a lock file, or with a broken one, the
+        name is kept.
+        """
+        lost, schema = set[str](), namespace_of(self.model, dataset)
+        for other in self.model.target_datasets if former else ():
+            names = {other.name, other.hist_name} & {*former}
+            if names and other.name != dataset.name and other.target_schema == dataset.target_schema:
+                with suppress(BackstoryError):  # the load of the other dataset reports a broken lock file
+                    state = read_state(self._path(schema, other.name))
+                    lost |= names if state and state.lineage_key == other.lineage_key else set()
+        return tuple(name for name in former if name not in lost)
+
+    def _path(self, schema: str, name: str) -> Path:
+        return self.folder / f"{self.target.place}.{_file(schema, name)}"
 
 
 def _read_own_state(model: Model, dataset: ModelDataset, name: str, path: Path) -> HistState | None:
@@ -278,56 +345,6 @@ def _read_own_state(model: Model, dataset: ModelDataset, name: str, path: Path) 
     return state
 
 
-def without_lost_names(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> ModelDataset:
-    """The dataset without former names under which another dataset has been loaded.
-
-    A load of the dataset then never takes the tables of the other one.
-    """
-    own = _own_names(model, dataset, dataset.former_names, folder, target)
-    return dataset.model_copy(update={"former_names": own})
-
-
-def _own_names(
-    model: Model, dataset: ModelDataset, former: Sequence[str], folder: Path, target: Target
-) -> tuple[str, ...]:
-    """The former names of a base or a history, without names under which another dataset has been loaded.
-
-    Only lock files show this. A name is left out if another dataset of the model has it now, and the lock
-    file under it contains the lineage key of that dataset. Without a lock file, or with a broken one, the
-    name is kept.
-    """
-    lost, schema = set[str](), namespace_of(model, dataset)
-    for other in model.target_datasets if former else ():
-        names = {other.name, other.hist_name} & {*former}
-        if names and other.name != dataset.name and other.target_schema == dataset.target_schema:
-            with suppress(BackstoryError):  # the load of the other dataset reports a broken lock file
-                state = read_state(_path(folder, target, schema, other.name))
-                lost |= names if state and state.lineage_key == other.lineage_key else set()
-    return tuple(name for name in former if name not in lost)
-
-
-def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
-    """Write the lock file if the state changed, and delete files under former names.
-
-    If this dataset already has a file under its current name, a file whose name now belongs to another
-    dataset is kept.
-    """
-    schema = namespace_of(model, dataset)
-    path = _path(folder, target, schema, dataset.name)
-    others = {other.name for other in model.target_datasets} if path.exists() else {dataset.name}
-    try:
-        if read_state(path) != state:
-            fresh = path.with_suffix(".new")
-            fresh.write_text(HEAD + as_yaml(state), encoding="utf-8")
-            fresh.replace(path)
-        for name in set(dataset.former_names) - others:
-            _path(folder, target, schema, name).unlink(missing_ok=True)
-    except OSError as stop:
-        raise Failed(
-            "HIST_STATE", f"{path} cannot be written: {stop.strerror}.", "Make the model's folder writable."
-        ) from None
-
-
 def as_yaml(part: BaseModel) -> str:
     """A part of a model as YAML. Equal parts have equal YAML."""
     sink = StringIO()
@@ -336,10 +353,6 @@ def as_yaml(part: BaseModel) -> str:
     yaml.width = 1 << 16
     yaml.dump(part.model_dump(mode="json", by_alias=True), sink)
     return sink.getvalue()
-
-
-def _path(folder: Path, target: Target, schema: str, name: str) -> Path:
-    return folder / f"{target.place}.{_file(schema, name)}"
 
 
 def _file(schema: str, name: str) -> str:
@@ -352,10 +365,19 @@ def stored_history(
     schema: str,
     hist: HistState,
     rules: Historization | None = None,
-    archive: Archive | None = None,
+    columns: StoredColumns | None = None,
     catalog: str | None = None,
 ) -> StoredHistory:
-    """The history described by this metadata, in a dialect. The table must have all columns of `hist`."""
+    """The history described by this metadata, in a dialect.
+
+    With `columns`, which reads the columns of tables, it has only the stored columns, and its archive.
+    """
+    archive = None
+    if columns is not None:
+        stored = columns(schema, hist.target_dataset_name) or {}
+        known = tuple(each for each in hist.target_columns if each.name in stored)
+        hist = hist.model_copy(update={"target_columns": known})
+        archive = find_archive(schema, hist, columns)
     return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
 
 
@@ -387,15 +409,6 @@ def _labels_of(labels: StateLabels) -> Labels:
     return Labels(labels.new, labels.changed, labels.deleted, labels.reappeared)
 
 
-def adopt_state(model: Model, dataset: ModelDataset, target: Target) -> HistState | None:
-    """The metadata of a history without a lock file, derived from its table, or None without a table."""
-    for name in dataset.names:
-        stored = target.columns(namespace_of(model, dataset), f"{name}{HIST}")
-        if stored is not None:
-            return _state_of_table(dataset, name, stored, target.dialect)
-    return None
-
-
 def _state_of_table(
     dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect
 ) -> HistState:
@@ -419,12 +432,6 @@ def _state_of_table(
 
 def _as_stored(name: str, stored: TableColumn | None) -> ModelColumn:
     """A column that exists only in the table. If its type is unknown, it is read as text."""
-    if stored is None:
-        return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
-    return ModelColumn(
-        target_column_name=name,
-        datatype=stored.datatype,
-        max_length=stored.max_length,
-        decimal_precision=stored.decimal_precision,
-        decimal_scale=stored.decimal_scale,
-    )
+    fields = ("datatype", "max_length", "decimal_precision", "decimal_scale")
+    type_ = {each: getattr(stored, each) for each in fields} if stored else {"datatype": Datatype.STRING}
+    return ModelColumn(target_column_name=name, **type_)

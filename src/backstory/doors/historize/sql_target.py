@@ -37,7 +37,7 @@ from backstory.doors.historize.stage import (
     refuse_stage_type,
 )
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
-from backstory.model.table import ARCHIVE_SUFFIX, Archive
+from backstory.model.table import ARCHIVE_SUFFIX
 from backstory.model.values import key_text
 from backstory.reading.history_queries import StoredHistory, in_utc
 from backstory.stores.sql import ddl
@@ -463,13 +463,8 @@ def refresh_views(engine: Engine, load: Load) -> None:
 
 
 def _history(engine: Engine, load: Load) -> StoredHistory:
-    stored = engine.introspect_table(load.schema, load.dataset.hist_name) or {}
-    name = f"{load.dataset.hist_name}{ARCHIVE_SUFFIX}"  # renamed with the history
-    archive = engine.introspect_table(load.schema, name)
-    columns = tuple(column for column in load.hist.target_columns if column.name in stored)
-    hist = load.hist.model_copy(update={"target_columns": columns})
-    known = Archive(name, frozenset(archive)) if archive else None
-    return stored_history(load.dialect, load.schema, hist, load.dataset.historization, known)
+    rules = load.dataset.historization
+    return stored_history(load.dialect, load.schema, load.hist, rules, engine.introspect_table)
 
 
 def _drop_views(engine: Engine, history: StoredHistory) -> None:

@@ -6,22 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from backstory.doors.historize.door import datasets_to_load
-from backstory.doors.historize.hist_state import (
-    adopt_state,
-    find_state,
-    stored_history,
-    sync_hist,
-    without_lost_names,
-    write_state,
-)
-from backstory.doors.historize.load import Load, find_archive, prepare_load
-from backstory.doors.historize.model import ColumnRole, HistState, Model, ModelDataset
+from backstory.doors.historize.hist_state import ModelPlace, stored_history, sync_hist
+from backstory.doors.historize.load import Load, prepare_load
+from backstory.doors.historize.model import ColumnRole, HistState, ModelDataset
 from backstory.doors.historize.resolve import HIST, namespace_of
-from backstory.doors.historize.runs import Target, dataset_key
+from backstory.doors.historize.runs import dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import instant_of, iso
 from backstory.reading.history_queries import Key, Query, StoredHistory, Time, fetch_rows, in_utc
@@ -31,15 +23,12 @@ from backstory.upkeep.model_histories import Cut, Pruned, create_marked_views, d
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class Upkeep(ModelPlace):
     """One dataset's history in its warehouse or database.
 
     `engine` is the connection of `target`. `catalog` qualifies the schema if a session has several catalogs.
     """
 
-    model: Model
-    folder: Path
-    target: Target
     engine: Engine
     name: str
     catalog: str | None = None
@@ -51,7 +40,7 @@ class Upkeep:
         datasets = datasets_to_load(self.model, self.name)
         if not datasets:
             raise UsageError("no-history", f"{self.name} keeps no history.", "Name a historized dataset.")
-        return without_lost_names(self.model, datasets[0], self.folder, self.target)
+        return self.without_lost_names(datasets[0])
 
     @cached_property
     def schema(self) -> str:
@@ -61,9 +50,9 @@ class Upkeep:
     @cached_property
     def state(self) -> HistState:
         """The history's metadata, from its lock file or else from its table."""
-        if state := find_state(self.model, self.dataset, self.folder, self.target):
+        if state := self.find_state(self.dataset):
             return state
-        adopted = adopt_state(self.model, self.dataset, self.target)
+        adopted = self.adopt_state(self.dataset)
         if adopted is None:
             raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
         name = adopted.target_dataset_name.removesuffix(HIST)  # maybe a former one, until the next load
@@ -73,19 +62,13 @@ class Upkeep:
     def history(self) -> StoredHistory:
         """The history in its current shape, with the time from which it is complete."""
         name = self.state.target_dataset_name
-        stored = self.target.columns(self.schema, name)
-        if stored is None:
+        dialect, columns, rules = self.target.dialect, self.target.columns, self.dataset.historization
+        if columns(self.schema, name) is None:
             raise UsageError("no-history", f"There is no table {self.schema}.{name}.", "Load it first.")
-        columns = tuple(each for each in self.state.target_columns if each.name in stored)
-        hist = self.state.model_copy(update={"target_columns": columns})
-        archive = find_archive(self.schema, hist, self.target.columns)
-        rules = self.dataset.historization
-        history = stored_history(self.target.dialect, self.schema, hist, rules, archive, self.catalog)
-        newest = (
-            self.engine.execute_scalar(f"SELECT MAX({history.model.span.end}) FROM {history.archive}")
-            if archive
-            else None
-        )
+        history = stored_history(dialect, self.schema, self.state, rules, columns, self.catalog)
+        if history.model.archive is None:
+            return history
+        newest = self.engine.execute_scalar(f"SELECT MAX({history.model.span.end}) FROM {history.archive}")
         since = history.model.whole_since
         if newest is None or (since and in_utc(newest) <= since):
             return history
@@ -136,7 +119,7 @@ class Upkeep:
 
         def remember(watermark: datetime) -> None:
             state = self.state.model_copy(update={"prune_watermark": iso(watermark)})
-            write_state(self.dataset, state, self.model, self.folder, self.target)
+            self.write_state(self.dataset, state)
 
         with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
             self._views(drop_views(self.history()))
