@@ -51,16 +51,6 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.sql.dialects import DuckDB
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2 import plan as scd2
-from backstory.strategies.scd2.plan import (
-    PastKeys,
-    begun_versions,
-    earlier_columns,
-    past_keys_of,
-    pasts_of,
-    plan_beginnings,
-    plan_part,
-    tally,
-)
 from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:
@@ -118,7 +108,7 @@ def plan_load(
     """
     began, terms = time.monotonic(), load_terms(work, newest)
     kinds = _kinds(base, hist, terms)
-    sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
+    sides, plan = load_sides(work, base, hist), partial(scd2.plan_part, terms, kinds)
     plan_terms = PlanTerms(
         work.store,
         hist.wanted.table,
@@ -198,25 +188,25 @@ class _Versions:
         """Whether records without an open version may have closed versions."""
         return self.hist.has_rows or self.work.load.archive is not None
 
-    def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> PastKeys:
+    def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> scd2.PastKeys:
         """The keys of records for which versions begin, by their closed versions. Also counts the pasts."""
         if not self._has_earlier:
-            return PastKeys()
+            return scd2.PastKeys()
         relevant = {kind: rows for kind, rows in beginning.items() if BEGIN[kind] or self.terms.late}
         tables = [table for rows in relevant.values() for table in tables_of(rows)]
         keys = [table[self.terms.key].combine_chunks() for table in tables]
         if not keys:
-            return PastKeys()
+            return scd2.PastKeys()
         versions = read_earlier(self.work, self.hist, self.terms, pa.chunked_array(keys))
-        earlier = past_keys_of(self.terms, versions)
+        earlier = scd2.past_keys_of(self.terms, versions)
         for kind, rows in relevant.items():
             for table in tables_of(rows):
-                self.planned.sums.add(pasts_of(self.terms, *_halves(table, appear=BEGIN[kind]), earlier))
+                self.planned.sums.add(scd2.pasts_of(self.terms, *_halves(table, appear=BEGIN[kind]), earlier))
         return earlier
 
-    def _begin_locally(self, earlier: PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
+    def _begin_locally(self, earlier: scd2.PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
         work, dataset = self.work, self.work.load.dataset
-        versions = begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
+        versions = scd2.begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
         key = {"key": replace(work.load, dialect=DuckDB()).hist_key(ROWS_ALIAS)}
         keys = compute_locally(work, versions.select([dataset.key]), key)["key"]
         return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[scd2.ENDS])
@@ -235,13 +225,13 @@ class _Versions:
         count = sum(added[kind] for kind in beginning)
         sides = {scd2.BEGINNING: Side(schema, lambda: frame, count=count, repeatable=True)}
         if self._has_earlier:
-            earlier = side_schema(hist, earlier_columns(terms), [])
+            earlier = side_schema(hist, scd2.earlier_columns(terms), [])
             ended = partial(earlier_versions, work, hist, terms)
             sides[scd2.EARLIER] = Side(
                 earlier, ended, count=hist.table.rows if hist.table else 0, meets=scd2.BEGINNING
             )
         key = [terms.key] if self._has_earlier else []
-        plan = partial(plan_beginnings, terms, self.kinds[scd2.ENDS])
+        plan = partial(scd2.plan_beginnings, terms, self.kinds[scd2.ENDS])
         planned = plan_in_tasks(
             PlanTerms(work.store, hist.wanted.table, sides, key, kinds, plan, checkpointed=True), resources
         )
@@ -301,7 +291,7 @@ def _assemble_load(
             LoadStep("base_replace", staged.changed),
             LoadStep("base_insert", added, took),
         ]
-    cases = tally(compared, counts.get(scd2.SEEN, 0), counts.get(scd2.INTERRUPTED, 0))
+    cases = scd2.tally(compared, counts.get(scd2.SEEN, 0), counts.get(scd2.INTERRUPTED, 0))
     steps += [LoadStep(name, count) for name, count in cases.rows.items()]
     steps.append(LoadStep("merge", sum(cases.rows.values()), took))
     kinds = {State.NEW: scd2.APPEARED, State.CHANGED: scd2.CHANGED, State.DELETED: scd2.DELETED}

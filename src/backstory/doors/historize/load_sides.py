@@ -48,7 +48,6 @@ from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb
 from backstory.strategies.scd2 import plan as scd2
-from backstory.strategies.scd2.plan import earlier_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -237,7 +236,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) ->
     Times of archived versions are NULL, because these versions ended long before the load.
     """
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
-    rows = closed.select(*map(quote, earlier_columns(terms)))
+    rows = closed.select(*map(quote, scd2.earlier_columns(terms)))
     if (pruned := pruned_keys(work, terms.key)) is not None:
         nothing = (sf.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
         rows = rows.unionByName(pruned.select("*", *nothing))
@@ -251,7 +250,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: 
         try:
             with work.store.memory.lease() as lease:
                 here = LocalRows(work.store, hist.table, lease)
-                columns = earlier_columns(terms)
+                columns = scd2.earlier_columns(terms)
                 wanted = {name: OneOf(values) for name, values in searched.items()}
                 return here.read(columns, [ended], lambda rows: pc.is_valid(rows[ended]), [wanted])
         except (TooLarge, Unreadable):
