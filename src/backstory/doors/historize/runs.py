@@ -28,25 +28,18 @@ COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new"
 LEASE_MINUTES = 10
 LONGEST_ERROR = 1_500
 
-_TYPES = {
-    "string": Datatype.STRING,
-    "bool": Datatype.BOOLEAN,
-    "int": Datatype.BIGINT,
-    "timestamp": Datatype.TIMESTAMP,
-}
-
 
 def _columns(text: str) -> list[ModelColumn]:
     """Parse columns from words of the form `name:type`.
 
-    The default type is text, and `!` marks a column that is never NULL.
+    The default type is STRING, and `!` marks a column that is never NULL.
     """
     columns = []
     for word in text.split():
         name, _, kind = word.rstrip("!").partition(":")
         columns.append(
             ModelColumn(
-                target_column_name=name, datatype=_TYPES[kind or "string"], nullable=not word.endswith("!")
+                target_column_name=name, datatype=Datatype(kind or "STRING"), nullable=not word.endswith("!")
             )
         )
     return columns
@@ -55,20 +48,20 @@ def _columns(text: str) -> list[ModelColumn]:
 TABLES: Mapping[str, list[ModelColumn]] = {
     LOADS: _columns(
         "batch_run_id! load_run_id! target_schema! target_dataset! target_system! profile! run_kind! "
-        "source_system source_dataset source_object ingest_mode delta_cutoff:timestamp rows_extracted:int "
-        "chunk_size:int mode! handle_deletes:bool! historize:bool! started_at:timestamp! "
-        "finished_at:timestamp render_ms:int execution_ms:int sql_length:int rows_affected:int status! "
-        "error_message attempt_no:int! status_reason blocked_by"
+        "source_system source_dataset source_object ingest_mode delta_cutoff:TIMESTAMP "
+        "rows_extracted:BIGINT chunk_size:BIGINT mode! handle_deletes:BOOLEAN! historize:BOOLEAN! "
+        "started_at:TIMESTAMP! finished_at:TIMESTAMP render_ms:BIGINT execution_ms:BIGINT sql_length:BIGINT "
+        "rows_affected:BIGINT status! error_message attempt_no:BIGINT! status_reason blocked_by"
     ),
     RUNS: _columns(
-        "dataset_key! load_run_id! load_timestamp:timestamp! base_version base_row_count:int engine! status! "
-        "attempt_no:int! lease_until:timestamp closed_changed:int closed_deleted:int inserted_changed:int "
-        "inserted_new:int unchanged:int error_code error_message started_at:timestamp! finished_at:timestamp "
-        "receipt"
+        "dataset_key! load_run_id! load_timestamp:TIMESTAMP! base_version base_row_count:BIGINT engine! "
+        "status! attempt_no:BIGINT! lease_until:TIMESTAMP closed_changed:BIGINT closed_deleted:BIGINT "
+        "inserted_changed:BIGINT inserted_new:BIGINT unchanged:BIGINT error_code error_message "
+        "started_at:TIMESTAMP! finished_at:TIMESTAMP receipt"
     ),
     STEPS: _columns(
-        "dataset_key! load_run_id! attempt_no:int! step_no:int! step! rows_affected:int duration_ms:int "
-        "status! error_code"
+        "dataset_key! load_run_id! attempt_no:BIGINT! step_no:BIGINT! step! rows_affected:BIGINT "
+        "duration_ms:BIGINT status! error_code"
     ),
 }
 

@@ -25,9 +25,7 @@ from backstory.doors.historize.model import (
     label_changes,
     user_columns,
 )
-from backstory.doors.historize.preflight import collisions_query, text_differences, warn_of_collisions
 from backstory.doors.historize.receipts import LoadOutcome, LoadStep, status_of
-from backstory.doors.historize.runs import LoadRun
 from backstory.doors.historize.stage import (
     Stage,
     no_stage,
@@ -101,28 +99,28 @@ class SqlTarget(runs.Target):
     def _find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
         """The id of another run that is loading the dataset, or None."""
         rows = self._registry_rows(
+            schema,
+            dataset,
             "load_run_id",
-            f"{self._is_dataset(schema, dataset)} "
-            f"AND status = 'running' AND load_run_id <> {self.dialect.string_literal(run_id)} "
+            f"status = 'running' AND load_run_id <> {self.dialect.string_literal(run_id)} "
             f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}",
         )
         return rows[0][0] if rows else None
 
-    def _registry_rows(self, columns: str, condition: str) -> Sequence[Any]:
-        """Columns of the registered runs that meet the condition; empty before the first run."""
+    def _registry_rows(
+        self, schema: str, dataset: ModelDataset, columns: str, condition: str
+    ) -> Sequence[Any]:
+        """Columns of the dataset's registered runs that meet the condition; empty before the first run."""
         if self.columns(runs.META, runs.RUNS) is None:
             return []
-        return self._engine.fetch_all(f"SELECT {columns} FROM {self._meta(runs.RUNS)} WHERE {condition}")
-
-    def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
-        """SQL that tests whether a row belongs to a dataset."""
-        return f"dataset_key = {self.dialect.string_literal(runs.dataset_key(schema, dataset))}"
+        key = self.dialect.string_literal(runs.dataset_key(schema, dataset))
+        runs_of_dataset = f"{self._meta(runs.RUNS)} WHERE dataset_key = {key}"
+        return self._engine.fetch_all(f"SELECT {columns} FROM {runs_of_dataset} AND {condition}")
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
-        rows = self._registry_rows(
-            "load_timestamp, attempt_no, status, receipt",
-            f"{self._is_dataset(schema, dataset)} AND load_run_id = {self.dialect.string_literal(run_id)}",
-        )
+        columns = "load_timestamp, attempt_no, status, receipt"
+        is_run = f"load_run_id = {self.dialect.string_literal(run_id)}"
+        rows = self._registry_rows(schema, dataset, columns, is_run)
         if not rows:
             return None
         instant, attempt, status, receipt = rows[0]
@@ -149,12 +147,11 @@ class SqlTarget(runs.Target):
             return any(map(self._engine.fetch_all, found))
 
         def last_that_wrote(until: datetime) -> datetime | None:
-            latest = self._engine.execute_scalar(
-                f"SELECT MAX(load_timestamp) FROM {self._meta(runs.RUNS)} "
-                f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' "
-                f"AND {' + '.join(runs.COUNTS)} > 0 "
+            condition = (
+                f"status = 'success' AND {' + '.join(runs.COUNTS)} > 0 "
                 f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
             )
+            ((latest,),) = self._registry_rows(schema, dataset, "MAX(load_timestamp)", condition)
             return latest and in_utc(latest)
 
         return runs.versions_remain(known, last_that_wrote, has_version, self.dialect)
@@ -255,9 +252,11 @@ class SqlTarget(runs.Target):
             if run.rehash_base:  # a delta contains only some of the base's rows
                 every = f"{load.of('h', dataset.key)} IS NOT NULL"
                 run_statements(engine, [_rehash("rehash_base", load, load.base_table, every)], values)
-            if query := collisions_query(load):
+            if query := preflight.collisions_query(load):
                 (counts,) = engine.query(query, values)
-                warn_of_collisions(load, dict(zip(text_differences(load, "s", "b"), counts, strict=True)))
+                preflight.warn_of_collisions(
+                    load, dict(zip(preflight.text_differences(load, "s", "b"), counts, strict=True))
+                )
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
         changes += apply_shape(engine, load, hist.names, hist.target_columns)
@@ -293,7 +292,7 @@ def _deletion(load: Load, condition: str) -> str:
     return load.dialect.render_update_exists(load.base_table, "b", flags, condition + load.live("b"))
 
 
-def maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
+def maintenance(load: Load, run: runs.LoadRun) -> Iterator[Statement]:
     """The statements that recompute hashes of open versions and relabel states (sections 7.2 and 7.6)."""
     if run.rehash:
         yield _rehash("rehash", load, load.hist_table, load.pair.is_open("h"))
@@ -432,7 +431,7 @@ def apply_shape(
         if plan.changes_in_words:
             # PostgreSQL cannot change a column that a view shows.
             _drop_views(engine, _history(engine, load))
-    _run(engine, plan.statements(dialect, load.schema, table))
+    engine.execute_all(plan.statements(dialect, load.schema, table))
     return [*changes, *(f"{change} ({table})" for change in plan.changes_in_words)]
 
 
@@ -459,7 +458,7 @@ def refresh_views(engine: Engine, load: Load) -> None:
     in_force = stored_view_marks(engine, history)
     if in_force != defined_view_marks(history):
         dropped = drop_views(history) if in_force else []
-        _run(engine, [*dropped, *create_marked_views(history)])
+        engine.execute_all([*dropped, *create_marked_views(history)])
 
 
 def _history(engine: Engine, load: Load) -> StoredHistory:
@@ -469,12 +468,7 @@ def _history(engine: Engine, load: Load) -> StoredHistory:
 
 def _drop_views(engine: Engine, history: StoredHistory) -> None:
     if stored_view_marks(engine, history):
-        _run(engine, drop_views(history))
-
-
-def _run(engine: Engine, statements: Sequence[str]) -> None:
-    for statement in statements:
-        engine.execute(statement)
+        engine.execute_all(drop_views(history))
 
 
 def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> LoadOutcome:

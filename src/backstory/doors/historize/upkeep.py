@@ -81,12 +81,8 @@ class Upkeep(ModelPlace):
     def refresh_views(self) -> None:
         """Create the views that the model defines, with the current columns."""
         with self.engine.transaction():
-            self._views(drop_views(self.history()))
-            self._views(create_marked_views(self.history()))
-
-    def _views(self, statements: Sequence[str]) -> None:
-        for statement in statements:
-            self.engine.execute(statement)
+            self.engine.execute_all(drop_views(self.history()))
+            self.engine.execute_all(create_marked_views(self.history()))
 
     def prune(
         self,
@@ -122,10 +118,10 @@ class Upkeep(ModelPlace):
             self.write_state(self.dataset, state)
 
         with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
-            self._views(drop_views(self.history()))
+            self.engine.execute_all(drop_views(self.history()))
             model_histories.prepare_archive(self.history(), self.engine)
             pruned = model_histories.prune(self.history(), self.engine, cut, run, self.clock(), remember)
-            self._views(create_marked_views(self.history()))
+            self.engine.execute_all(create_marked_views(self.history()))
         self._log(run, "prune", pruned.versions, began)
         return pruned
 

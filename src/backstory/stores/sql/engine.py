@@ -5,7 +5,7 @@ Statements have placeholders instead of whole literals (sections 3.5 and 5.2).
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -67,6 +67,11 @@ class Engine(ABC):
     @abstractmethod
     def execute(self, sql: str) -> int:
         """Run a statement. Returns the number of changed rows, or 0 if the statement changes none."""
+
+    def execute_all(self, statements: Iterable[str]) -> None:
+        """Run statements one after the other."""
+        for statement in statements:
+            self.execute(statement)
 
     @abstractmethod
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
