@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha3_256
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,9 @@ from hypothesis import strategies as st
 
 from backstory.errors import Violated
 from backstory.journal.chain import Block, canonical, from_properties, schema_hash, walk
+from backstory.model.layout import Layout
+from backstory.model.table import Shape, TableName
+from backstory.stores.metadata.table_metadata import TableMetadata
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 EVENT = {
@@ -31,15 +33,15 @@ JSON = st.recursive(
 )
 
 
-def snapshot(number, properties, parent=None):
-    return SimpleNamespace(summary=lambda: properties, parentId=lambda: parent, snapshotId=lambda: number)
-
-
 def table(*commits):
     """A table whose last commit is the newest. Each has a number, a parent and properties."""
-    known = {number: snapshot(number, properties, parent) for number, parent, properties in commits}
-    iceberg = SimpleNamespace(currentSnapshot=lambda: [*known.values()][-1], snapshot=known.get)
-    return SimpleNamespace(iceberg=iceberg)
+    snapshots = [
+        {"snapshot-id": number, "parent-snapshot-id": parent, "timestamp-ms": 0, "summary": properties}
+        for number, parent, properties in commits
+    ]
+    newest = commits[-1][0] if commits else None
+    shape = Shape(TableName("a", "b"), (), (), Layout.ODF)
+    return TableMetadata(shape, {"snapshots": snapshots, "current-snapshot-id": newest}, "")
 
 
 def chained(count):
@@ -161,7 +163,7 @@ def test_the_walk_ends_where_snapshots_expired():
 
 
 def test_a_table_without_commits_has_no_blocks():
-    assert [] == list(walk(SimpleNamespace(iceberg=SimpleNamespace(currentSnapshot=lambda: None))))
+    assert [] == list(walk(table()))
 
 
 def test_columns_have_a_hash():
