@@ -224,8 +224,8 @@ class IcebergTable(TableMetadata):
     """A table in the state in which it was loaded: its metadata, and Iceberg's object for it.
 
     Iceberg's object may have been refreshed since then. With pending properties or on a branch, the metadata
-    and `iceberg` are the table as every reader sees it, and `base` is the table itself, which has the `stored`
-    properties. The next commit sets the pending ones and drops the `finished` branches of deliveries.
+    and `iceberg` are the table as every reader sees it. `base` and the `stored` properties are of the table
+    itself. The next commit sets the pending properties and drops the `finished` branches of deliveries.
     """
 
     iceberg: Any = None
