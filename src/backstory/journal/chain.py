@@ -225,12 +225,12 @@ class Journal:
     """The blocks of a dataset, in the snapshots of its table and, for expired ones, in its log.
 
     `log` returns the log's table, or None if there is no log or another table has its name. `rows` returns
-    the log's rows, sorted by sequence number.
+    the log's rows, sorted by sequence number, or only the last one if `newest` is true.
     """
 
     table: TableMetadata
     log: Callable[[], TableMetadata | None]
-    rows: Callable[[], list[dict[str, Any]]]
+    rows: Callable[..., list[dict[str, Any]]]
 
     def newest(self) -> Block | None:
         """The block of the newest commit, or None. It is read from the log if all snapshots have expired."""
@@ -243,7 +243,7 @@ class Journal:
         """The log's newest block. The rows are read only if all snapshots with blocks have expired."""
         log = self.log()
         newest = None if log is None else next(walk(log), None)
-        return newest if newest or log is None else next(map(block_of, self.rows()[-1:]), None)
+        return newest if newest or log is None else next(map(block_of, self.rows(newest=True)), None)
 
     def all_blocks(self) -> list[Block]:
         """All blocks, oldest first, without blocks of commits that were rolled back.
@@ -284,13 +284,18 @@ def journal_in_files(files: TableReader) -> Journal:
     return Journal(files.table, log, partial(log_rows_in_files, files))
 
 
-def log_rows(store: IcebergStore, dataset: TableName) -> list[dict[str, Any]]:
-    """The rows of a dataset's log, sorted by sequence number. The list is empty if there is no log."""
+def log_rows(store: IcebergStore, dataset: TableName, *, newest: bool = False) -> list[dict[str, Any]]:
+    """The rows of a dataset's log, sorted by sequence number, or only the last one if `newest` is true.
+
+    The list is empty if there is no log.
+    """
     name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
         return []
     with translate_faults(name):
-        return arrow_of(store.spark.table(store.sql_name(name)).orderBy(NUMBER)).to_pylist()
+        rows = store.spark.table(store.sql_name(name))
+        rows = rows.orderBy(NUMBER, ascending=False).limit(1) if newest else rows.orderBy(NUMBER)
+        return arrow_of(rows).to_pylist()
 
 
 def _log_table(store: IcebergStore, dataset: TableName) -> IcebergTable | None:
@@ -340,12 +345,13 @@ def _missing_blocks(store: IcebergStore, table: IcebergTable, log: IcebergTable 
     return newer[::-1]
 
 
-def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
-    """The rows of the dataset's log, by sequence number, read without Spark. Empty if there is no log."""
+def log_rows_in_files(files: TableReader, *, newest: bool = False) -> list[dict[str, Any]]:
+    """The result of `log_rows`, read without Spark."""
     log = _log_files(files)
     if log is None or not log.table.rows:
         return []
-    return rows_of(rows_in_order(log, log.table.shape.names, [NUMBER]))
+    rows = rows_of(rows_in_order(log, log.table.shape.names, [NUMBER]))
+    return rows[-1:] if newest else rows
 
 
 def _log_files(files: TableReader) -> TableReader | None:

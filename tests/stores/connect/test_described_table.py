@@ -3,6 +3,7 @@
 import json
 
 from backstory.model.table import TableName
+from backstory.stores.iceberg.jvm import json_of_metadata
 from backstory.stores.iceberg.store import existing
 from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse
@@ -20,6 +21,7 @@ def test_the_metadata_file_has_the_same_content_as_java(store):
     newest = iceberg.currentSnapshot().snapshotId()
     iceberg.manageSnapshots().createTag("kept", newest).setMaxRefAgeMs("kept", 10**9).commit()
     table = existing(store, name)
-    assert table.metadata == json.loads(local_path(table.location).read_bytes())
+    in_java = json_of_metadata(store.jvm, table.base.operations().current())
+    assert table.metadata == in_java == json.loads(local_path(table.location).read_bytes())
     assert (table.tags, table.newest.id) == ({"kept": newest}, newest)
     store.spark.sql(f"DROP TABLE {store.sql_name(name)}")

@@ -9,7 +9,7 @@ from backstory.errors import Failed
 from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
-from backstory.stores.branches import MAIN, commits_of_branch
+from backstory.stores.branches import MAIN, ancestors, head_of
 from backstory.stores.connect.commit import MERGE_MODE
 from backstory.stores.connect.store import NOTE, ConnectStore, commit_session, fast_forward
 from backstory.stores.iceberg.create import PROPERTIES
@@ -64,7 +64,8 @@ def _keep_ids(store: ConnectStore, table: TableName) -> None:
 
 
 def _keep_notes(store: ConnectStore, table: TableName) -> None:
-    (newest, *_) = commits_of_branch(store.metadata(table), table, _BRANCH)
+    metadata = store.metadata(table)
+    newest = ancestors(metadata, head_of(metadata, _BRANCH))[0]
     if newest["summary"].get(_PROPERTY) != _VALUE:
         raise _other_result("A commit does not have the properties in the settings of its session.")
 

@@ -142,7 +142,7 @@ class IcebergStore:
                 return None
             raise
         metadata = iceberg.operations().current()
-        location = str(metadata.metadataFileLocation())
+        location = _location_of(metadata)
         return iceberg, self._read_metadata(location) or json_of_metadata(self.jvm, metadata), location
 
     def _read_metadata(self, location: str) -> dict[str, Any] | None:
@@ -237,7 +237,7 @@ class IcebergTable(TableMetadata):
     def begin(self) -> Any:
         """A transaction on the table as it was loaded. Raises TryAgain if another writer committed first."""
         transaction = self.base.newTransaction()
-        if transaction.startMetadata().metadataFileLocation() != self.location:
+        if _location_of(transaction.startMetadata()) != self.location:
             raise conflict(self.shape.table)
         if self.finished:
             set_properties(transaction, self.pending)
@@ -309,6 +309,11 @@ class IcebergTable(TableMetadata):
         return str(self.base.operations().getClass().getSimpleName()) != "RESTTableOperations"
 
 
+def _location_of(metadata: Any) -> str:
+    """The location of a table's metadata, or an empty string if its REST catalog does not name it."""
+    return metadata.metadataFileLocation() or ""
+
+
 def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
     """The current state of the table, or None if the table or schema does not exist.
 
@@ -323,7 +328,7 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
         stored = metadata.get("properties") or {}
         if folders is not None:
             folders.require_table(table, metadata["location"], stored)
-        refresh(store, table, location)  # after the load, so that the session reads no older state
+        refresh(store, table, location or None)  # after the load, so that the session reads no older state
         now = table_of_metadata(table, metadata, location, store.branch)
         is_stored = now.metadata is metadata or not store.has_java
         iceberg = base if is_stored else table_of_json(store.jvm, base, now.metadata)

@@ -230,10 +230,11 @@ def existing(catalog: Catalog, table: TableName) -> TableMetadata:
 def _fields(metadata: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     schemas = metadata.get("schemas") or [metadata["schema"]]
     current = metadata.get("current-schema-id", schemas[-1].get("schema-id"))
-    fields: Sequence[Mapping[str, Any]] = next(
-        schema["fields"] for schema in schemas if schema.get("schema-id") == current
-    )
-    return fields
+    for schema in schemas:
+        if schema.get("schema-id") == current:
+            fields: Sequence[Mapping[str, Any]] = schema["fields"]
+            return fields
+    raise file_garbled("the table", f"metadata without schema {current}")
 
 
 def commit_of(snapshot: Mapping[str, Any]) -> CommitMetadata:

@@ -203,8 +203,10 @@ def hist_steps(pair: Pair) -> list[Statement]:
         pasts = [past for past in UNOPENED if TRANSITIONS[past, Now.PRESENT].beginning == name]
         values = {**pair.payload("r"), **pair.lifetime(case_of_past(pair, opening_words(pair, pasts)))}
         begun = [values[column] for column in pair.columns]
-        either = "" if Past.NOTHING in pasts else f"({' OR '.join(PAST[past](pair) for past in pasts)}) AND "
-        where = f"{either}{has_no_open(pair)}{pair.live('r')}"
+        either = " OR ".join(PAST[past](pair) for past in pasts if past in PAST)
+        either = f"({either})" if len(pasts) > 1 else either
+        narrowed = "" if Past.NOTHING in pasts else f"{either} AND "
+        where = f"{narrowed}{has_no_open(pair)}{pair.live('r')}"
         insert = write.render_insert_select_guarded(pair.table, pair.columns, begun, pair.base, "r", where)
         steps.append(Statement(name, insert))
     return steps
