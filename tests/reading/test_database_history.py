@@ -213,31 +213,31 @@ def test_rows_are_in_the_order_of_the_key_in_every_database(kind, request, tmp_p
 def test_every_type_is_compared_and_shown_as_a_warehouse_stores_it(kind, request, tmp_path, capsys):
     """Times of day, UUIDs and bytes are texts in every output, and texts of times and UUIDs are keys."""
     address = request.getfixturevalue(f"{kind}_url")
-    place, columns = Place(kind, address, tmp_path), "k* u:UUID t:TIME b:BINARY"
+    place, columns = Place(kind, address, tmp_path), "k* u:UUID t:TIME b:BINARY j:JSON"
     place.use(document(dataset(columns, input="s.csv")))
     first, second = ("00000000-0000-0000-0000-00000000000a,12:00:00", "00000000-0000-0000-0000-00000000000b,")
     for number, values in enumerate((f"{first},AP8=", f"{second},AQ=="), 1):
-        (tmp_path / "s.csv").write_text(f"k,u,t,b\nx,{values}\n")
+        (tmp_path / "s.csv").write_text(f"k,u,t,b,j\nx,{values},{number}\n")
         assert place.load(f"r{number}", number, skip_base=False).error is None
     place.close()
     hist = ("rawcore.rc_c_hist", "--url", address)
     one, other = first.split(",", maxsplit=1)[0], second.split(",", maxsplit=1)[0]
-    row = {"k": "x", "u": one, "t": "12:00:00", "b": "00ff", "valid_from": FIRST, "valid_to": SECOND}
+    row = {"k": "x", "u": one, "t": "12:00:00", "b": "00ff", "j": "1", "valid_from": FIRST, "valid_to": SECOND}
     for key in ("k=x", f"u={one}", "t=12:00:00"):
         assert answer(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", key) == (0, [row])
-    changes = {"u": [one, other], "t": ["12:00:00", None], "b": ["00ff", "01"]}
+    changes = {"u": [one, other], "t": ["12:00:00", None], "b": ["00ff", "01"], "j": ["1", "2"]}
     assert answer(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
         0,
         [{"key": {"k": "x"}, "change": "changed", "columns": changes}],
     )
-    for key in "utb":
+    for key in "utbj":
         found = answer(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", key)[1]
         assert sorted((each["key"][key] or "", each["change"]) for each in found) == sorted(
             [(changes[key][0], "removed"), (changes[key][1] or "", "added")]
         )
     assert run(["timeline", hist[0], "k=x", *hist[1:], "--output", "table"]) == 0
     drawing = capsys.readouterr().out
-    assert f"u: {one} → {other}, t: 12:00:00 → –, b: 00ff → 01" in drawing
+    assert f"u: {one} → {other}, t: 12:00:00 → –, b: 00ff → 01, j: 1 → 2" in drawing
 
 
 def test_times_that_python_lacks_are_shown_as_postgresql_writes_them(postgres_url, tmp_path, capsys):

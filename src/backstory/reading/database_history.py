@@ -34,6 +34,7 @@ from backstory.stores.sql.engine import Engine
 from backstory.strategies.values import ranks, sorted_by
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
+_RECORD: Final = "is record"  # no column of a model has a blank in its name
 _TYPES: Final = {VALID_FROM: INSTANT, VALID_TO: INSTANT, **dict.fromkeys(SIDE_COLUMNS, pa.bool_())}
 
 Rows = list[dict[str, Any]]
@@ -71,22 +72,44 @@ class DatabaseHistory:
                 f"Its columns are {', '.join(self.users)}.",
             )
 
-    def require_one_record(self, key: Collection[str], condition: str) -> None:
-        """Raise UsageError if several records have versions that meet a condition, but equal keys.
+    def read_record(self, key: Mapping[str, object], *conditions: str) -> tuple[list[str], Rows]:
+        """The columns and rows of the versions that have a key and meet conditions.
 
-        After the versions were read, this is true of them too, because a load removes no version.
+        Raises UsageError if several records have the key, and the errors of `is_record`.
         """
-        history, record = self.history, self.history.of("h", self.history.key)
+        condition = " AND ".join([*conditions, *self.is_record(key)])
+        (*names, record), rows = self.read_versions(condition, (_RECORD, self._record))
+        if key and len({row[record] for row in rows}) > 1:
+            raise self._several_records(key)
+        return names, rows
+
+    def require_records(self, key: Collection[str], condition: str) -> None:
+        """Raise UsageError if several records have versions that meet a condition, but equal keys."""
+        history = self.history
+        # PostgreSQL's JSON has no equality.
+        columns = (
+            f"CAST({history.of('h', name)} AS VARCHAR)"
+            if self.types[name].lower() == "json"
+            else history.of("h", name)
+            for name in key
+        )
         query = (
-            f"SELECT 1 FROM {history.table} AS h WHERE {condition} GROUP BY "
-            f"{', '.join(history.of('h', name) for name in key)} HAVING MIN({record}) < MAX({record}) LIMIT 1"
+            f"SELECT 1 FROM {history.table} AS h WHERE {condition} GROUP BY {', '.join(columns)} "
+            f"HAVING MIN({self._record}) < MAX({self._record}) LIMIT 1"
         )
         if self.engine.execute_scalar(query):
-            raise UsageError(
-                "other-key",
-                f"Several records of {history.model.shape.table} have the same {', '.join(key)}.",
-                "Name every column of the model's business key.",
-            )
+            raise self._several_records(key)
+
+    @property
+    def _record(self) -> str:
+        return self.history.of("h", self.history.key)
+
+    def _several_records(self, key: Collection[str]) -> UsageError:
+        return UsageError(
+            "other-key",
+            f"Several records of {self.history.model.shape.table} have the same {', '.join(key)}.",
+            "Name every column of the model's business key.",
+        )
 
     def is_record(self, key: Mapping[str, object]) -> list[str]:
         """The conditions under which a version belongs to the record with this key.
@@ -117,10 +140,7 @@ def read_rows(
     with _open_history(url, table) as database:
         history = database.history
         is_true = f"{history.end_of('h')} IS NULL" if time is None else f"({is_valid_at(history, 'h', time)})"
-        condition = " AND ".join([is_true, *database.is_record(key)])
-        names, rows = database.read_versions(condition)
-        if key:
-            database.require_one_record(key, condition)
+        names, rows = database.read_record(key, is_true)
         columns = [_arrow_values([row[name] for row in rows]) for name in names]
         # A model's history begins with its business key. The order of a database's texts is its own.
         places = sorted_by([ranks(pa.chunked_array([column])) for column in columns], len(rows))
@@ -146,7 +166,7 @@ def read_differences(url: str, table: TableName, key: Sequence[str], request: Di
         )
         _, rows = database.read_versions(touched, *marks)
         started, ended = database.history.start_of("h"), database.history.end_of("h")
-        database.require_one_record(key, f"{started} <= {high} AND ({ended} IS NULL OR {ended} > {low})")
+        database.require_records(key, f"{started} <= {high} AND ({ended} IS NULL OR {ended} > {low})")
         of_key = [shown_name(name) for name in key]
         names = request.names(table, of_key, [shown_name(name) for name in database.users])
     if not request.through:
@@ -166,9 +186,7 @@ def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Se
     Raises the errors of `read_differences`.
     """
     with _open_history(url, table) as database:
-        condition = " AND ".join(database.is_record(key))
-        names, rows = database.read_versions(condition)
-        database.require_one_record(key, condition)
+        names, rows = database.read_record(key)
     values = {shown_name(name): value for name, value in key.items()}
     names = select_columns(columns, table, list(values), names)
     return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
@@ -211,7 +229,7 @@ def _arrow_values(values: list[Any]) -> pa.Array:
     try:
         if not any(isinstance(each, dict | list) for each in values):
             return pa.array(values)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError, TypeError):
         pass
     texts = (None if each is None else json.dumps(each, sort_keys=True, default=str) for each in values)
     return pa.array(texts, pa.string())

@@ -15,7 +15,7 @@ from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.files import KnownFiles, are_after, equals_next, query_rows, sort_rows, table_in_files
 from backstory.reading.options import ReadRequest, exact_value, key_of
-from backstory.reading.questions import HISTORIES, order_columns, shown_key
+from backstory.reading.questions import HISTORIES, TIMES, order_columns, shown_key
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
@@ -120,6 +120,7 @@ def first_rows_at(
     The first rows are the rows with the lowest keys. Raises Unreadable if only Spark can read the rows.
     """
     known = table_in_files(files).at(request.known_at).of(request)
+    known.shown_names(*TIMES)  # refuses an unknown column before anything is read
     sure = {} if time is None else known.searches_at(time)
     return PageQuery(known, lambda part: part.rows_at(time), sure).read(limit)
 
