@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,11 +21,8 @@ from backstory.formats.rows import RAW, ROUNDED, Mended, Rows, arrow_type
 from backstory.formats.values.cells import (
     UnreadableCell,
     convert_cells,
-    finish,
     invalid_base64,
     null_where_empty,
-    parse,
-    parser_type,
     with_points,
 )
 from backstory.formats.values.exactly import DELIVERED, Leniency, bare, from_stored, parse_leniently
@@ -133,19 +131,9 @@ class WantedTable:
 def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterator[Rows]:
     """The rows in blocks, so that memory does not grow with the number of rows.
 
-    Arrow's parser reads numbers and times directly as long as all cells are regular. A cell is irregular if
-    it is unmodified, has digits beyond the microsecond, or does not match the column's type. The block with
-    the first irregular cell and all later blocks are parsed as strings. Raises Refused for broken CSV and for
-    an unreadable cell.
+    Raises Refused for broken CSV and for an unreadable cell.
     """
-    names = table.names or []
-    places = {name: names.index(name) for name in wanted.types}
-    fast = _FastReader(table, wanted, places, file.name)
-
-    def rows(piece: RowBlock) -> Rows:
-        return fast.rows(piece) or _csv_cells(table, wanted, list(places.values()), piece, file)
-
-    return _in_order(rows, table.pieces())
+    return _in_order(partial(_csv_cells, table, wanted, file), table.pieces())
 
 
 def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
@@ -169,78 +157,14 @@ def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> I
         raise stop
 
 
-@dataclass(slots=True)
-class _FastReader:
-    """A reader that uses Arrow's parser until the first block that Arrow cannot read."""
-
-    table: CsvTable
-    wanted: WantedTable
-    places: Mapping[str, int]
-    file: str
-    _types: dict[int, pa.DataType] = field(init=False)
-    _goes: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        types = self.wanted.types.items()
-        self._types = {self.places[name]: parser_type(type_) for name, type_ in types}
-        # A marker that is also a valid value would be read as a value.
-        self._goes = not any(_is_value(self.wanted.unmodified, type_) for _, type_ in types)
-
-    def rows(self, piece: RowBlock) -> Rows | None:
-        """The block's rows, or None if the cells must be parsed as strings."""
-        rows = self._typed_rows(piece) if self._goes else None
-        self._goes = rows is not None
-        return rows
-
-    def _typed_rows(self, piece: RowBlock) -> Rows | None:
-        mended = Mended()
-        values = {}
-        try:
-            cells = self.table.parse_columns(piece, self._types)
-            for name, type_ in self.wanted.types.items():
-                column = cells[str(self.places[name])]
-                if self._needs_a_look(column, name):
-                    return None
-                values[name] = finish(column, type_)
-                if type_.kind is Kind.BINARY:
-                    mended[self.file, "", RAW] += sum(map(invalid_base64, column.chunks))
-        except (pa.ArrowInvalid, UnreadableCell):
-            return None
-        yes = pa.repeat(pa.scalar(True), cells.num_rows)
-        return Rows(pa.table(values), pa.table(dict.fromkeys(values, yes)), +mended)
-
-    def _needs_a_look(self, column: pa.ChunkedArray, name: str) -> bool:
-        if not pa.types.is_string(column.type):
-            return False
-        type_, wanted = self.wanted.types[name], self.wanted
-        if type_.kind is Kind.NAIVE_TIME and not wanted.leniency.cuts:
-            return True
-        irregular = [
-            *([wanted.unmodified] if wanted.unmodified else []),
-            *([] if name in wanted.texts else [""]),
-        ]
-        return any(pc.any(pc.equal(column, text)).as_py() for text in irregular)
-
-
-def _is_value(text: str, type_: ColumnType) -> bool:
-    """Whether a string is a valid value of a type that Arrow's parser reads directly."""
-    if not text or pa.types.is_string(parser_type(type_)):
-        return False
-    try:
-        parse(pa.array([text], pa.string()), type_)
-    except UnreadableCell:
-        return False
-    return True
-
-
-def _csv_cells(
-    table: CsvTable, wanted: WantedTable, places: list[int], piece: RowBlock, file: BatchFile
-) -> Rows:
-    """The rows of a block, with every cell parsed from its string."""
-    text = table.texts(piece, places)
-    values, known, mended = {}, {}, Mended()
+def _csv_cells(table: CsvTable, wanted: WantedTable, file: BatchFile, piece: RowBlock) -> Rows:
+    names = table.names or []
+    text = table.texts(piece, [names.index(name) for name in wanted.types])
+    marker, values, known, mended = wanted.unmodified, {}, {}, Mended()
+    if '"' not in marker and marker.encode() not in piece.text:
+        marker = ""  # no cell of the block is unmodified
     for (name, type_), column in zip(wanted.types.items(), text.columns, strict=True):
-        cells, known[name] = split_unmodified(column.combine_chunks(), wanted.unmodified)
+        cells, known[name] = split_unmodified(column.combine_chunks(), marker)
         mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
         cells = cells if name in wanted.texts else null_where_empty(cells)
         if table.options.forms.decimal == "," and type_.kind in WITH_POINT:

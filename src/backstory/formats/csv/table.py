@@ -6,7 +6,7 @@ quotes instead of escapes, as Arrow's parser requires.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -364,44 +364,32 @@ class CsvTable:
 
         Raises Refused if a row has the wrong number of cells.
         """
-        try:
-            return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
-                list(map(str, places))
-            )
-        except pa.ArrowInvalid as stop:
-            raise self._ragged_row(piece, str(stop)) from None
-
-    def parse_columns(self, piece: RowBlock, types: Mapping[int, pa.DataType]) -> pa.Table:
-        """The columns at the given indexes as Arrow's parser reads them, named by their indexes.
-
-        Raises pa.ArrowInvalid if a cell does not match its type or a row has a different length.
-        """
         # The parser drops a byte order mark at the start, but here it is part of a value.
         text = BOM + piece.text if piece.text.startswith(BOM) else piece.text
-        return pa_csv.read_csv(
-            pa.BufferReader(text),
-            read_options=pa_csv.ReadOptions(
-                column_names=[str(place) for place in range(self.width)], block_size=len(text) + 1
-            ),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=self.options.separator,
-                quote_char=self.options.quote or False,
-                newlines_in_values=True,
-                # In a file with one column, an empty line is a value.
-                ignore_empty_lines=self.width > 1,
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types={str(place): type_ for place, type_ in types.items()},
-                include_columns=list(map(str, types)),
-                null_values=[] if self.options.null is None else [self.options.null],
-                true_values=["true", "True", "TRUE"],
-                false_values=["false", "False", "FALSE"],
-                decimal_point=self.options.forms.decimal,
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=self.options.quoted_null,
-                check_utf8=False,  # already checked for all columns
-            ),
+        columns = [str(place) for place in places]
+        parse_options = pa_csv.ParseOptions(
+            delimiter=self.options.separator,
+            quote_char=self.options.quote or False,
+            newlines_in_values=True,
+            # In a file with one column, an empty line is a value.
+            ignore_empty_lines=self.width > 1,
         )
+        convert_options = pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.string()),
+            include_columns=[*dict.fromkeys(columns)],
+            null_values=[] if self.options.null is None else [self.options.null],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=self.options.quoted_null,
+            check_utf8=False,  # already checked for all columns
+        )
+        read_options = pa_csv.ReadOptions(
+            column_names=[str(place) for place in range(self.width)], block_size=len(text) + 1
+        )
+        try:
+            cells = pa_csv.read_csv(pa.BufferReader(text), read_options, parse_options, convert_options)
+        except pa.ArrowInvalid as stop:
+            raise self._ragged_row(piece, str(stop)) from None
+        return cells.select(columns)
 
     def line_of(self, piece: RowBlock, row: int) -> int:
         """The line where a row of the block begins. Line breaks within values are counted."""

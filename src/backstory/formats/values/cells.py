@@ -210,43 +210,8 @@ def convert_cells(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Val
 
 def null_where_empty(text: pa.Array) -> pa.Array:
     """The cells, with NULL in place of empty cells. Only text types have an empty value (O27)."""
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
-
-
-def parser_type(type_: ColumnType) -> pa.DataType:
-    """The type with which Arrow's CSV parser reads a column.
-
-    `finish` then converts the parsed column to its own type.
-    """
-    if type_.kind in _READ_AS_STRINGS:
-        return pa.string()
-    if type_.kind is Kind.DECIMAL:
-        # The parser checks the digits of the text, then shifts by the scale without an overflow check.
-        # The precision therefore leaves room for the shift.
-        digits = MAX_PRECISION - type_.scale
-        return pa.decimal128(digits, type_.scale) if digits >= type_.scale else pa.string()
-    return arrow_type(type_)
-
-
-def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
-    """A column that was parsed as its `parser_type`, converted to its own type.
-
-    Raises pa.ArrowInvalid for a parsed value that the type does not allow.
-    """
-    match type_.kind:
-        case _ if pa.types.is_string(column.type):
-            chunks = [parse(chunk, type_) for chunk in column.chunks]
-            return pa.chunked_array(chunks, type=arrow_type(type_))
-        case Kind.FLOAT | Kind.DOUBLE:
-            _require(pc.is_finite(column))
-        case Kind.DECIMAL:
-            # A cast checks the digits of the values only if it reduces the precision.
-            column = column.cast(pa.decimal128(MAX_PRECISION, type_.scale))
-        case Kind.NAIVE_DATE:
-            require_years(column.cast(pa.int32()), 1)
-        case Kind.UTC_DATETIME | Kind.NAIVE_DATETIME:
-            require_years(column.cast(pa.int64()), DAY)
-    return column.cast(arrow_type(type_))
+    is_empty = pc.equal(text, "")
+    return pc.if_else(is_empty, pa.scalar(None, text.type), text) if is_empty.true_count else text
 
 
 def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
@@ -384,9 +349,6 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.NAIVE_TIME: _time,
     Kind.BINARY: _binary,
 }
-
-# Types that are first read as strings, because Arrow's parser accepts too much.
-_READ_AS_STRINGS = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
 # Types whose values may have blanks around them, as in Arrow's parser.
 _TRIMMED = {

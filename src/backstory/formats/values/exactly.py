@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from backstory.formats.expected import DURATION, TIME, kind_of, map_entries, unit
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import (
+    DAY,
     UnreadableCell,
     convert_cells,
     count_units,
-    finish,
     parse,
     parse_rounding,
-    parser_type,
+    require_years,
     round_to_scale,
     rounded_to,
     shortest_texts,
@@ -439,4 +439,7 @@ def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa
     if t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
         # Floor to the microsecond, because a cast rounds up before 1970.
         cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
-    return finish(pa.chunked_array([cast_same(cells, parser_type(type_))]), type_).combine_chunks()
+    days = cast_same(cells, arrow_type(type_))
+    is_date = type_.kind is Kind.NAIVE_DATE
+    require_years(days.cast(pa.int32() if is_date else pa.int64()), 1 if is_date else DAY)
+    return days
