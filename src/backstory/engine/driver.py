@@ -5,7 +5,7 @@ The size of a frame is estimated from its plan before it runs.
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from backstory.engine.row_buffers import RowBuffer, rows_of_buffers
 from backstory.engine.sift import Buckets, SiftTerms, counts_of_unchanged, sift_sides, with_counts
 from backstory.engine.staging import is_local
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
-from backstory.model.change import RowBatches
 from backstory.model.layout import FILE, POSITION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import bytes_of, collect_sides, hold_memory_of_rows
@@ -34,7 +33,7 @@ from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.table_metadata import Unreadable
-from backstory.stores.port import Store, StoredTable
+from backstory.stores.port import Store
 from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
@@ -52,29 +51,10 @@ UNKNOWN_SIZE: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 
 
-@dataclass(frozen=True, slots=True)
-class DriverPlan:
-    """The result of a plan on the driver, by kind: rows in memory or files, and positions of stored rows."""
-
-    sums: PlanSums
-    added: Mapping[str, pa.Table | RowBatches | None]
-    removed: Mapping[str, pa.Table | None]
-
-    def rows(self, kind: str) -> pa.Table | RowBatches | None:
-        """The rows of one kind, or None if the plan has no such rows."""
-        return self.added[kind]
-
-    def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The positions of the stored rows of one kind, or None without such rows."""
-        return self.removed[kind]
-
-
-def result_of_rows(sums: PlanSums, rows: Mapping[str, pa.Table]) -> DriverPlan:
+def result_of_rows(sums: PlanSums, rows: Mapping[str, pa.Table]) -> PlanResult:
     """The result of a plan whose rows the driver has collected, by kind."""
-    found = {kind: table if len(table) else None for kind, table in rows.items()}
-    places = {kind for kind, table in rows.items() if _are_places(table.schema)}
-    removed = {kind: table and table.cast(PLACE) for kind, table in found.items() if kind in places}
-    return DriverPlan(sums, {kind: found[kind] for kind in found if kind not in places}, removed)
+    typed = {kind: table.cast(PLACE) if _are_places(table.schema) else table for kind, table in rows.items()}
+    return PlanResult(sums, {kind: table if len(table) else None for kind, table in typed.items()})
 
 
 def _are_places(schema: pa.Schema) -> bool:
@@ -141,7 +121,7 @@ def _plan_sifted(
 
 def _plan_by_key(
     terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, stack: ExitStack
-) -> DriverPlan:
+) -> PlanResult:
     """Plan all rows together, or in parts by key."""
     local = _spills(terms.store)
     wide = {
@@ -177,7 +157,7 @@ def sizes_of_rows(
 
 def plan_collected(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", sizes: Mapping[str, int], stack: ExitStack
-) -> DriverPlan:
+) -> PlanResult:
     """Plan the rows of frames on the driver. `sizes` are their bytes in memory.
 
     Raises TooLarge if the driver cannot hold the rows.
@@ -201,7 +181,7 @@ def _plan_parts(
     parts: Iterable[Mapping[str, pa.Table]],
     lease: MemoryLease,
     stack: ExitStack,
-) -> DriverPlan:
+) -> PlanResult:
     buffers: dict[str, RowBuffer] = {}
     removed: dict[str, list[pa.Table]] = {}
     for kind, schema in terms.kinds.items():
@@ -225,7 +205,7 @@ def _plan_parts(
                     raise TooLarge
     added = {kind: rows_of_buffers(buffer.tables, buffer) for kind, buffer in buffers.items()}
     places = {kind: pa.concat_tables(tables) if tables else None for kind, tables in removed.items()}
-    return DriverPlan(sums, added, places)
+    return PlanResult(sums, {**added, **places})
 
 
 def _spills(store: Store) -> bool:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -22,6 +22,7 @@ from backstory.formats.memory import Memory, MemoryLease, TooLarge, typed_size
 from backstory.model.change import RowBatches
 from backstory.model.table import TableName
 from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.positions import positions_by_path, positions_of
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.table_files import read_ahead
@@ -252,20 +253,6 @@ def tables_of(rows: pa.Table | RowBatches) -> Iterable[pa.Table]:
     return rows.tables() if isinstance(rows, RowBatches) else [rows]
 
 
-class PlanResult(Protocol):
-    """The result of the plans of all parts."""
-
-    @property
-    def sums(self) -> PlanSums:
-        """The counts and samples of all parts."""
-
-    def rows(self, kind: str) -> RowsToWrite:
-        """The rows of one kind, or None if the plan has no such rows."""
-
-    def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of the stored rows of one kind, as a Change needs them, or None without such rows."""
-
-
 # The counts and samples of a plan for an empty table, and its rows by kind, or None if a full plan is needed.
 FirstRows: TypeAlias = "tuple[PlanSums, Mapping[str, DataFrame]] | None"
 
@@ -291,7 +278,7 @@ class PlanTerms:
     key: Sequence[str]
     kinds: Mapping[str, pa.Schema]
     plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
-    first: Callable[[Mapping[str, LocalSide], MemoryLease], PlanResult | None] | None = None
+    first: Callable[[Mapping[str, LocalSide], MemoryLease], "PlanResult | None"] | None = None
     first_in_tasks: Callable[[ExitStack], FirstRows] | None = None
     sift: "SiftTerms | None" = None
     only_tasks: bool = False
@@ -304,3 +291,28 @@ class PlanTerms:
         if not isinstance(self.store, IcebergStore):
             raise TooLarge
         return self.store
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The result of the plans of all parts: their sums, and rows by kind, or None without such rows.
+
+    Rows that tasks planned are frames. They contain numbers, made for the `tasks`' terms, instead of the
+    files' paths.
+    """
+
+    sums: PlanSums
+    rows_by_kind: Mapping[str, RowsToWrite]
+    tasks: PlanTerms | None = None
+
+    def rows(self, kind: str) -> RowsToWrite:
+        """The rows of one kind, or None if the plan has no such rows."""
+        return self.rows_by_kind[kind]
+
+    def places(self, kind: str, table: StoredTable) -> Any:
+        """The positions of the stored rows of one kind, as a Change needs them, or None without such rows."""
+        rows = self.rows_by_kind[kind]
+        if self.tasks is None or rows is None or isinstance(rows, RowBatches):
+            return rows
+        positions = positions_of(rows, self.sums.added[kind])
+        return positions_by_path(self.tasks.spark_store, table.shape.table, positions, self.tasks.salt)

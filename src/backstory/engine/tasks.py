@@ -6,7 +6,6 @@ meaning in Spark.
 """
 
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
 
-from backstory.engine.driver import DriverPlan, plan_collected, result_of_rows, sizes_of_rows
+from backstory.engine.driver import plan_collected, result_of_rows, sizes_of_rows
 from backstory.engine.plans import PlanResult, PlanTerms, Side
 from backstory.engine.sift import (
     FrameSift,
@@ -48,9 +47,8 @@ from backstory.stores.iceberg.frames import (
     tag_sides,
 )
 from backstory.stores.iceberg.literals import instant, literal
-from backstory.stores.iceberg.positions import file_code, positions_by_path, positions_of
+from backstory.stores.iceberg.positions import file_code
 from backstory.stores.iceberg.workers import carry_errors, freeze_imports
-from backstory.stores.port import StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
@@ -128,32 +126,26 @@ class Wire:
     def sums(self, answers: "DataFrame") -> list[PlanSums]:
         """The sums of each part."""
         packed = arrow_of(answers.where(sf.col(KIND) == SUM).select(SUMS))
-        return [_unpack_sums(bytes_) for bytes_ in packed[SUMS].to_pylist()]
+        return _unpack_sums(packed[SUMS])
 
     def collect(self, answers: "DataFrame") -> "tuple[list[PlanSums], dict[str, pa.Table]]":
         """The sums of each part, and the rows of each kind."""
         collected = arrow_of(answers)
-        packed, rows = collected[SUMS].drop_null().to_pylist(), {}
+        rows = {}
         for number, (kind, schema) in enumerate(self._schemas.items()):
             own = collected.filter(pc.equal(collected[KIND], number)).select(self.columns(kind))
             rows[kind] = own.rename_columns(schema.names).cast(schema)
-        return [_unpack_sums(bytes_) for bytes_ in packed], rows
+        return _unpack_sums(collected[SUMS].drop_null()), rows
 
 
 def _pack_sums(sums: PlanSums) -> bytes:
-    samples = {}
-    for kind, rows in sums.samples.items():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as stream:
-            stream.write_table(rows)
-        samples[kind] = sink.getvalue().to_pybytes()
-    return pickle.dumps((dict(sums.counts), samples, dict(sums.greatest), dict(sums.added)))
+    # A pickled slice would contain all rows of its table.
+    samples = {kind: rows.take(np.arange(len(rows))) for kind, rows in sums.samples.items()}
+    return pickle.dumps(replace(sums, samples=samples))
 
 
-def _unpack_sums(packed: bytes) -> PlanSums:
-    counts, samples, greatest, added = pickle.loads(packed)  # noqa: S301 - written by a task of ours
-    tables = {kind: pa.ipc.open_stream(written).read_all() for kind, written in samples.items()}
-    return PlanSums(Counter(counts), tables, greatest, Counter(added))
+def _unpack_sums(packed: pa.ChunkedArray) -> list[PlanSums]:
+    return [pickle.loads(bytes_) for bytes_ in packed.to_pylist()]  # noqa: S301 - written by tasks of ours
 
 
 SplitBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
@@ -167,34 +159,9 @@ FEW: Final = BYTES_IN_BUCKET
 LOG = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class TaskPlan:
-    """The result of a plan in tasks.
-
-    Its frames contain numbers instead of the files' paths. `unplanned` are rows by kind that need no plan.
-    """
-
-    terms: PlanTerms
-    sums: PlanSums
-    answers: "DataFrame | None"
-    unplanned: "Mapping[str, DataFrame]"
-
-    def rows(self, kind: str) -> "DataFrame | None":
-        """The rows of one kind, or None if the answers have no such rows."""
-        if not self.sums.added[kind]:
-            return None
-        frames = [self.unplanned[kind]] if kind in self.unplanned else []
-        if self.answers is not None:
-            frames.append(Wire(self.terms.kinds).rows(self.answers, kind))
-        return reduce(lambda one, other: one.union(other), frames)
-
-    def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows by the path of their file, or None without such rows."""
-        rows = self.rows(kind)
-        if rows is None:
-            return None
-        positions = positions_of(rows, self.sums.added[kind])
-        return positions_by_path(self.terms.spark_store, table.shape.table, positions, self.terms.salt)
+def _result_of_frames(terms: PlanTerms, sums: PlanSums, rows: "Callable[[str], DataFrame]") -> PlanResult:
+    """The result of a plan in tasks. `rows` returns the frame of a kind that has rows."""
+    return PlanResult(sums, {kind: rows(kind) if sums.added[kind] else None for kind in terms.kinds}, terms)
 
 
 def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
@@ -210,10 +177,8 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
         return _plan_few(terms, _frames_to_plan(terms, frames))
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         sums, rows = first
-        return TaskPlan(terms, sums, None, rows)
-    frames = _frames_to_plan(terms, frames)
-    answers, sums = _answers_of(terms, frames, 1, stack)
-    return TaskPlan(terms, sums, answers, {})
+        return _result_of_frames(terms, sums, rows.__getitem__)
+    return _plan_buckets(terms, _frames_to_plan(terms, frames), 1, stack)
 
 
 def _are_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> bool:
@@ -236,7 +201,7 @@ def _size_of_side(side: Side, frame: "DataFrame") -> int | None:
     return unpacked_size(count, len(side.schema), 0) + bytes_of(frame)
 
 
-def _plan_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> DriverPlan:
+def _plan_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> PlanResult:
     """Plan few rows in one task, and collect its answers with the same query."""
     wire = Wire(terms.kinds, numbered=False)
     parts, rows = wire.collect(_answer_frame(terms, wire, frames, 1))
@@ -259,7 +224,7 @@ def _plan_sifted(
 def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResult:
     """The plan of the rows that a sift leaves."""
     if not sift.share:
-        return TaskPlan(terms, PlanSums(), None, {})
+        return PlanResult(PlanSums(), dict.fromkeys(terms.kinds))
     if not terms.only_tasks:
         sizes = sizes_of_rows(terms, sift.frames, sift.rows_left)
         if sum(sizes.values()) <= FEW:
@@ -267,14 +232,13 @@ def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResul
             return _plan_few(terms, {name: rows.repartition(1) for name, rows in sift.frames.items()})
         with suppress(TooLarge):
             return plan_collected(terms, sift.frames, sizes, stack)
-    answers, sums = _answers_of(terms, sift.frames, sift.share, stack)
-    return TaskPlan(terms, sums, answers, {})
+    return _plan_buckets(terms, sift.frames, sift.share, stack)
 
 
-def _answers_of(
+def _plan_buckets(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, stack: ExitStack
-) -> "tuple[DataFrame, PlanSums]":
-    """The answers for these frames, and their sums. The frames have about `share` of all rows."""
+) -> PlanResult:
+    """Plan the rows of these frames, which have about `share` of all rows, by bucket."""
     wire, (count, size) = Wire(terms.kinds), _sizes(terms, frames) if terms.key else (0, 0)
     answers = _answer_frame(terms, wire, frames, buckets_for(int(share * count), int(share * size)))
     if terms.checkpointed:
@@ -285,7 +249,7 @@ def _answers_of(
     parts = wire.sums(answers)
     sums = PlanSums().join(*parts)
     LOG.info("buckets of keys", table=str(terms.table), buckets=len(parts), most_rows=sums.greatest.get(ROWS))
-    return answers, sums
+    return _result_of_frames(terms, sums, partial(wire.rows, answers))
 
 
 def _answer_frame(

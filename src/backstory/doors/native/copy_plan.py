@@ -28,7 +28,6 @@ from backstory.doors.native.copy_inputs import (
 from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.stored_rows import live_rows_of, touched_versions, version_condition
-from backstory.engine.driver import DriverPlan
 from backstory.engine.plans import FirstRows, LocalSide, PlanResult, PlanTerms, Side, parts_by_key
 from backstory.engine.row_buffers import ROWS_IN_PIECE, combine_tables
 from backstory.engine.runner import run_plan
@@ -77,7 +76,7 @@ NEW, REOPENED = "new", "reopened"
 
 def plan_first_here(
     inputs: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
-) -> DriverPlan | None:
+) -> PlanResult | None:
     """Plan a first copy on the driver, which copies the rows from file to file.
 
     At first, only the columns of the key and the scope are read. Returns None if a row is faulty or a key
@@ -104,7 +103,8 @@ def plan_first_here(
             whole = begin_versions(piece, terms.at, np.full(len(piece), end), terms.recorded)
             yield shape_rows(whole, terms.columns, ids=terms.ids)
 
-    return DriverPlan(sums, {ADDED: RowBatches(opening) if count else None, APPEARED: None}, {REMOVED: None})
+    rows = {ADDED: RowBatches(opening) if count else None, APPEARED: None, REMOVED: None}
+    return PlanResult(sums, rows)
 
 
 def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows:
