@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.engine.plans import SideRows, parts_by_key
-from backstory.engine.row_buffers import RowBuffer, Spill, rows_of_buffers
+from backstory.engine.row_buffers import RowBuffer, Spill
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.change import RowBatches
 
@@ -88,12 +88,12 @@ def test_rows_to_write_are_one_table_or_pieces_of_spilled_rows():
     table = pa.table({"v": list(range(1_000))})
     with ExitStack() as stack, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
         small, large = RowBuffer("small", lease, stack), RowBuffer("large", lease, stack)
-        assert rows_of_buffers(small.tables, small) is None
+        assert small.rows() is None
         small.add(table.slice(0, 10))
         for _ in range(3):
             large.add(table)
-        assert rows_of_buffers(small.tables, small) == table.slice(0, 10)
-        pieces = rows_of_buffers(large.tables, large)
+        assert small.rows() == table.slice(0, 10)
+        pieces = large.rows()
         assert isinstance(pieces, RowBatches)
         assert pa.concat_tables(pieces.tables())["v"].to_pylist() == list(range(1_000)) * 3
 

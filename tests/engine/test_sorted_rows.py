@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.engine import row_buffers as module
-from backstory.engine.row_buffers import RowBuffer, rows_of_buffers, sort_rows
+from backstory.engine.row_buffers import RowBuffer, sort_rows
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import RowBatches
 
@@ -33,7 +33,7 @@ def test_any_number_of_rows_is_sorted(most, tables):
         for table in tables:
             held.add(pa.table({"k": table, "n": range(first, first + len(table))}))
             first += len(table)
-        sorted_rows = sort_rows(rows_of_buffers(held.tables, held), order, stack)
+        sorted_rows = sort_rows(held.rows(), order, stack)
         assert isinstance(sorted_rows, RowBatches) == held.is_spilled == (most == 1 and len(tables) > 1)
         for _ in range(2):  # a commit may be tried again
             pieces = list(sorted_rows.tables()) if isinstance(sorted_rows, RowBatches) else [sorted_rows]
@@ -51,6 +51,6 @@ def test_sorted_ranges_have_similar_sizes():
         held = RowBuffer("rows", lease, stack)
         for first in range(10):
             held.add(pa.table({"k": range(first, 1_000, 10)}))
-        sizes = [len(each) for each in sort_rows(rows_of_buffers(held.tables, held), order, stack).tables()]
+        sizes = [len(each) for each in sort_rows(held.rows(), order, stack).tables()]
     assert sum(sizes) == 1_000
     assert max(sizes) <= 200

@@ -21,7 +21,7 @@ from backstory.engine.plans import (
     parts_by_key,
     parts_in_order,
 )
-from backstory.engine.row_buffers import RowBuffer, rows_of_buffers
+from backstory.engine.row_buffers import RowBuffer
 from backstory.engine.sift import Buckets, SiftTerms, counts_of_unchanged, sift_sides, with_counts
 from backstory.engine.staging import is_local
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
@@ -203,7 +203,7 @@ def _plan_parts(
                 buffers[kind].add(rows)
                 if buffers[kind].is_spilled and not local:
                     raise TooLarge
-    added = {kind: rows_of_buffers(buffer.tables, buffer) for kind, buffer in buffers.items()}
+    added = {kind: buffer.rows() for kind, buffer in buffers.items()}
     places = {kind: pa.concat_tables(tables) if tables else None for kind, tables in removed.items()}
     return PlanResult(sums, {**added, **places})
 

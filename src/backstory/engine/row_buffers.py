@@ -116,7 +116,7 @@ class RowBuffer:
         if self._spill is None:
             self._tables.append(rows)
             try:
-                self._lease.gather(self._name, self.size)
+                self._lease.hold(self._name, self.size, spills=True)
             except TooLarge:
                 if len(self._tables) == 1:
                     return  # the rows are already in memory, and there may be no more rows
@@ -144,17 +144,11 @@ class RowBuffer:
         else:
             yield from combine_tables(self._spill.rows(self._name), ROWS_IN_PIECE)
 
-
-def rows_of_buffers(
-    tables: Callable[[], Iterator[pa.Table]], *buffers: RowBuffer
-) -> pa.Table | RowBatches | None:
-    """The buffered rows for a Change: one table, or batches if any are spilled.
-
-    Returns None if there are no rows.
-    """
-    if not any(buffer.count for buffer in buffers):
-        return None
-    return RowBatches(tables) if any(buffer.is_spilled for buffer in buffers) else pa.concat_tables(tables())
+    def rows(self) -> pa.Table | RowBatches | None:
+        """The rows for a Change: one table, or batches if they are spilled, or None without rows."""
+        if not self.count:
+            return None
+        return RowBatches(self.tables) if self.is_spilled else pa.concat_tables(self._tables)
 
 
 def drain(first: list[Rows], more: Iterable[Rows]) -> Iterator[Rows]:

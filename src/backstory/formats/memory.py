@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from backstory.errors import BackstoryError, Failed, Refused, TryAgain
+from backstory.errors import Failed, Refused, TryAgain
 from backstory.formats.batch_file import BatchFile
 
 if TYPE_CHECKING:
@@ -108,19 +108,14 @@ class MemoryLease:
         """The bytes leased for all files of the delivery."""
         return sum(self._files.values())
 
-    def hold(self, file: str, size: int) -> None:
-        """Set the size of a file's unpacked bytes. Raises TooLarge if too few bytes are available."""
-        self._hold(file, size, 0)
+    def hold(self, file: str, size: int, *, spills: bool = False) -> None:
+        """Set the size of a file's unpacked bytes.
 
-    def gather(self, file: str, size: int) -> None:
-        """Set the size of a file that could be spilled.
-
-        Raises TooLarge if too little memory would be left.
+        Raises TooLarge if too few bytes are available. A file that `spills` must also leave a part of the
+        memory free.
         """
-        self._hold(file, size, self._memory.most // LEFT)
-
-    def _hold(self, file: str, size: int, leaving: int) -> None:
         with self._lock:
+            leaving = self._memory.most // LEFT if spills else 0
             self._memory.take(size - self._files.get(file, 0), leaving)
             self._files[file] = size
 
@@ -211,18 +206,11 @@ def translate_disk_errors(what: str) -> Iterator[None]:
         ) from fault
 
 
-def no_room(fault: OSError, owner: object) -> BackstoryError | None:
-    """The error for `owner` if the fault is a full disk, or None for any other fault."""
-    return disk_full(owner) if fault.errno in FULL else None
-
-
-def no_room_by(text: str, owner: object) -> TryAgain | None:
-    """The error for `owner` if a message from Java, Spark or SQLite means a full disk, or None."""
-    return disk_full(owner) if any(word in text for word in FULL_WORDS) else None
-
-
-def disk_full(owner: object) -> TryAgain:
-    """The error for a full disk that interrupted a write to a file of `owner`."""
+def no_room(fault: OSError | str, owner: object) -> TryAgain | None:
+    """The error for `owner` if a fault, or a message from Java, Spark or SQLite, means a full disk."""
+    is_full = any(word in fault for word in FULL_WORDS) if isinstance(fault, str) else fault.errno in FULL
+    if not is_full:
+        return None
     return TryAgain(
         DISK_FULL,
         f"The disk is full: a file of {owner} could not be written.",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from backstory.errors import TryAgain, UsageError, option
-from backstory.formats.memory import no_room_by
+from backstory.formats.memory import no_room
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
 
@@ -182,7 +182,7 @@ def remember(folder: Path, table: TableName | None = None) -> None:
             replace_folders(connection, folders | spellings)
     except sqlite3.Error as stop:
         what = f"the catalog of the warehouse {folder}" + (f", for {table}" if table else "")
-        raise no_room_by(getattr(stop, "sqlite_errorname", ""), what) or TryAgain(
+        raise no_room(getattr(stop, "sqlite_errorname", ""), what) or TryAgain(
             "catalog-busy", f"Cannot write to {what}: {stop}.", "Nothing was written; send it again."
         ) from None
 

@@ -7,7 +7,7 @@ import pytest
 
 from backstory.engine import deliver
 from backstory.errors import Failed, TryAgain
-from backstory.formats.memory import no_room_by
+from backstory.formats.memory import no_room
 from backstory.stores.iceberg.faults import translate_faults
 
 FULL = "/dev/full"
@@ -111,4 +111,4 @@ def test_a_full_disk_is_recognised_in_sqlites_error_text():
         with pytest.raises(sqlite3.OperationalError) as full:
             catalog.execute("INSERT INTO t VALUES (zeroblob(100000))")
     assert full.value.sqlite_errorname == "SQLITE_FULL"
-    assert no_room_by(f"[{full.value.sqlite_errorname}] {full.value}", "crm.t").code == "disk-full"
+    assert no_room(f"[{full.value.sqlite_errorname}] {full.value}", "crm.t").code == "disk-full"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
-from backstory.formats.memory import TooLarge, no_room, no_room_by
+from backstory.formats.memory import TooLarge, no_room
 from backstory.model.table import TableName
 from backstory.spark.connect import OF_JAVA, Py4JError, Py4JJavaError, needs_java
 from backstory.spark.process import was_interrupted
@@ -187,7 +187,7 @@ def file_error(fault: Exception, table: TableName | str) -> BackstoryError | Non
     Java raises FileNotFoundException for all three.
     """
     text = str(fault)
-    if full := no_room_by(text, table):
+    if full := no_room(text, table):
         return full
     if reason := _REASON.search(text):
         return _file_failed(table, _cause(reason[1], fault))
