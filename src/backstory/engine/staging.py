@@ -20,7 +20,6 @@ from backstory.formats.batch_file import BatchFile, Stamp, require_unchanged
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import leaf_types, map_leaves
-from backstory.formats.values.exactly import all_optional
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, path_literal
 from backstory.stores.iceberg.store import IcebergStore
@@ -287,7 +286,7 @@ def _storable(field: pa.Field) -> pa.Field:
 
     All nested fields are optional. Readers have already checked the values of required fields.
     """
-    type_ = map_leaves(all_optional(field.type), lambda leaf: pa.string() if pa.types.is_null(leaf) else leaf)
+    type_ = map_leaves(field.type, lambda leaf: pa.string() if pa.types.is_null(leaf) else leaf)
     return field.with_metadata(None).with_type(type_)
 
 

@@ -25,7 +25,7 @@ from backstory.formats.values.cells import (
     null_where_empty,
     with_points,
 )
-from backstory.formats.values.exactly import DELIVERED, Leniency, bare, from_stored, parse_leniently
+from backstory.formats.values.exactly import DELIVERED, Leniency, as_type, bare, from_stored, parse_leniently
 from backstory.formats.values.texts import WITH_POINT
 from backstory.model.layout import ROW_ID, SYSTEM_COLUMNS
 from backstory.model.table import Column
@@ -336,16 +336,8 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _in_type(values: pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """The values cast to a type. Struct fields are matched by name, because one side may lack a field."""
-    if not pa.types.is_struct(type_) or values.type == type_:
-        return values.cast(type_)
-    whole = values.combine_chunks()
-    present = {part.name for part in whole.type}
-    parts = [
-        whole.field(part.name).cast(part.type) if part.name in present else pa.nulls(len(whole), part.type)
-        for part in type_
-    ]
-    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=whole.is_null())
+    is_other = pa.types.is_struct(type_) and values.type != type_
+    return as_type(values.combine_chunks(), type_) if is_other else values.cast(type_)
 
 
 def read_files(

@@ -74,7 +74,8 @@ def length(field: pa.Field) -> int | None:
 
 def is_narrow(field: pa.Field) -> bool:
     """Whether the Arrow type of the field, or of a nested one, allows more values than the declared type."""
-    return _is_narrow(_declared_type(field))
+    narrow = kind_of(field) in _NARROW or length(field) is not None
+    return narrow or (pa.types.is_nested(field.type) and any(map(is_narrow, inner_fields(field))))
 
 
 def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
@@ -107,16 +108,6 @@ def inner_fields(field: pa.Field) -> list[pa.Field]:
 
 
 _NAMES = {"itemType": "element", "keyType": "key", "valueType": "value"}
-
-
-def _is_narrow(declared: dict[str, Any]) -> bool:
-    narrow = _kind(declared) in _NARROW or declared.get("fixedLength") is not None
-    return narrow or any(map(_is_narrow, _inner(declared)))
-
-
-def _inner(declared: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from (_without_option(declared[key]) for key in _NAMES if key in declared)
-    yield from (_without_option(child.get("type")) for child in declared.get("fields", ()))
 
 
 def _kind(declared: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -411,6 +412,10 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
             )
 
 
+def _row_after(done: int, place: int) -> str:
+    return f"row {done + place + 1}"
+
+
 def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     done = 0
     with open_parquet(path) as file:
@@ -425,20 +430,13 @@ def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatc
                 ) from None
             if batch is None:
                 return
-            first = done + 1
-
-            def row(place: int, first: int = first) -> str:
-                return f"row {first + place}"
-
             columns = []
             for field in schema:
-
-                def convert(values: pa.Array, field: pa.Field = field) -> pa.Array:
-                    return cast_exactly(values, field)
-
+                values, convert = batch.column(field.name), partial(cast_exactly, field=field)
                 if field.name in legacy:
-                    refuse_legacy(batch.column(field.name), field.name, name, footer)
-                columns.append(typed_or_refused(batch.column(field.name), field, convert, name, row))
+                    refuse_legacy(values, field.name, name, footer)
+                row = partial(_row_after, done)
+                columns.append(typed_or_refused(values, field, convert, name, row))
             yield pa.RecordBatch.from_arrays(columns, schema=_all_optional(schema))
             done += batch.num_rows
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused
 from backstory.formats.expected import first_unfit, type_name
-from backstory.formats.values.cells import UnreadableCell, first_failing
+from backstory.formats.values.cells import UnreadableCell, convert_cells
 
 BATCH = 1 << 16
 SHOWN = 40
@@ -121,15 +121,11 @@ def typed_or_refused(
 
     Raises Refused for the first invalid value. `place` returns a row's place for error messages.
     """
-    row = -1
     try:
-        built = convert(values)
+        built = convert_cells(values, convert)
     except UnreadableCell as cell:
-        row = cell.row
-    except pa.ArrowInvalid:
-        row = first_failing(values, convert)
-    if row >= 0:
-        raise unreadable(name, place(row), field.name, _text_of(values[row]), type_name(field))
+        value, expected = _text_of(values[cell.row]), type_name(field)
+        raise unreadable(name, place(cell.row), field.name, value, expected) from None
     if unfit := first_unfit(built, field):
         if unfit.is_bad_text:
             raise malformed_row(name, place(unfit.row), f"column `{unfit.field.name}` is not UTF-8")

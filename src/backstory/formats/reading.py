@@ -19,10 +19,10 @@ from backstory.formats.json.rows import json_columns, json_rows
 from backstory.formats.memory import Bound
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.parquet import parquet_rows
-from backstory.formats.produced import UNDECLARED, DeclaredFields, ProducedRows, missing
+from backstory.formats.produced import UNDECLARED, DeclaredFields, ProducedRows, require_columns
 from backstory.formats.rows import KINDS, arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles, unpack
-from backstory.formats.values.exactly import wider_type
+from backstory.formats.values.exactly import merge_types, wider_type
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import ColumnType
 
@@ -239,22 +239,19 @@ def columns_of(
 
 def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
     """The stored type if JSON may write its values as `type_`, else `type_`. Objects may lack some fields."""
-    t = pa.types
-    if t.is_struct(type_) and t.is_struct(stored):
-        own = {field.name: field.type for field in type_}
-        both = [(field.name, _inside(own.pop(field.name, pa.null()), field.type)) for field in stored]
-        return pa.struct([*both, *own.items()])
-    if t.is_list(type_) and t.is_list(stored):
-        return pa.list_(_inside(type_.value_type, stored.value_type))
-    days = t.is_date(stored) or t.is_timestamp(stored)
-    return stored if t.is_string(type_) and days else type_
+    if pa.types.is_nested(type_):
+        return merge_types(stored, type_, _inside)
+    days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
+    return stored if pa.types.is_string(type_) and days else type_
 
 
-def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
+def _inside(stored: pa.DataType, type_: pa.DataType) -> pa.DataType:
     """The stored type if JSON may write its values as `type_` inside objects and arrays, else `type_`."""
     number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
-    return stored if pa.types.is_null(type_) or (number and wider) else _of_stored(type_, stored)
+    if pa.types.is_null(type_) or (number and wider):
+        return stored
+    return type_ if pa.types.is_nested(type_) else _of_stored(type_, stored)
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
@@ -262,9 +259,8 @@ def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema
 
     Raises Refused if a column is missing, or if no type holds its values in both files.
     """
-    for here, there in ((one, other), (other, one)):
-        if lacking := [column for column in here.names if column not in there.names]:
-            raise missing(name, lacking[0], list(there.names))
+    require_columns(name, one.names, other.names, strict=False)
+    require_columns(name, other.names, one.names, strict=False)
     fields = []
     for field in one:
         theirs = other.field(field.name).type

@@ -129,17 +129,19 @@ def type_of_arrow(type_: pa.DataType) -> ColumnType:
     return ColumnType(Kind.STRING, foreign="" if pa.types.is_string(type_) else str(type_))
 
 
+def is_list(type_: pa.DataType) -> bool:
+    """Whether the values are lists, with offsets of any size or of a fixed length."""
+    t = pa.types
+    return bool(t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_))
+
+
 def map_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with `change` applied to its parts that are not nested."""
-
-    def map_field(field: pa.Field) -> pa.Field:
-        return field.with_type(map_leaves(field.type, change))
-
+    """The type with `change` applied to its parts that are not nested. All nested fields become optional."""
     if pa.types.is_struct(type_):
-        return pa.struct(map(map_field, type_))
+        return pa.struct([(field.name, map_leaves(field.type, change)) for field in type_])
     if pa.types.is_map(type_):
-        return pa.map_(map_field(type_.key_field), map_field(type_.item_field))
-    return pa.list_(map_field(type_.value_field)) if pa.types.is_list(type_) else change(type_)
+        return pa.map_(map_leaves(type_.key_type, change), map_leaves(type_.item_type, change))
+    return pa.list_(map_leaves(type_.value_type, change)) if is_list(type_) else change(type_)
 
 
 def leaf_types(type_: pa.DataType) -> Iterator[pa.DataType]:

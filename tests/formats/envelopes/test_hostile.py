@@ -13,7 +13,7 @@ from backstory.formats.envelopes.connect_types import envelope_type
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages, read_at_once
 from backstory.formats.json.values import JsonColumn, loads, typed_array
-from backstory.formats.values.texts import TextForms
+from backstory.formats.options import JsonOptions
 
 SCALARS = (
     st.none()
@@ -100,7 +100,7 @@ def test_both_readers_give_the_same_values(schema, values, bare):
     texts = [value if bare else f'{{"v":{value}}}' for value in values]
     fast = read_at_once(texts, wire)
     if fast is not None:
-        column = JsonColumn("The feed", str, TextForms(), strict=True)
+        column = JsonColumn("The feed", str, JsonOptions(strict=True))
         assert fast.equals(typed_array([loads(text) for text in texts], pa.field("v", wire), column))
 
 

@@ -19,7 +19,6 @@ from backstory.formats.produced import (
     DeclaredFields,
     ProducedRows,
     in_batches,
-    missing,
     refuse_repeated,
     require_columns,
     typed_or_refused,
@@ -226,9 +225,8 @@ def csv_columns(
         _refuse_names(table, names, needed=True)
         if guesses is None:
             guesses = Guesses(names, options.forms, known, options.unmodified)
-        for one, other in ((guesses.names, names), (names, guesses.names)):
-            if lacking := [column for column in one if column not in other]:
-                raise missing(name if other is names else files[0][1], lacking[0], list(other))
+        require_columns(name, guesses.names, names, strict=False)
+        require_columns(files[0][1], names, list(guesses.names), strict=False)
         places = [names.index(column) for column in guesses.names]
         for piece in table.pieces():
             guesses.look(table.texts(piece, places))

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.envelopes.events import with_items
 from backstory.formats.json.rows import DEEPEST
 from backstory.formats.json.values import Number
 from backstory.formats.produced import excerpt, repeated_names, typed_or_refused
 from backstory.formats.values.cells import DAY, decode_base64, invalid_base64, parse, require_years
+from backstory.formats.values.exactly import with_items
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 

@@ -24,7 +24,6 @@ from backstory.formats.envelopes.events import (
     LogSource,
     Unwrapped,
     all_null,
-    as_type,
     fields_of,
     joint_column,
     struct_of,
@@ -45,6 +44,7 @@ from backstory.formats.envelopes.messages import (
 )
 from backstory.formats.produced import excerpt, malformed_row, refuse_repeated, refuse_where
 from backstory.formats.values.cells import DAY, UnreadableCell, require_years
+from backstory.formats.values.exactly import as_type
 
 _POSITION_REMEDY: Final = (
     "Nothing was written; fix the message, or order events by other columns with `sequence_by`."

@@ -22,7 +22,7 @@ from backstory.errors import Refused
 from backstory.formats.expected import map_entries
 from backstory.formats.produced import refuse_repeated
 from backstory.formats.rows import type_of_arrow
-from backstory.formats.values.exactly import plain_type, wider_type
+from backstory.formats.values.exactly import merge_types, plain_type, wider_type
 
 # The name of a feed in messages.
 FEED: Final = "The feed"
@@ -119,24 +119,19 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
 
 
 def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both types, or None if no type does.
+    """The type that holds the values of both types, or None if no type does."""
+    try:
+        return merge_types(one, other, _joint_leaf)
+    except pa.ArrowTypeError:
+        return None
 
-    The joint type of two structs has the fields of both.
-    """
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        fields = {field.name: field.type for field in one}
-        for field in other:
-            type_ = joint_type(fields.get(field.name, pa.null()), field.type)
-            if type_ is None:
-                return None
-            fields[field.name] = type_
-        return pa.struct(list(fields.items()))
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        item = joint_type(one.value_type, other.value_type)
-        return None if item is None else pa.list_(item)
+
+def _joint_leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     t = pa.types
     mixed = any(t.is_integer(a) and t.is_floating(b) for a, b in ((one, other), (other, one)))
-    return pa.float64() if mixed else wider_type(one, other)
+    if (type_ := pa.float64() if mixed else wider_type(one, other)) is None:
+        raise pa.ArrowTypeError
+    return type_
 
 
 def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
@@ -163,33 +158,6 @@ def _contradiction(name: str, one: pa.DataType, other: pa.DataType, where: str) 
         "Nothing was written; apply the messages before and after the change of type separately.",
         [name],
     )
-
-
-def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast the values to a `joint_type` of their own type and others. Missing fields are NULL."""
-    if values.type == type_:
-        return values
-    if pa.types.is_null(values.type):
-        return pa.nulls(len(values), type_)
-    if pa.types.is_struct(type_):
-        own = fields_of(values)
-        parts = [
-            as_type(own[field.name], field.type) if field.name in own else pa.nulls(len(values), field.type)
-            for field in type_
-        ]
-        if not parts:
-            return values
-        return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
-    if pa.types.is_list(type_):
-        return with_items(values, as_type(values.flatten(), type_.value_type))
-    return values.cast(type_)
-
-
-def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
-    """The lists with `items` in place of their own items, in the order of `flatten`."""
-    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    ends = pa.array([0, *lengths.cumsum()], pa.int32())
-    return pa.ListArray.from_arrays(ends, items, mask=lists.is_null())
 
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"

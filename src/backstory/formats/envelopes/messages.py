@@ -21,7 +21,6 @@ from backstory.formats.envelopes.connect_types import UnreadableSchema, decode_l
 from backstory.formats.envelopes.events import (
     FEED,
     UNAVAILABLE,
-    as_type,
     fields_of,
     joint_column,
     struct_of,
@@ -30,9 +29,10 @@ from backstory.formats.envelopes.events import (
 )
 from backstory.formats.json.rows import DEEPEST, TooDeep, ValueKinds, infer_schema
 from backstory.formats.json.values import JsonColumn, NotJson, dumps, loads, place_of_value, typed_array
+from backstory.formats.options import JsonOptions
 from backstory.formats.produced import UNDECLARED, malformed_row, refuse_where
 from backstory.formats.values.cells import first_failing
-from backstory.formats.values.texts import TextForms
+from backstory.formats.values.exactly import as_type
 
 OP, BEFORE, AFTER, KEY = "op", "before", "after", "key"
 PAYLOAD: Final = "payload"
@@ -247,7 +247,7 @@ def _build_column(group: Payloads, name: str) -> pa.Array:
 
 
 def _column(group: Payloads, name: str) -> JsonColumn:
-    return JsonColumn(name, group.place, TextForms(), strict=True)
+    return JsonColumn(name, group.place, JsonOptions(strict=True))
 
 
 def _refuse_others(envelopes: pa.Array, name: str) -> None:

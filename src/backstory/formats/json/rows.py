@@ -205,9 +205,7 @@ class JsonDocument:
     name: str
     rows: Callable[[], Iterator[tuple[int, Any]]]
     line: Callable[[int], int]
-    forms: TextForms
-    geo: bool
-    strict: bool
+    options: JsonOptions
 
     def objects(self) -> Iterator[tuple[int, Row]]:
         """Each row's number, and the row as an object.
@@ -217,7 +215,7 @@ class JsonDocument:
         """
         for number, value in self.rows():
             try:
-                row = self._feature(number, value) if self.geo else value
+                row = self._feature(number, value) if self.options.geo else value
                 if not isinstance(row, dict):
                     raise self.refusal(number, f"`{excerpt(dumps(value))}` is not an object")
             except NotJson as stop:
@@ -242,7 +240,7 @@ class JsonDocument:
         """
         seen: dict[str, ValueKinds] = {}
         rows = self.look(seen, dataset_types)
-        inferred = infer_schema(seen, self.name, UNDECLARED, sort=self.geo)
+        inferred = infer_schema(seen, self.name, UNDECLARED, sort=self.options.geo)
         return pa.schema([*inferred, *dataset_types.values()]) if rows else inferred
 
     def look(
@@ -332,11 +330,9 @@ def json_columns(
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
     """Read a file as rows. An empty file is refused if a declared schema names columns (`wanted`)."""
-    forms, codec, geo, strict = options.forms, options.encoding, options.geo, options.strict
+    codec, geo = options.encoding, options.geo
     if options.lines:
-        return JsonDocument(
-            name, lambda: _lines(path, name, codec), lambda number: number, forms, geo, strict
-        )
+        return JsonDocument(name, lambda: _lines(path, name, codec), lambda number: number, options)
     keys = [FEATURES] if geo else options.sub_path.split(".") if options.sub_path else []
     text = _read_text(path, name, codec)
     array = _array(text, name, keys, geo=geo) if text.strip() or wanted else []
@@ -345,7 +341,7 @@ def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> J
     def line(number: int) -> int:
         return line_of_element(_read_text(path, name, codec), keys, number)
 
-    return JsonDocument(name, lambda: enumerate(array), line, forms, geo, strict)
+    return JsonDocument(name, lambda: enumerate(array), line, options)
 
 
 def _read_text(path: Path, name: str, codec: str) -> str:
@@ -399,9 +395,9 @@ def _batches(document: JsonDocument, schema: pa.Schema) -> Iterator[pa.RecordBat
             return f"line {document.line(numbers[row])}"
 
         for row, (_, values) in enumerate(part):
-            if document.strict and (extra := [key for key in values if key not in names]):
+            if document.options.strict and (extra := [key for key in values if key not in names]):
                 raise unknown_columns(document.name, extra, place(row))
-        column = JsonColumn(document.name, place, document.forms, document.strict)
+        column = JsonColumn(document.name, place, document.options)
         arrays = []
         for target in schema:
             if (of := column_of_kept(target.name)) is not None:

@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
 from backstory.formats.expected import child_field, first_unfit_row, type_name
+from backstory.formats.options import JsonOptions
 from backstory.formats.produced import (
     malformed_row,
     refuse_nulls,
@@ -17,7 +18,7 @@ from backstory.formats.produced import (
     unknown_columns,
     unreadable,
 )
-from backstory.formats.values.texts import TextForms, parser
+from backstory.formats.values.texts import parser
 
 _ENCODED = json.JSONEncoder(ensure_ascii=False).encode
 _BLANKS = re.compile(r"[ \t\r\n]*")
@@ -133,19 +134,15 @@ def _past_blanks(text: str, place: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JsonColumn:
-    """The file and places of a column's values, for errors, and the formats of its text.
-
-    If `strict`, undeclared fields are refused.
-    """
+    """The file and places of a column's values, for errors, and the options of their reader."""
 
     name: str
     place: Callable[[int], str]
-    forms: TextForms
-    strict: bool = False
+    options: JsonOptions
 
     def of(self, rows: Sequence[int]) -> "JsonColumn":
         """The column for values that are nested in the values of the given rows."""
-        return JsonColumn(self.name, lambda row: self.place(rows[row]), self.forms, self.strict)
+        return replace(self, place=lambda row: self.place(rows[row]))
 
     def refusal(self, row: int, field: pa.Field, value: Any) -> Exception:
         """The error for a value that does not match its type."""
@@ -180,7 +177,7 @@ def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
     except UnicodeEncodeError:
         row = next(row for row, value in enumerate(values) if value and not _is_unicode(value))
         raise column.refusal(row, field, ascii(values[row])) from None
-    return typed_or_refused(texts, field, parser(field, column.forms), column.name, column.place)
+    return typed_or_refused(texts, field, parser(field, column.options.forms), column.name, column.place)
 
 
 _NONE = type(None)
@@ -241,7 +238,7 @@ def _structs(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
     inner = column.of(rows)
     names = {child.name for child in field.type}
     for row, place in enumerate(rows):
-        if column.strict and (extra := [key for key in values[place] if key not in names]):
+        if column.options.strict and (extra := [key for key in values[place] if key not in names]):
             raise unknown_columns(column.name, [f"{field.name}.{key}" for key in extra], inner.place(row))
     built = [
         typed_array([values[row].get(child.name) for row in rows], child_field(field, child), inner)

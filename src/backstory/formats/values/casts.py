@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
-from backstory.formats.values.cells import UnreadableCell, parse
+from backstory.formats.values.cells import UnreadableCell, parse, require_all
 from backstory.formats.values.exactly import can_become, cast_exactly, cast_same
 from backstory.formats.values.texts import TextForms, all_are, parser
 from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind, are_related
@@ -83,7 +83,7 @@ def _time(values: pa.Array, new: ColumnType) -> pa.Array:
     if new.kind is not Kind.NAIVE_DATE:
         return instants.cast(arrow_type(new))
     days = instants.cast(pa.date32(), safe=False)
-    _require(pc.equal(days.cast(pa.timestamp("us")), instants))
+    require_all(pc.equal(days.cast(pa.timestamp("us")), instants))
     return days
 
 
@@ -99,26 +99,21 @@ def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
         return cast_same(values, arrow_type(new))
     if old.kind in _FLOATS:
         nearest = values.cast(arrow_type(new))
-        _require(pc.equal(pc.is_finite(nearest), pc.is_finite(values)))
-        _require(pc.equal(pc.equal(nearest, 0), pc.equal(values, 0)))
+        require_all(pc.equal(pc.is_finite(nearest), pc.is_finite(values)))
+        require_all(pc.equal(pc.equal(nearest, 0), pc.equal(values, 0)))
         return nearest
     nearest = parse(_text_of(values, old), new)
-    _require(pc.equal(_cast(nearest, new, old), values))
+    require_all(pc.equal(_cast(nearest, new, old), values))
     return nearest
 
 
 def _integer(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if old.kind in _FLOATS:
-        _require(pc.is_finite(values))
+        require_all(pc.is_finite(values))
         values = cast_same(values, pa.float64())
     if new.kind is Kind.SHORT:
         values = values.cast(pa.int16())
     return values.cast(arrow_type(new))
-
-
-def _require(holds: pa.Array) -> None:
-    if not pc.all(holds, min_count=0).as_py():
-        raise pa.ArrowInvalid("a value does not fit")
 
 
 def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:

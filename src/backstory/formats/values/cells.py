@@ -243,15 +243,16 @@ def _text(text: pa.Array, _type: ColumnType) -> pa.Array:
     return text
 
 
-def _require(holds: pa.Array) -> None:
+def require_all(holds: pa.Array) -> None:
+    """Raise pa.ArrowInvalid if any flag is false."""
     if not pc.all(holds, min_count=0).as_py():
-        raise pa.ArrowInvalid("a cell is not of its type")
+        raise pa.ArrowInvalid("a value does not fit")
 
 
 def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
     lower = pc.utf8_lower(text)
     true = pc.equal(lower, "true")
-    _require(pc.or_(true, pc.equal(lower, "false")))
+    require_all(pc.or_(true, pc.equal(lower, "false")))
     return true
 
 
@@ -259,7 +260,7 @@ def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
     if not pc.all(pc.ascii_is_decimal(text), min_count=0).as_py():
         # Arrow reads 0x1F as 31; the contract allows decimal digits only.
         text = _trim_blanks(text)
-        _require(pc.match_substring_regex(text, INTEGER))
+        require_all(pc.match_substring_regex(text, INTEGER))
     if type_.kind is Kind.SHORT:
         return text.cast(pa.int16()).cast(pa.int32())
     return text.cast(arrow_type(type_))
@@ -277,14 +278,14 @@ def _double(text: pa.Array, type_: ColumnType) -> pa.Array:
     if pc.all(pc.is_finite(value), min_count=0).as_py():
         return value
     spelled = pc.match_substring_regex(text, NOT_FINITE)
-    _require(pc.or_(pc.invert(pc.is_nan(value)), spelled))
+    require_all(pc.or_(pc.invert(pc.is_nan(value)), spelled))
     beyond = pc.and_(pc.is_inf(value), pc.invert(spelled))
     if not pc.any(beyond).as_py():
         return value
     exact = text.cast(pa.float64())
     if type_.kind is Kind.DOUBLE:
         raise pa.ArrowInvalid("beyond the range of a double")
-    _require(pc.or_(pc.invert(beyond), pc.less_equal(pc.abs(exact), FLOAT_MAX_AS_PRINTED)))
+    require_all(pc.or_(pc.invert(beyond), pc.less_equal(pc.abs(exact), FLOAT_MAX_AS_PRINTED)))
     greatest = pc.multiply(pc.sign(exact), FLOAT_MAX).cast(pa.float32())
     return pc.if_else(beyond, greatest, value)
 
@@ -324,7 +325,7 @@ def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.
 
 def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
     """Convert strings to the form `HH:MM:SS`, with up to six decimal places and no trailing zeros (F18)."""
-    _require(pc.match_substring_regex(text, TIME))
+    require_all(pc.match_substring_regex(text, TIME))
     full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
     micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(micros, "0"), ".")
@@ -384,8 +385,7 @@ def clock_times(text: pa.Array, unit: str) -> pa.Array:
 
     def convert(cells: pa.Array) -> pa.Array:
         whole = pc.match_substring_regex(cells, INTEGER)
-        if not pc.all(pc.or_(whole, pc.match_substring_regex(cells, TIME)), min_count=0).as_py():
-            raise pa.ArrowInvalid("a cell is not a time")
+        require_all(pc.or_(whole, pc.match_substring_regex(cells, TIME)))
         numbers, clocks = pc.if_else(whole, cells, None), pc.if_else(whole, None, cells)
         instants = pc.binary_join_element_wise(_MIDNIGHT, clocks, "").cast(pa.timestamp("ns"))
         return pc.coalesce(numbers.cast(pa.int64()), instants.cast(pa.timestamp(unit)).cast(pa.int64()))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.expected import DURATION, TIME, kind_of, map_entries, unit
-from backstory.formats.rows import arrow_type
+from backstory.formats.rows import arrow_type, is_list, map_leaves
 from backstory.formats.values.cells import (
     DAY,
     UnreadableCell,
@@ -20,6 +20,7 @@ from backstory.formats.values.cells import (
     count_units,
     parse,
     parse_rounding,
+    require_all,
     require_years,
     round_to_scale,
     rounded_to,
@@ -89,8 +90,7 @@ def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
     built = values.cast(type_)
     shown = pa.types.is_decimal(values.type) and pa.types.is_floating(type_)
     back = _shown_decimals(built, values.type) if shown else built.cast(values.type)
-    if not _equal(back, values):
-        raise pa.ArrowInvalid("a value does not fit")
+    require_all(_equal(back, values))
     return built
 
 
@@ -100,20 +100,40 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
         inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
         parts = [cast_same(inner[field.name], field.type) for field in type_]
         return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
-    lists = values
-    if t.is_map(type_):
-        lists = map_entries(values)
-    lengths = pc.fill_null(pc.list_value_length(lists), 0)
-    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
-    nothing = values.is_null()
     if not t.is_map(type_):
-        return pa.ListArray.from_arrays(
-            ends, cast_same(lists.flatten(), type_.value_type), type_, mask=nothing
-        )
+        return with_items(values, cast_same(values.flatten(), type_.value_type), type_)
+    lists = map_entries(values)
     keys, items = lists.flatten().flatten()
-    return pa.MapArray.from_arrays(
-        ends, cast_same(keys, type_.key_type), cast_same(items, type_.item_type), type_, mask=nothing
-    )
+    keys, items = cast_same(keys, type_.key_type), cast_same(items, type_.item_type)
+    return pa.MapArray.from_arrays(_list_ends(lists), keys, items, type_, mask=values.is_null())
+
+
+def with_items(lists: pa.Array, items: pa.Array, type_: pa.DataType | None = None) -> pa.ListArray:
+    """The lists with `items` in place of their own items, in the order of `flatten`."""
+    return pa.ListArray.from_arrays(_list_ends(lists), items, type_, mask=lists.is_null())
+
+
+def _list_ends(lists: pa.Array) -> pa.Array:
+    """The offsets of lists, which are empty in place of NULL."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+
+
+def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Cast the values to a type that may have more fields in structs. Missing fields are NULL.
+
+    Arrow's own cast needs the fields in the same order.
+    """
+    if values.type == type_ or pa.types.is_null(values.type):
+        return values.cast(type_)
+    if pa.types.is_struct(type_) and len(type_):
+        own = dict(zip(values.type.names, values.flatten(), strict=True))
+        nothing = pa.nulls(len(values))
+        parts = [as_type(own.get(field.name, nothing), field.type) for field in type_]
+        return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
+    if pa.types.is_list(type_):
+        return with_items(values, as_type(values.flatten(), type_.value_type), type_)
+    return values.cast(type_)
 
 
 def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -132,18 +152,18 @@ def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)
     inside = pc.and_(pc.greater_equal(wide, -bound if signed else 0.0), pc.less(wide, bound))
-    if not pc.all(pc.and_(inside, pc.equal(pc.floor(wide), wide)), min_count=0).as_py():
-        raise pa.ArrowInvalid("a value does not fit")
+    require_all(pc.and_(inside, pc.equal(pc.floor(wide), wide)))
     return wide.cast(type_, safe=False)
 
 
-def _equal(back: pa.Array, values: pa.Array) -> bool:
+def _equal(back: pa.Array, values: pa.Array) -> pa.Array:
+    """Whether each value is equal in both arrays. Nested values are compared all at once."""
     if pa.types.is_nested(values.type):
-        return bool(back.equals(values))
+        return pa.array([back.equals(values)])
     equal = pc.equal(back, values)
     if pa.types.is_floating(values.type):
         equal = pc.or_(equal, pc.and_(pc.is_nan(back), pc.is_nan(values)))
-    return bool(pc.all(equal, min_count=0).as_py())
+    return equal
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -169,38 +189,48 @@ def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None
 
     A time without a zone stays without one if `naive` is set; otherwise it is UTC.
     """
-    if t.is_nested(type_):
-        return _plain_nested(type_, naive=naive)
-    if naive and t.is_timestamp(type_) and type_.tz is None:
-        return _NAIVE
-    for fits, ours in _PLAIN.items():
-        if fits(type_):
-            return ours
-    if t.is_decimal(type_) and (digits := type_.precision - min(type_.scale, 0)) <= _WIDEST:
-        return pa.decimal128(digits, max(type_.scale, 0))  # tables have no negative scale
-    return plain_type(type_.value_type, naive=naive) if t.is_dictionary(type_) else None
 
+    def plain_leaf(leaf: pa.DataType) -> pa.DataType:
+        if naive and t.is_timestamp(leaf) and leaf.tz is None:
+            return _NAIVE
+        for fits, ours in _PLAIN.items():
+            if fits(leaf):
+                return ours
+        if t.is_decimal(leaf) and (digits := leaf.precision - min(leaf.scale, 0)) <= _WIDEST:
+            return pa.decimal128(digits, max(leaf.scale, 0))  # tables have no negative scale
+        if t.is_dictionary(leaf):
+            return map_leaves(leaf.value_type, plain_leaf)
+        raise pa.ArrowTypeError
 
-def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
-    if t.is_struct(type_):
-        inner = [(field.name, plain_type(field.type, naive=naive)) for field in type_]
-        return None if any(kind is None for _, kind in inner) else pa.struct(inner)
-    if t.is_map(type_):
-        key, item = (plain_type(part, naive=naive) for part in (type_.key_type, type_.item_type))
-        return None if key is None or item is None else pa.map_(key, item)
-    if _is_list(type_):
-        item = plain_type(type_.value_type, naive=naive)
-        return None if item is None else pa.list_(item)
-    return None
+    try:
+        return map_leaves(type_, plain_leaf)
+    except pa.ArrowTypeError:
+        return None
 
 
 def all_optional(type_: pa.DataType) -> pa.DataType:
     """The type with all nested fields optional, because Arrow requires fields even in a NULL struct."""
-    if t.is_struct(type_):
-        return pa.struct([(field.name, all_optional(field.type)) for field in type_])
-    if t.is_map(type_):
-        return pa.map_(all_optional(type_.key_type), all_optional(type_.item_type))
-    return pa.list_(all_optional(type_.value_type)) if t.is_list(type_) else type_
+    return map_leaves(type_, lambda leaf: leaf)
+
+
+def merge_types(
+    one: pa.DataType, other: pa.DataType, merge_leaf: Callable[[pa.DataType, pa.DataType], pa.DataType]
+) -> pa.DataType:
+    """The type of the values of both types. Structs have the fields of both, of type null where one lacks it.
+
+    `merge_leaf` merges all types except two structs or two lists.
+    """
+    if t.is_struct(one) and t.is_struct(other):
+        first, second = ({field.name: field.type for field in type_} for type_ in (one, other))
+        return pa.struct(
+            [
+                (name, merge_types(first.get(name, pa.null()), second.get(name, pa.null()), merge_leaf))
+                for name in first | second
+            ]
+        )
+    if is_list(one) and is_list(other):
+        return pa.list_(merge_types(one.value_type, other.value_type, merge_leaf))
+    return merge_leaf(one, other)
 
 
 def can_become(type_: pa.DataType, field: pa.Field) -> bool:
@@ -230,7 +260,7 @@ def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
         return _inner_can_become(type_.key_type, target.key_field) and _inner_can_become(
             type_.item_type, target.item_field
         )
-    return _is_list(type_) and t.is_list(target) and _inner_can_become(type_.value_type, target.value_field)
+    return is_list(type_) and t.is_list(target) and _inner_can_become(type_.value_type, target.value_field)
 
 
 def _inner_can_become(type_: pa.DataType, field: pa.Field) -> bool:
@@ -261,7 +291,7 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     if t.is_nested(target):
         # Copy the slice, because Arrow also casts the values outside it.
         values = values.take(pa.array(range(len(values)), pa.int64()))
-        values = values.cast(_fill_null_types(values.type, target))
+        values = values.cast(merge_types(values.type, target, _fill_null_type))
     printed = _is_text(target) and not has_text(values.type)
     return values.cast(target) if printed else cast_same(values, target)
 
@@ -271,20 +301,12 @@ def in_utc(values: pa.Array) -> pa.Array:
     return values.cast(pa.timestamp(values.type.unit, "UTC")) if values.type.tz else values
 
 
-def _fill_null_types(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
+def _fill_null_type(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
     """The type, with null types replaced by the target's types. No cast can convert a value back to null."""
-    if t.is_null(type_):
-        return target
-    if t.is_struct(type_):
-        return pa.struct(
-            [(field.name, _fill_null_types(field.type, target.field(field.name).type)) for field in type_]
-        )
     if t.is_map(type_):
-        return pa.map_(
-            _fill_null_types(type_.key_type, target.key_type),
-            _fill_null_types(type_.item_type, target.item_type),
-        )
-    return pa.list_(_fill_null_types(type_.value_type, target.value_type)) if _is_list(type_) else type_
+        pairs = ((type_.key_type, target.key_type), (type_.item_type, target.item_type))
+        return pa.map_(*(merge_types(*pair, _fill_null_type) for pair in pairs))
+    return target if t.is_null(type_) else type_
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -296,10 +318,6 @@ def _is_text(type_: pa.DataType) -> bool:
 def _is_bytes(type_: pa.DataType) -> bool:
     fixed = t.is_fixed_size_binary(type_) and not t.is_decimal(type_)
     return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_) or fixed)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_))
 
 
 def is_number(type_: pa.DataType) -> bool:

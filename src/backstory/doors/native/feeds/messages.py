@@ -23,12 +23,13 @@ from backstory.formats.batch_file import require_unchanged
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import refuse_several, unwrap_debezium
-from backstory.formats.envelopes.events import FEED, UNAVAILABLE, LogSource, Unwrapped, as_type, joint_column
+from backstory.formats.envelopes.events import FEED, UNAVAILABLE, LogSource, Unwrapped, joint_column
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
 from backstory.formats.source_files import SourceFile, unpack
+from backstory.formats.values.exactly import as_type
 from backstory.model.change import COMMIT_VERSION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
