@@ -253,10 +253,6 @@ def tables_of(rows: pa.Table | RowBatches) -> Iterable[pa.Table]:
     return rows.tables() if isinstance(rows, RowBatches) else [rows]
 
 
-# The counts and samples of a plan for an empty table, and its rows by kind, or None if a full plan is needed.
-FirstRows: TypeAlias = "tuple[PlanSums, Mapping[str, DataFrame]] | None"
-
-
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
     """A delivery to one table, ready to be planned.
@@ -279,7 +275,7 @@ class PlanTerms:
     kinds: Mapping[str, pa.Schema]
     plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
     first: Callable[[Mapping[str, LocalSide], MemoryLease], "PlanResult | None"] | None = None
-    first_in_tasks: Callable[[ExitStack], FirstRows] | None = None
+    first_in_tasks: Callable[[ExitStack], "PlanResult | None"] | None = None
     sift: "SiftTerms | None" = None
     only_tasks: bool = False
     checkpointed: bool = False

@@ -159,11 +159,6 @@ FEW: Final = BYTES_IN_BUCKET
 LOG = structlog.get_logger()
 
 
-def _result_of_frames(terms: PlanTerms, sums: PlanSums, rows: "Callable[[str], DataFrame]") -> PlanResult:
-    """The result of a plan in tasks. `rows` returns the frame of a kind that has rows."""
-    return PlanResult(sums, {kind: rows(kind) if sums.added[kind] else None for kind in terms.kinds}, terms)
-
-
 def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     """Plan a delivery in Spark's tasks.
 
@@ -176,8 +171,7 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     if _are_few(terms, frames):
         return _plan_few(terms, _frames_to_plan(terms, frames))
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
-        sums, rows = first
-        return _result_of_frames(terms, sums, rows.__getitem__)
+        return first
     return _plan_buckets(terms, _frames_to_plan(terms, frames), 1, stack)
 
 
@@ -249,7 +243,8 @@ def _plan_buckets(
     parts = wire.sums(answers)
     sums = PlanSums().join(*parts)
     LOG.info("buckets of keys", table=str(terms.table), buckets=len(parts), most_rows=sums.greatest.get(ROWS))
-    return _result_of_frames(terms, sums, partial(wire.rows, answers))
+    rows = {kind: wire.rows(answers, kind) if sums.added[kind] else None for kind in terms.kinds}
+    return PlanResult(sums, rows, terms)
 
 
 def _answer_frame(

@@ -28,7 +28,7 @@ from backstory.doors.native.copy_inputs import (
 from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.stored_rows import live_rows_of, touched_versions, version_condition
-from backstory.engine.plans import FirstRows, LocalSide, PlanResult, PlanTerms, Side, parts_by_key
+from backstory.engine.plans import LocalSide, PlanResult, PlanTerms, Side, parts_by_key
 from backstory.engine.row_buffers import ROWS_IN_PIECE, combine_tables
 from backstory.engine.runner import run_plan
 from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
@@ -107,7 +107,7 @@ def plan_first_here(
     return PlanResult(sums, rows)
 
 
-def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows:
+def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> PlanResult | None:
     """Plan a first copy in Spark. Persisted rows are released with `resources`.
 
     Returns None if a row is faulty or a key repeats. The full plan then reads all values.
@@ -128,7 +128,8 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows:
     appearing = delivered.select(*key)
     few = {APPEARED: _few_keys(inputs, appearing)} if number else {}
     sums = PlanSums(counts, few, {}, Counter({ADDED: number, APPEARED: number}))
-    return sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing}
+    added = _first_versions(inputs, delivered) if number else None
+    return PlanResult(sums, {ADDED: added, APPEARED: appearing if number else None, REMOVED: None})
 
 
 def _judge_first_rows(
