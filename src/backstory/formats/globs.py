@@ -16,7 +16,6 @@ from backstory.formats.batch_file import source_changed
 WILD: Final = re.compile(r"[*?\[]")
 ANY_FOLDERS: Final = "**"
 Resolve = Callable[[Path], Path]
-Skip = Callable[[Path], None]
 # The errors for a path that leads to nothing. Any other error hides files that may exist.
 _ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
@@ -35,7 +34,7 @@ def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
     parts = [*(place / pattern).parts[len(place.parts) :]]
     while len(parts) > 1 and (place / parts[0]).is_dir():
         place /= parts.pop(0)
-    paths = matching_paths(place, parts, skip=_refuse_absent)
+    paths = matching_paths(place, parts, strict=True)
     return sorted({path for path in paths if is_regular_file(path)}, key=str)
 
 
@@ -87,31 +86,28 @@ def _absence_of(path: Path) -> BackstoryError:
     )
 
 
-def _ignore(_: Path) -> None:
-    """Do nothing about a path that is not a folder."""
-
-
 def matching_paths(
     top: Path,
     parts: Sequence[str],
     known: AbstractSet[Path] = frozenset(),
     resolve: Resolve = Path.resolve,
-    skip: Skip = _ignore,
+    *,
+    strict: bool = False,
 ) -> Iterator[Path]:
     """The paths below a folder that match the parts of a pattern.
 
     A folder is entered by its own path, or else by the first path that leads to it, and by its paths in
     `known`. `resolve` returns the real path of a folder that `**` matches, or raises an error.
-    `skip` gets each path that is not a folder, but has the place of one. Links without a target are among
-    the paths. Raises OSError for a folder that cannot be listed.
+    Links without a target are among the paths. If `strict`, raises Refused for such a link in the place of a
+    folder. Raises OSError for a folder that cannot be listed.
     """
     if not parts:
         return
     *folders, last = [*parts, "*"] if parts[-1] == ANY_FOLDERS else parts
     places = [top]
     for part in folders:
-        paths = _below(places, resolve, skip) if part == ANY_FOLDERS else _entries(places, part, top)
-        places = _once(paths, top, known, skip)
+        paths = _below(places, resolve, strict=strict) if part == ANY_FOLDERS else _entries(places, part, top)
+        places = _once(paths, top, known, strict=strict)
     yield from _entries(places, last, top)
 
 
@@ -146,16 +142,16 @@ def _is_listed(path: Path) -> bool:
     return True
 
 
-def _below(places: Iterable[Path], resolve: Resolve, skip: Skip) -> set[Path]:
+def _below(places: Iterable[Path], resolve: Resolve, *, strict: bool) -> set[Path]:
     """The given folders and all folders below them."""
     reached: set[Path] = set()
     for place in sorted(places, key=lambda path: len(path.parts)):
         if place not in reached:  # otherwise it was reached from another place
-            reached.update(_folders(place, resolve, skip))
+            reached.update(_folders(place, resolve, strict=strict))
     return reached
 
 
-def _folders(top: Path, resolve: Resolve, skip: Skip) -> Iterator[Path]:
+def _folders(top: Path, resolve: Resolve, *, strict: bool) -> Iterator[Path]:
     """A folder and the visible folders below it, each once. Linked folders are last."""
     visited: set[Path] = set()
     links = [top]
@@ -168,8 +164,8 @@ def _folders(top: Path, resolve: Resolve, skip: Skip) -> Iterator[Path]:
             yield Path(place)
             for name in others:
                 link = Path(place, name)
-                if link.is_symlink() and not name.startswith(".") and not _is_folder(link):
-                    skip(link)
+                if link.is_symlink() and not name.startswith(".") and not _is_folder(link) and strict:
+                    _refuse_absent(link)
             visible = sorted(name for name in names if not name.startswith("."))
             names[:] = [name for name in visible if Path(place, name).resolve() not in visited]
             links += [Path(place, name) for name in names if Path(place, name).is_symlink()]
@@ -179,7 +175,7 @@ def _raise(stop: OSError) -> NoReturn:
     raise stop
 
 
-def _once(paths: Iterable[Path], top: Path, known: AbstractSet[Path], skip: Skip) -> list[Path]:
+def _once(paths: Iterable[Path], top: Path, known: AbstractSet[Path], *, strict: bool) -> list[Path]:
     """One path for each folder, preferably its own path, and its paths in `known`.
 
     With all paths, folders that link to each other could make the number of paths infinite.
@@ -189,8 +185,8 @@ def _once(paths: Iterable[Path], top: Path, known: AbstractSet[Path], skip: Skip
     for path in paths:
         if _is_folder(path):
             by_folder.setdefault(path.resolve(), set()).add(path)
-        else:
-            skip(path)
+        elif strict:
+            _refuse_absent(path)
     firsts = (
         min(same, key=lambda path: (inside / path.relative_to(top) != real, path))
         for real, same in by_folder.items()

@@ -36,7 +36,7 @@ from backstory.formats.produced import (
     require_columns,
     typed_or_refused,
 )
-from backstory.formats.rows import leaf_types, map_leaves
+from backstory.formats.rows import leaf_types, leaf_values, map_leaves
 from backstory.formats.values.exactly import all_optional, can_become, cast_exactly, plain_type
 
 INT32 = 5
@@ -224,20 +224,18 @@ def legacy_columns(file: pq.ParquetFile) -> frozenset[str]:
     footer = file.metadata.metadata or {}
     days, instants, old_instants = _legacy(footer)
     columns = set()
-    for name, leaves in _leaves(file).items():
-        for leaf in leaves:
-            kind = leaf.logical_type.type
-            zoned = kind == "TIMESTAMP" and json.loads(leaf.logical_type.to_json())["isAdjustedToUTC"]
-            old = old_instants if leaf.physical_type == "INT96" else instants and zoned
-            if old or (days and kind == "DATE"):
-                columns.add(name)
+    for name, leaf in _leaves(file):
+        kind = leaf.logical_type.type
+        zoned = kind == "TIMESTAMP" and json.loads(leaf.logical_type.to_json())["isAdjustedToUTC"]
+        old = old_instants if leaf.physical_type == "INT96" else instants and zoned
+        if old or (days and kind == "DATE"):
+            columns.add(name)
     return frozenset(columns)
 
 
 def with_instants(file: pq.ParquetFile) -> pa.Schema:
     """The file's columns. 96-bit times are in UTC, as Spark, Hive and Impala write them."""
-    leaves = _leaves(file).items()
-    old = {name for name, parts in leaves if any(part.physical_type == "INT96" for part in parts)}
+    old = {name for name, leaf in _leaves(file) if leaf.physical_type == "INT96"}
     return pa.schema(
         [
             field.with_type(map_leaves(field.type, _in_utc)) if field.name in old else field
@@ -253,7 +251,7 @@ def _in_utc(type_: pa.DataType) -> pa.DataType:
 def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[bytes, bytes] | None) -> None:
     """Raise Refused if a value means something else in the calendar of the program that wrote it."""
     first = _GREGORIAN if (footer or {}).get(_ZONE) in _IN_UTC else _STANDARD
-    if any(_before(part, _GREGORIAN, first) for part in _parts(values)):
+    if any(_before(part, _GREGORIAN, first) for part in leaf_values(values)):
         raise Refused(
             "legacy-calendar",
             f"{name}: column `{column}` has days before 15 October 1582, or instants before 1900, in the "
@@ -276,32 +274,10 @@ def _legacy(footer: Mapping[bytes, bytes]) -> tuple[bool, bool, bool]:
     return days, days or instants, days or instants
 
 
-def _leaves(file: pq.ParquetFile) -> dict[str, list[pq.ColumnSchema]]:
-    """The Parquet leaf columns of each column, which are in the same order as Arrow's fields."""
-    by_column, place = dict[str, list[pq.ColumnSchema]](), 0
-    for field in file.schema_arrow:
-        count = len([*leaf_types(field.type)])
-        leaves = [file.metadata.schema.column(number) for number in range(place, place + count)]
-        by_column.setdefault(field.name, []).extend(leaves)
-        place += count
-    return by_column
-
-
-def _parts(values: pa.Array) -> Iterator[pa.Array]:
-    """The values themselves, or the values that are nested in them."""
-    t = pa.types
-    if t.is_dictionary(values.type):
-        yield from _parts(values.dictionary_decode())
-    elif t.is_map(values.type):
-        for part in (values.keys, values.items):
-            yield from _parts(part)
-    elif t.is_struct(values.type):
-        for part in values.flatten():
-            yield from _parts(part)
-    elif t.is_nested(values.type):
-        yield from _parts(values.flatten())
-    else:
-        yield values
+def _leaves(file: pq.ParquetFile) -> Iterator[tuple[str, pq.ColumnSchema]]:
+    """Each Parquet leaf column with the name of its column. Both have the order of Arrow's fields."""
+    names = (field.name for field in file.schema_arrow for _ in leaf_types(field.type))
+    return zip(names, map(file.metadata.schema.column, range(file.metadata.num_columns)), strict=False)
 
 
 def _before(values: pa.Array, day: int, instant: int) -> bool:

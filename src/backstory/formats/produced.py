@@ -153,8 +153,3 @@ def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int]
             "while none were expected.",
             f"{FIX_FILE}, or wrap the column's type in Option.",
         )
-
-
-def in_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The table's rows, at most `BATCH` at a time."""
-    yield from table.combine_chunks().to_batches(max_chunksize=BATCH)

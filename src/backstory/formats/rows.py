@@ -152,6 +152,19 @@ def leaf_types(type_: pa.DataType) -> Iterator[pa.DataType]:
         yield from leaf_types(type_.field(place).type)
 
 
+def leaf_values(values: pa.Array) -> Iterator[pa.Array]:
+    """The values themselves, or the values that are nested in them."""
+    t = pa.types
+    if t.is_dictionary(values.type):
+        yield from leaf_values(values.dictionary_decode())
+    elif t.is_nested(values.type):
+        whole = (values.keys, values.items) if t.is_map(values.type) else values.flatten()
+        for part in whole if t.is_map(values.type) or t.is_struct(values.type) else [whole]:
+            yield from leaf_values(part)
+    else:
+        yield values
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a delivery.

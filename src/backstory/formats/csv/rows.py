@@ -15,10 +15,10 @@ from backstory.formats.csv.table import CsvTable, RowBlock, csv_table, file_sour
 from backstory.formats.expected import NULL, kind_of
 from backstory.formats.options import CsvOptions
 from backstory.formats.produced import (
+    BATCH,
     UNDECLARED,
     DeclaredFields,
     ProducedRows,
-    in_batches,
     refuse_repeated,
     require_columns,
     typed_or_refused,
@@ -82,8 +82,8 @@ class _SeenCells:
 class Guesses:
     """The possible types of columns.
 
-    Pass all cells to `look`, then call `schema`. A column has its `known` type if all its cells fit it. Cells
-    that equal `unmodified` are ignored.
+    Pass all tables to `look`, then call `schema`. A column has its `known` type if all its cells fit it.
+    Cells that equal `unmodified` are ignored.
     """
 
     names: Sequence[str]
@@ -98,14 +98,17 @@ class Guesses:
         others = ([type_] if needs_typed_column(type_) else [] for type_ in known)
         self._seen = [_SeenCells([*_TYPES, *other], self.forms.decimal == ".") for other in others]
 
-    def look(self, cells: pa.Table) -> None:
-        """Rule out the types that do not fit a cell. The table's columns are in the order of the names."""
-        for seen, column in zip(self._seen, cells.columns, strict=True):
-            some = column.combine_chunks().drop_null()
-            if self.unmodified is not None:
-                every, some = len(some), some.filter(pc.not_equal(some, self.unmodified))
-                seen.unmodified |= len(some) < every
-            seen.look(some, self.forms)
+    def look(self, table: CsvTable) -> None:
+        """Rule out the types that do not fit a cell of the table, which has columns with these names."""
+        names = table.names or [""]
+        places = [names.index(name) for name in self.names]
+        for cells in (table.texts(piece, places) for piece in table.pieces()):
+            for seen, column in zip(self._seen, cells.columns, strict=True):
+                some = column.combine_chunks().drop_null()
+                if self.unmodified is not None:
+                    every, some = len(some), some.filter(pc.not_equal(some, self.unmodified))
+                    seen.unmodified |= len(some) < every
+                seen.look(some, self.forms)
 
     def with_commas(self) -> frozenset[str]:
         """The columns that would be numbers if a comma were the decimal separator."""
@@ -127,10 +130,8 @@ class Guesses:
 
 def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
     """The columns that contain only numbers, at least one of them with a decimal comma."""
-    names = table.names or []
     guesses = Guesses(columns, table.options.forms, {})
-    for piece in table.pieces():
-        guesses.look(table.texts(piece, [names.index(column) for column in columns]))
+    guesses.look(table)
     return [column for column in columns if column in guesses.with_commas()]
 
 
@@ -202,8 +203,7 @@ def _own_schema(table: CsvTable, names: list[str], dataset_types: DeclaredFields
     schema = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:
         guesses = Guesses(names, table.options.forms, UNDECLARED)
-        for piece in table.pieces():
-            guesses.look(table.texts(piece, range(len(names))))
+        guesses.look(table)
         schema = guesses.schema()
     return pa.schema([dataset_types.get(field.name, field) for field in schema])
 
@@ -227,9 +227,7 @@ def csv_columns(
             guesses = Guesses(names, options.forms, known, options.unmodified)
         require_columns(name, guesses.names, names, strict=False)
         require_columns(files[0][1], names, list(guesses.names), strict=False)
-        places = [names.index(column) for column in guesses.names]
-        for piece in table.pieces():
-            guesses.look(table.texts(piece, places))
+        guesses.look(table)
     return (pa.schema([]), frozenset()) if guesses is None else (guesses.schema(), guesses.with_commas())
 
 
@@ -251,7 +249,8 @@ def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Itera
             )
             for texts, field, parse in zip(arrays, schema, parsers, strict=True)
         ]
-        yield from in_batches(pa.Table.from_arrays(columns, schema=schema))
+        rows = pa.Table.from_arrays(columns, schema=schema)
+        yield from rows.combine_chunks().to_batches(max_chunksize=BATCH)
 
 
 def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) -> pa.Array:

@@ -31,6 +31,7 @@ from backstory.formats.json.rows import DEEPEST, TooDeep, ValueKinds, infer_sche
 from backstory.formats.json.values import JsonColumn, NotJson, dumps, loads, place_of_value, typed_array
 from backstory.formats.options import JsonOptions
 from backstory.formats.produced import UNDECLARED, malformed_row, refuse_where
+from backstory.formats.rows import leaf_values
 from backstory.formats.values.cells import first_failing
 from backstory.formats.values.exactly import as_type
 
@@ -152,20 +153,17 @@ def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
     if rows.num_rows != len(texts) or rows.schema.names != wire.names:
         return None
     built = pa.concat_arrays(rows.to_struct_array().chunks)
-    return built if built.type == wire and _finite(built) else None
+    return built if built.type == wire and _is_finite(built) else None
 
 
 def _is_line(text: str) -> bool:
     return text[:1] == "{" and text[-1:] == "}" and "\n" not in text and "\r" not in text
 
 
-def _finite(values: pa.Array) -> bool:
+def _is_finite(values: pa.Array) -> bool:
     """Whether all floats are finite."""
-    if pa.types.is_struct(values.type):
-        return all(map(_finite, values.flatten()))
-    if pa.types.is_list(values.type):
-        return _finite(values.flatten())
-    return not pa.types.is_floating(values.type) or bool(pc.all(pc.is_finite(values), min_count=0).as_py())
+    floats = (part for part in leaf_values(values) if pa.types.is_floating(part.type))
+    return all(pc.all(pc.is_finite(part), min_count=0).as_py() for part in floats)
 
 
 UNMODIFIED: Final = "unmodified"
