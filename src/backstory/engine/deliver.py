@@ -168,11 +168,25 @@ def deliver(store: Place, tables: Sequence[TableName], open_plan: OpenPlan[Place
 
 
 def deliver_once(store: Place, open_plan: OpenPlan[Place, Result]) -> Result:
-    """Plan and commit once, for a caller that holds the locks and counts the attempts."""
+    """Plan and commit once, for a caller that holds the locks and counts the attempts.
+
+    No other function calls a store's `commit`. Writes of other programs to the table are logged as warnings.
+    """
     with announce_later(), ExitStack() as stack:
         with note_seconds("plan"):
             plan = stack.enter_context(open_plan(store))
-        return carry_out(store, plan)
+        refuse_archived(plan.table, plan.change)
+        if plan.table is not None:
+            for foreign_write in plan.table.foreign_writes:
+                log.warning(f"{plan.table.shape.table}: {foreign_write}")
+        if plan.change is None:
+            return plan.receipt(None)
+        if plan.dry_run:
+            rehearse(None if plan.table is None else plan.table.shape, plan.change)
+            return plan.receipt(None)
+        with note_seconds("commit"):
+            committed = commit(store, plan.table, plan.change, complete_note(plan.note))
+        return plan.receipt(committed)
 
 
 def deliver_change(
@@ -198,21 +212,3 @@ def _plan_change(
     table: StoredTable | None, change: Change | None, note: Note, *, dry_run: bool
 ) -> Plan[Commit | None]:
     return Plan(table, change, note, lambda committed: committed, dry_run)
-
-
-def carry_out(store: Store, plan: Plan[Result]) -> Result:
-    """Commit a plan, and return the receipt.
-
-    No other function calls a store's `commit`. Writes of other programs to the table are logged as warnings.
-    """
-    refuse_archived(plan.table, plan.change)
-    for foreign_write in () if plan.table is None else plan.table.foreign_writes:
-        log.warning(f"{plan.table.shape.table}: {foreign_write}" if plan.table else foreign_write)
-    if plan.change is None:
-        return plan.receipt(None)
-    if plan.dry_run:
-        rehearse(None if plan.table is None else plan.table.shape, plan.change)
-        return plan.receipt(None)
-    with note_seconds("commit"):
-        committed = commit(store, plan.table, plan.change, complete_note(plan.note))
-    return plan.receipt(committed)
