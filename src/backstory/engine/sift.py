@@ -426,25 +426,22 @@ def _differing_keys_of_part(sides: int, batches: Iterator[pa.RecordBatch]) -> It
 
 
 def _differing_keys(sides: int, hashed: pa.Table, threads: int | None = None) -> tuple[pa.Array, _Sums]:
-    """The hashes of keys whose fingerprints do not add up to 0, and their `_Sums`."""
+    """The hashes of keys whose fingerprints do not add up to 0, and their `_Sums`.
+
+    The content of a side is the sum of the first halves of its fingerprints.
+    """
     own = [f"count(*) FILTER (WHERE {SIDE} = {place} AND {COUNTED})" for place in range(sides)]
     sums = [f"sum(CASE WHEN {MINUS} THEN -({half}::HUGEINT) ELSE {half} END)" for half in HALVES]
     differ = " OR ".join(f"{sum_of_half} <> 0" for sum_of_half in sums)
     query = f"SELECT {NUMBER}, {', '.join(own)} FROM hashed GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
+    whole = f"SELECT {SIDE}, count(*), {sums[0]} FROM hashed WHERE {COUNTED} GROUP BY {SIDE}"  # noqa: S608
     with duckdb_in_memory(threads) as connection:
         connection.register("hashed", hashed)
         numbers, *counts = connection.sql(query).to_arrow_table().columns
+        totals = {place: total for place, *total in connection.sql(whole).fetchall()}
     left = (int(np.asarray(count).sum()) for count in counts)
-    totals = (_count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place))) for place in range(sides))
-    sums_of_sides = [(*total, rows) for total, rows in zip(totals, left, strict=True)]
+    sums_of_sides = [(*totals.get(place, (0, 0)), rows) for place, rows in enumerate(left)]
     return numbers.combine_chunks(), (len(numbers), sums_of_sides)
-
-
-def _count_hashed_rows(rows: pa.Table) -> tuple[int, int]:
-    """The number of a side's rows, and their content: the sum of the first halves of fingerprints."""
-    counted = rows.filter(rows[COUNTED])
-    prints, minus = np.asarray(counted[HALVES[0]]).view(np.uint64), np.asarray(counted[MINUS])
-    return len(counted), int(prints[~minus].sum()) - int(prints[minus].sum())
 
 
 def count_values(
