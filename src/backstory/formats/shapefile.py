@@ -233,11 +233,6 @@ _FILE_CODE = struct.pack(">i", 9994)
 _HEADER = 100
 _RECORD = struct.Struct(">ii")
 _SHORTEST = 4  # bytes of a record that contains only its kind
-_POINTS = {shapefile.POINT, shapefile.POINTZ, shapefile.POINTM}
-_MULTIPOINTS = {shapefile.MULTIPOINT, shapefile.MULTIPOINTZ, shapefile.MULTIPOINTM}
-_LINES = {shapefile.POLYLINE, shapefile.POLYLINEZ, shapefile.POLYLINEM}
-_POLYGONS = {shapefile.POLYGON, shapefile.POLYGONZ, shapefile.POLYGONM}
-_WITH_HEIGHT = {shapefile.POINTZ, shapefile.POLYLINEZ, shapefile.POLYGONZ, shapefile.MULTIPOINTZ}
 _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, AssertionError)
 
 
@@ -263,7 +258,7 @@ def _geometry_text(shape: Any) -> str | None:
     if shape is None or shape.shapeType == shapefile.NULL:
         return None
     points = [(float(x), float(y)) for x, y in (point[:2] for point in shape.points)]
-    if shape.shapeType in _WITH_HEIGHT:
+    if shape.shapeTypeName.endswith("Z"):
         heights = zip(points, shape.z, strict=True)
         points = [(*point, float(height)) for point, height in heights]  # type: ignore[misc]
     kind, coordinates = _geojson(shape, points)
@@ -272,17 +267,18 @@ def _geometry_text(shape: Any) -> str | None:
 
 def _geojson(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
     """The GeoJSON type and the coordinates of a shape. Raises ValueError if GeoJSON has no such type."""
-    if shape.shapeType in _POINTS:
-        return "Point", points[0]
-    if shape.shapeType in _MULTIPOINTS:
-        return "MultiPoint", points
     starts = [*getattr(shape, "parts", ()), len(points)]
     parts = [points[start:end] for start, end in pairwise(starts)]
-    if shape.shapeType in _LINES:
-        return ("MultiLineString", parts) if len(parts) > 1 else ("LineString", parts[0] if parts else [])
-    if shape.shapeType in _POLYGONS:
-        built = polygons(parts)
-        return ("MultiPolygon", built) if len(built) > 1 else ("Polygon", built[0] if built else [])
+    match shape.shapeTypeName.rstrip("ZM"):
+        case "POINT":
+            return "Point", points[0]
+        case "MULTIPOINT":
+            return "MultiPoint", points
+        case "POLYLINE":
+            return ("MultiLineString", parts) if len(parts) > 1 else ("LineString", parts[0] if parts else [])
+        case "POLYGON":
+            built = polygons(parts)
+            return ("MultiPolygon", built) if len(built) > 1 else ("Polygon", built[0] if built else [])
     raise ValueError(f"GeoJSON has no {shape.shapeTypeName}")
 
 

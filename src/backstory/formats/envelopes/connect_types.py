@@ -5,6 +5,7 @@ are documented under "Data type mappings" of Debezium's connectors.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -38,18 +39,11 @@ def dates(days: pa.Array, _parameters: Parameters) -> pa.Array:
     return days.cast(pa.int32()).cast(pa.date32())
 
 
-def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder that converts counts since 1970 to times without a zone.
-
-    Digits below a microsecond are cut (F6).
-    """
-
-    def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
-        micros = _micros(counts, unit)
-        require_years(micros, DAY)
-        return micros.cast(pa.timestamp("us"))
-
-    return values
+def timestamps(counts: pa.Array, _parameters: Parameters, unit: str) -> pa.Array:
+    """Convert counts since 1970 to times without a zone. Digits below a microsecond are cut (F6)."""
+    micros = _micros(counts, unit)
+    require_years(micros, DAY)
+    return micros.cast(pa.timestamp("us"))
 
 
 def instants(text: pa.Array, _parameters: Parameters) -> pa.Array:
@@ -57,39 +51,27 @@ def instants(text: pa.Array, _parameters: Parameters) -> pa.Array:
     return parser(pa.field("", pa.timestamp("us", "UTC")), TextForms())(text)
 
 
-def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder that converts counts since midnight to strings like `12:30:00.5`.
+def clock_texts(counts: pa.Array, _parameters: Parameters, unit: str) -> pa.Array:
+    """Convert counts since midnight to strings like `12:30:00.5`.
 
     Tables have no type for times of day. MySQL's times may be negative and longer than a day.
     """
-
-    def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
-        micros = _micros(counts, unit)
-        size = pc.abs_checked(micros)
-        parts = [
-            pc.utf8_lpad(_over(size, _HOUR), 2, "0"),
-            pc.utf8_lpad(_over(size, _MINUTE, 60), 2, "0"),
-            pc.utf8_lpad(_over(size, _SECOND, 60), 2, "0"),
-        ]
-        fraction = pc.utf8_rtrim(pc.utf8_lpad(_over(size, 1, _SECOND), 6, "0"), "0")
-        fraction = pc.if_else(pc.equal(fraction, ""), "", pc.binary_join_element_wise(".", fraction, ""))
-        sign = pc.if_else(pc.less(micros, 0), "-", "")
-        clock = pc.binary_join_element_wise(*parts, ":")
-        return pc.binary_join_element_wise(sign, clock, fraction, "")
-
-    return values
+    micros = _micros(counts, unit)
+    size = pc.abs_checked(micros)
+    units = (_over(size, _HOUR), _over(size, _MINUTE, 60), _over(size, _SECOND, 60))
+    clock = pc.binary_join_element_wise(*(pc.utf8_lpad(count, 2, "0") for count in units), ":")
+    fraction = pc.utf8_rtrim(pc.utf8_lpad(_over(size, 1, _SECOND), 6, "0"), "0")
+    fraction = pc.if_else(pc.equal(fraction, ""), "", pc.binary_join_element_wise(".", fraction, ""))
+    sign = pc.if_else(pc.less(micros, 0), "-", "")
+    return pc.binary_join_element_wise(sign, clock, fraction, "")
 
 
-def iso_texts(kind: Kind) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder that converts ISO 8601 strings like `2024-02-29T12:00:00Z` to values without a zone.
+def iso_texts(text: pa.Array, _parameters: Parameters, kind: Kind) -> pa.Array:
+    """Convert ISO 8601 strings like `2024-02-29T12:00:00Z` to values without a zone.
 
     Debezium writes such dates and times as if they were in UTC. Times of day have the form of `clock_texts`.
     """
-
-    def values(text: pa.Array, _parameters: Parameters) -> pa.Array:
-        return parse(pc.replace_substring_regex(text, "[Zz]$", ""), ColumnType(kind))
-
-    return values
+    return parse(pc.replace_substring_regex(text, "[Zz]$", ""), ColumnType(kind))
 
 
 def decimal_type(parameters: Parameters) -> pa.DataType:
@@ -209,20 +191,20 @@ _SCALED: Final = pa.struct([("scale", _INT), ("value", _TEXT)])
 # Logical types by name: the type of the values in JSON, and their decoder.
 LOGICAL: Final[dict[str, tuple[pa.DataType, Callable[[pa.Array, Parameters], pa.Array]]]] = {
     "io.debezium.time.Date": (_INT, dates),
-    "io.debezium.time.Time": (_INT, clock_texts("ms")),
-    "io.debezium.time.MicroTime": (_LONG, clock_texts("us")),
-    "io.debezium.time.NanoTime": (_LONG, clock_texts("ns")),
-    "io.debezium.time.Timestamp": (_LONG, timestamps("ms")),
-    "io.debezium.time.MicroTimestamp": (_LONG, timestamps("us")),
-    "io.debezium.time.NanoTimestamp": (_LONG, timestamps("ns")),
+    "io.debezium.time.Time": (_INT, partial(clock_texts, unit="ms")),
+    "io.debezium.time.MicroTime": (_LONG, partial(clock_texts, unit="us")),
+    "io.debezium.time.NanoTime": (_LONG, partial(clock_texts, unit="ns")),
+    "io.debezium.time.Timestamp": (_LONG, partial(timestamps, unit="ms")),
+    "io.debezium.time.MicroTimestamp": (_LONG, partial(timestamps, unit="us")),
+    "io.debezium.time.NanoTimestamp": (_LONG, partial(timestamps, unit="ns")),
     "io.debezium.time.ZonedTimestamp": (_TEXT, instants),
-    "io.debezium.time.IsoDate": (_TEXT, iso_texts(Kind.NAIVE_DATE)),
-    "io.debezium.time.IsoTime": (_TEXT, iso_texts(Kind.NAIVE_TIME)),
-    "io.debezium.time.IsoTimestamp": (_TEXT, iso_texts(Kind.NAIVE_DATETIME)),
+    "io.debezium.time.IsoDate": (_TEXT, partial(iso_texts, kind=Kind.NAIVE_DATE)),
+    "io.debezium.time.IsoTime": (_TEXT, partial(iso_texts, kind=Kind.NAIVE_TIME)),
+    "io.debezium.time.IsoTimestamp": (_TEXT, partial(iso_texts, kind=Kind.NAIVE_DATETIME)),
     "io.debezium.data.VariableScaleDecimal": (_SCALED, variable_decimals),
     "org.apache.kafka.connect.data.Date": (_INT, dates),
-    "org.apache.kafka.connect.data.Time": (_INT, clock_texts("ms")),
-    "org.apache.kafka.connect.data.Timestamp": (_LONG, timestamps("ms")),
+    "org.apache.kafka.connect.data.Time": (_INT, partial(clock_texts, unit="ms")),
+    "org.apache.kafka.connect.data.Timestamp": (_LONG, partial(timestamps, unit="ms")),
     DECIMAL: (_TEXT, decimals),
 }
 
