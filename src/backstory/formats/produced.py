@@ -60,18 +60,6 @@ def excerpt(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def missing(name: str, column: str, present: list[str]) -> Refused:
-    """The error for a declared column that is missing from a file with named columns."""
-    shown = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
-    columns = f"its columns are {shown}" if present else "it has no columns"
-    return Refused(
-        "missing-column",
-        f"{name} has no column `{column}`; {columns}.",
-        f"{FIX_FILE}, or `schema` in the manifest; names compare exactly.",
-        [column],
-    )
-
-
 def unknown_columns(name: str, columns: list[str], place: str = "") -> Refused:
     """The error for undeclared columns if `unknownFields` is `error`."""
     names = ", ".join(f"`{column}`" for column in columns[:SHOWN_NAMES])
@@ -87,7 +75,14 @@ def require_columns(name: str, declared: Sequence[str], present: list[str], *, s
     """Raise Refused for the first declared column that a file lacks. If `strict`, refuse other columns."""
     for column in declared:
         if column not in present:
-            raise missing(name, column, present)
+            shown = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
+            columns = f"its columns are {shown}" if present else "it has no columns"
+            raise Refused(
+                "missing-column",
+                f"{name} has no column `{column}`; {columns}.",
+                f"{FIX_FILE}, or `schema` in the manifest; names compare exactly.",
+                [column],
+            )
     if strict and (extra := [column for column in present if column not in declared]):
         raise unknown_columns(name, extra)
 

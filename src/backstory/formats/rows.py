@@ -211,19 +211,13 @@ class Rows:
 
     def align(self, schema: pa.Schema) -> Self:
         """The same rows with exactly the columns of `schema`. Columns that were not delivered are unknown."""
-        count = self.count
-        delivered = set(self.values.column_names)
-        values = [
-            self.values[field.name] if field.name in delivered else pa.nulls(count, field.type)
-            for field in schema
-        ]
-        known = [
-            self.known[field.name] if field.name in delivered else pa.repeat(pa.scalar(False), count)
-            for field in schema
-        ]
-        return type(self)(
-            pa.table(values, schema=schema), pa.table(known, schema=_flags(schema)), self.mended
-        )
+        values, known, unknown = self.values, self.known, pa.repeat(pa.scalar(False), self.count)
+        for column in schema:
+            if column.name not in self.values.column_names:
+                values = values.append_column(column, pa.nulls(self.count, column.type))
+                known = known.append_column(column.name, unknown)
+        values = pa.table(values.select(schema.names).columns, schema=schema)
+        return type(self)(values, known.select(schema.names), self.mended)
 
 
 def _flags(schema: pa.Schema) -> pa.Schema:

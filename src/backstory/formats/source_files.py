@@ -19,7 +19,7 @@ from typing import Final, Literal
 from uuid import uuid4
 
 from backstory.errors import Failed, Refused, TryAgain, UsageError
-from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of
+from backstory.formats.batch_file import Stamp, refuse_changes, stamp_of
 from backstory.formats.globs import WILD, files_of_pattern, is_regular_file
 from backstory.formats.memory import Bound, bound_of
 
@@ -292,32 +292,24 @@ def unpack(file: SourceFile, folder: Path) -> SourceFile:
 
     Raises Refused for a broken archive or a decompression bomb.
     """
-    try:
-        return _unpack_file(file, folder)
-    except Refused:
-        require_unchanged([file.stamp])  # an archive that is still being written is not broken
-        raise
-
-
-def _unpack_file(file: SourceFile, folder: Path) -> SourceFile:
     ending = file.path.suffix.lower()
-    target = folder / uuid4().hex  # files in different folders may share a name
-    if ending == ".gz":
-        try:
-            with gzip.open(file.path) as packed:
-                bound_of(file.path).copy(packed, target, file.name)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
-            raise _broken_archive(file.name, f"not a complete gzip file ({stop})") from None
-    elif ending == ".zip":
-        with open_zip(file.path, file.name) as archive:
-            entries = zip_files(archive)
-            if len(entries) != 1:
-                raise _broken_archive(
-                    file.name, f"a zip with {name_list(entries) or 'no file'}, not one file"
-                )
-            extract(archive, entries[0], target, file.name, bound_of(file.path))
-    else:
+    if ending not in _PACKED:
         return file
+    target = folder / uuid4().hex  # files in different folders may share a name
+    with refuse_changes(file.stamp):  # an archive that is still being written is not broken
+        if ending == ".gz":
+            try:
+                with gzip.open(file.path) as packed:
+                    bound_of(file.path).copy(packed, target, file.name)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
+                raise _broken_archive(file.name, f"not a complete gzip file ({stop})") from None
+        else:
+            with open_zip(file.path, file.name) as archive:
+                entries = zip_files(archive)
+                if len(entries) != 1:
+                    what = f"a zip with {name_list(entries) or 'no file'}, not one file"
+                    raise _broken_archive(file.name, what)
+                extract(archive, entries[0], target, file.name, bound_of(file.path))
     return replace(file, path=target)
 
 

@@ -239,19 +239,19 @@ class JsonDocument:
         common type.
         """
         seen: dict[str, ValueKinds] = {}
-        rows = self.look(seen, dataset_types)
-        inferred = infer_schema(seen, self.name, UNDECLARED, sort=self.options.geo)
+        rows = self.look(seen, fixed=dataset_types)
+        own = {key: values for key, values in seen.items() if key not in dataset_types}
+        inferred = infer_schema(own, self.name, UNDECLARED, sort=self.options.geo)
         return pa.schema([*inferred, *dataset_types.values()]) if rows else inferred
 
     def look(
         self,
         seen: dict[str, ValueKinds],
-        dataset_types: DeclaredFields = UNDECLARED,
         known: Mapping[str, Fitting] = _UNKNOWN,
         there: "Counter[str] | None" = None,
         fixed: DeclaredFields = UNDECLARED,
     ) -> int:
-        """Record the kinds of the values in all columns outside `dataset_types`. Return the number of rows.
+        """Record the kinds of the values in all columns. Return the number of rows.
 
         `there` counts the rows that have each column. For `fixed` columns, only the names are recorded.
         """
@@ -260,7 +260,7 @@ class JsonDocument:
             rows += 1
             if there is not None:
                 there.update(row.keys())
-            for key in [key for key in row if key not in dataset_types] if dataset_types else row:
+            for key in row:
                 values = seen.setdefault(key, ValueKinds())
                 if key in fixed:
                     continue
@@ -314,7 +314,7 @@ def json_columns(
     fitting = {name: Fitting(field.type) for name, field in known.items() if is_number(field.type)}
     rows, there = 0, Counter[str]()
     for path, name in files:
-        rows += _document(path, name, options, wanted=False).look(seen, UNDECLARED, fitting, there, fixed)
+        rows += _document(path, name, options, wanted=False).look(seen, fitting, there, fixed)
     typed = {name: known[name] for name, check in fitting.items() if name in seen and check.fits()}
     typed |= {name: field for name, field in fixed.items() if name in seen}
     others = {name: values for name, values in seen.items() if name not in typed}
