@@ -88,8 +88,7 @@ class BatchSides:
     """A batch and its table as sides of a plan.
 
     Rows that Spark keeps are released with `kept`. Once the rows are read, `mended` has the repairs that
-    readers made to values. The rows' keys are then also known, if the driver read them. Versions that ended
-    before their first instant are not read.
+    readers made to values. Versions that ended before the rows' first instant are not read.
     """
 
     store: Store
@@ -97,7 +96,6 @@ class BatchSides:
     batch: Shipment
     kept: ExitStack
     mended: Mended = field(default_factory=Mended)
-    _keys: pa.Table | None = None
     _since: int | None = None
 
     def terms(self) -> PlanTerms:
@@ -141,18 +139,18 @@ class BatchSides:
         names = _names(self.batch)
         whole = pa.concat_tables([schema.empty_table(), *tables])
         whole = whole.rename_columns([*_PLACE, *names.values()])
-        key = list(self.batch.key)
-        self._keys = whole.select([names[name] for name in key]).rename_columns(key)
         instants = (whole[names[name]].cast(pa.int64()) for name in _instants(self.batch))
         self._since = self._first(pc.min(column).as_py() for column in instants)
         return LocalSide(SideRows(whole.schema, lambda: [whole]))
 
-    def _slice_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        if self._keys is None:
+    def _slice_here(self, _lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
+        if met is None:
             return None
+        names, key = _names(self.batch), list(self.batch.key)
+        tables = (rows.select([names[name] for name in key]) for rows in met.rows.tables())
+        keys = pa.concat_tables(tables).rename_columns(key)
         with time_stage("slice"):
-            stored = read_slice(self.store, self.table, self._keys, self._since)
-        names = _names(self.batch)
+            stored = read_slice(self.store, self.table, keys, self._since)
         rows = stored.rename_columns([names.get(name, name) for name in stored.column_names])
         return LocalSide(SideRows(rows.schema, lambda: [rows]))
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -224,10 +225,17 @@ def _with_arrival(schema: pa.Schema) -> pa.Schema:
 
 
 def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path) -> Path:
-    path = folder / STAGED
+    return _write_file(folder / STAGED, batches, schema)
+
+
+def _write_file(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, size: float = inf) -> Path:
+    """Write rows to a Parquet file until they have `size` bytes in memory."""
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
         for batch in batches:
             writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
+            size -= batch.nbytes
+            if size <= 0:
+                break
     return path
 
 
@@ -262,14 +270,7 @@ def _write_parts(
 ) -> Iterator[Path]:
     """Write the rows in their order to files, each with rows of about `size` bytes in memory."""
     for number, first in enumerate(batches):
-        path, written = folder / f"rows-{number}.parquet", 0
-        with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
-            for batch in chain([first], batches):
-                writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
-                written += batch.nbytes
-                if written >= size:
-                    break
-        yield path
+        yield _write_file(folder / f"rows-{number}.parquet", chain([first], batches), schema, size)
 
 
 def _number_rows(rows: ProducedRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
