@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
@@ -87,11 +87,12 @@ class DbfField:
 class Dbf:
     """A dBASE table: its fields, and the start, number and length of its records.
 
-    `language` is the header's number for the code page, or 0.
+    `encoding` is the encoding of its strings, and `language` the header's number for the code page, or 0.
     """
 
     path: Path
     name: str
+    encoding: str
     fields: tuple[DbfField, ...]
     count: int
     start: int
@@ -155,7 +156,7 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
         position, place = position + size, place + _FIELD.size
     if not fields or position > length:
         raise _no_table(name)
-    return Dbf(path, name, tuple(fields), count, start, length, language)
+    return Dbf(path, name, encoding, tuple(fields), count, start, length, language)
 
 
 def _no_table(name: str) -> Refused:
@@ -357,7 +358,7 @@ def shapefile_rows(
             chosen = _shapefile(archive, name, options.sub_path)
             called = f"{name}/{chosen}"
             _extract(archive, chosen, name, folder, bound or bound_of(path))
-        encoding, table = _table(folder, called)
+        table = _table(folder, called)
         names = [field.name for field in table.fields] + [GEOMETRY]
         refuse_repeated(called, names)
         if schema is None:
@@ -373,7 +374,7 @@ def shapefile_rows(
                 raise malformed_row(
                     called, "", f"column `{field.name}` has the type `{letter}`, which is not supported"
                 )
-        return ProducedRows(schema, _batches(resources.pop_all(), folder, table, encoding, schema))
+        return ProducedRows(schema, _batches(resources.pop_all(), folder, table, schema))
 
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
@@ -401,8 +402,8 @@ def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Boun
             extract(archive, parts[suffix], folder / f"shape{suffix}", name, bound)
 
 
-def _table(folder: Path, name: str) -> tuple[str, Dbf]:
-    """The encoding of the table's strings, and the table's layout.
+def _table(folder: Path, name: str) -> Dbf:
+    """The table's layout, with the encoding of its strings.
 
     The .cpg file names the encoding, or else the table's header. If neither does, or the header only says
     ANSI, the encoding is UTF-8 if all strings are valid UTF-8. Otherwise ANSI is Windows-1252, and no name is
@@ -410,24 +411,23 @@ def _table(folder: Path, name: str) -> tuple[str, Dbf]:
     """
     page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
     if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):
-        encoding = _encoding(written, name)
-        return encoding, dbf(path, name, encoding)
+        return dbf(path, name, _encoding(written, name))
     table = dbf(path, name, "latin-1")
     if encoding := _ENCODINGS.get(table.language, ""):
-        return encoding, dbf(path, name, encoding)
+        return dbf(path, name, encoding)
     try:
         names_too = dbf(path, name, "utf-8")
     except Refused:
         names_too = None
     if names_too is not None and table.is_utf8():
-        return "utf-8", names_too
+        return names_too
     if table.language == _ANSI:
-        return "cp1252", dbf(path, name, "cp1252")
+        return dbf(path, name, "cp1252")
     if table.language:
         why = f"it has no {CPG}, and the language id 0x{table.language:02X} of its {DBF} is not known"
         raise malformed_row(name, "", why, f"{FIX_FILE}, or add a {CPG} with the encoding.")
     log.warning("the shapefile names no encoding and is not UTF-8; it is read as Latin-1", file=name)
-    return "latin-1", table
+    return table
 
 
 def _encoding(written: str, name: str) -> str:
@@ -441,47 +441,35 @@ def _encoding(written: str, name: str) -> str:
     raise malformed_row(name, "", f"its {CPG} names the encoding `{written[:40]}`, which is not known")
 
 
-def _batches(
-    resources: ExitStack, folder: Path, table: Dbf, encoding: str, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _batches(resources: ExitStack, folder: Path, table: Dbf, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     fields = {field.name: field for field in table.fields}
     with resources, (folder / f"shape{SHP}").open("rb") as shapes:
-        rows = _rows(table, shapes)
+        geometries = geometries_of(shapes, table.name, table.count)
+        numbered = enumerate(zip(table.records(), geometries, strict=True), 1)
+        rows = ((number, *row) for number, row in numbered if row[0] is not None)
         while part := list(islice(rows, BATCH)):
+            numbers, records, texts = zip(*part, strict=True)
 
-            def place(row: int, part: list[_Row] = part) -> str:
-                return f"row {part[row][0]}"
+            def place(row: int, numbers: Sequence[int] = numbers) -> str:
+                return f"row {numbers[row]}"
 
             columns = []
             for field in schema:
-                if field.name == GEOMETRY:
-                    texts = [geometry for _, _, geometry in part]
-                else:
-                    texts = _texts(part, fields[field.name], encoding, table.name)
-                values = pa.array(texts, pa.string())
-                parse = parser(field, TextForms())
+                is_geometry = field.name == GEOMETRY
+                cells = texts if is_geometry else _texts(table, fields[field.name], records, place)
+                values, parse = pa.array(cells, pa.string()), parser(field, TextForms())
                 columns.append(typed_or_refused(values, field, parse, table.name, place))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-# The row's number from 1, its record and its geometry.
-_Row = tuple[int, bytes, str | None]
-
-
-def _rows(table: Dbf, shapes: BinaryIO) -> Iterator[_Row]:
-    """The number, record and geometry of each row that is not deleted."""
-    geometries = geometries_of(shapes, table.name, table.count)
-    for number, (record, geometry) in enumerate(zip(table.records(), geometries, strict=True), 1):
-        if record is not None:
-            yield number, record, geometry
-
-
-def _texts(part: Sequence[_Row], field: DbfField, encoding: str, name: str) -> list[str | None]:
+def _texts(
+    table: Dbf, field: DbfField, records: Sequence[bytes], place: Callable[[int], str]
+) -> list[str | None]:
     built = []
-    for number, record, _ in part:
-        cell = field.cell(record)
+    for row, cell in enumerate(map(field.cell, records)):
         try:
-            built.append(field.text(cell.decode(encoding)))
+            built.append(field.text(cell.decode(table.encoding)))
         except UnicodeDecodeError:
-            raise unreadable(name, f"row {number}", field.name, cell, f"String in {encoding}") from None
+            expected = f"String in {table.encoding}"
+            raise unreadable(table.name, place(row), field.name, cell, expected) from None
     return built
