@@ -1,6 +1,6 @@
 """Conversion of change feeds of backstory, Delta and Spark (`CHANGES`) to events (native.md, V65)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -46,7 +46,7 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str]) -> Unwrapped:
     columns = whole_columns(rows, FEED)
     types = _change_types(columns[CHANGE_TYPE])
     instants = _instants(columns[COMMIT_TIMESTAMP])
-    versions = _versions(columns[COMMIT_VERSION])
+    versions = _read(columns[COMMIT_VERSION], pa.field(COMMIT_VERSION, pa.int64()))
     is_new = pc.is_in(types, _NEW_ROWS).to_numpy(zero_copy_only=False)
     groups = _groups([columns[column] for column in key] + [versions, instants])
     before = _rows_before(groups, is_new)
@@ -115,18 +115,13 @@ def _instants(times: pa.Array) -> pa.Array:
             "Order events with `sequence_by=[\"to_utc_timestamp(_commit_timestamp, 'Europe/Paris')\"]`.",
             [COMMIT_TIMESTAMP],
         )
-    field = pa.field(COMMIT_TIMESTAMP, INSTANT)
-    return _read(times, field, parser(field, TextForms()))
+    return _read(times, pa.field(COMMIT_TIMESTAMP, INSTANT))
 
 
-def _versions(versions: pa.Array) -> pa.Array:
-    field = pa.field(COMMIT_VERSION, pa.int64())
-    if pa.types.is_string(versions.type):
-        return _read(versions, field, parser(field, TextForms()))
-    return _read(versions, field, lambda part: part.cast(pa.int64()))
-
-
-def _read(cells: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def _read(cells: pa.Array, field: pa.Field) -> pa.Array:
+    """The cells, cast or parsed as values of the field."""
+    is_text = pa.types.is_string(cells.type)
+    convert = parser(field, TextForms()) if is_text else lambda part: part.cast(field.type)
     try:
         return convert(cells)
     except UnreadableCell as cell:

@@ -260,10 +260,6 @@ class Images:
         """A mask of the deletes."""
         return pc.equal(self.kinds, DELETE)
 
-    def columns(self, column: str) -> list[pa.Array]:
-        """This column's values in each image that has the column."""
-        return [image[column] for image in (self.after, self.before, self.key) if column in image]
-
 
 def record_rows(images: Images, key: Collection[str]) -> pa.Table:
     """The rows of the events: values for upserts, keys for deletes.
@@ -271,14 +267,12 @@ def record_rows(images: Images, key: Collection[str]) -> pa.Table:
     Raises Refused if a column has conflicting types.
     """
     names = [*images.after, *images.before, *images.key]
-    rows = {}
+    rows, lacking = {}, pa.nulls(len(images))
     for column in dict.fromkeys(names):
-        type_ = joint_column(column, [values.type for values in images.columns(column)], FEED)
-        nothing = pa.nulls(len(images), type_)
-        after, before, own = (
-            as_type(image[column], type_) if column in image else nothing
-            for image in (images.after, images.before, images.key)
-        )
+        cells = [image.get(column, lacking) for image in (images.after, images.before, images.key)]
+        type_ = joint_column(column, [part.type for part in cells], FEED)
+        after, before, own = (as_type(part, type_) for part in cells)
+        nothing = pa.scalar(None, type_)
         deleted = pc.coalesce(own, before) if column in key else nothing
         upserted = after if column in images.after else own
         rows[column] = pc.if_else(images.is_upsert, upserted, pc.if_else(images.is_delete, deleted, nothing))

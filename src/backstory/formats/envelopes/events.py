@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
-from backstory.formats.expected import map_entries
 from backstory.formats.produced import refuse_repeated
 from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.exactly import merge_types, plain_type, wider_type
@@ -173,10 +172,8 @@ def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
     if t.is_list(type_):
         return pa.array(_unavailable_lists(values, placeholder))
     if t.is_map(type_) and t.is_string(type_.key_type) and t.is_string(type_.item_type):
-        entries = map_entries(values)
-        ours = pa.scalar([{"key": placeholder, "value": placeholder}], entries.type)
-        alike = [entry == ours for entry in entries]
-        return pa.array(alike, pa.bool_())
+        ours = [(placeholder, placeholder)]
+        return pa.array([entries == ours for entries in values.to_pylist()], pa.bool_())
     return pa.repeat(pa.scalar(False), len(values))
 
 

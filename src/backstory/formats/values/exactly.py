@@ -392,17 +392,16 @@ _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIM
 
 
 def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
-    """The cells as values of the column's type, and the number of rounded decimals (F18).
+    """The `bare` cells as values of the column's type, and the number of rounded decimals (F18).
 
     Strings are read as in CSV. Numbers keep their values. In a text column, a number, a day or an id becomes
     its printed form. Raises UnreadableCell for the first cell that has no such value or is of an incompatible
     type.
     """
-    cells = convert_cells(cells, bare)
     if t.is_null(cells.type):
         return pa.nulls(len(cells), arrow_type(type_)), 0
     if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
-        cells = pa.array([value and str(value) for value in cells.to_pylist()], pa.string())
+        cells = _texts_of(cells)
     if t.is_string(cells.type):
         return parse_leniently(cells, type_, leniency)
     if not _may_be(cells.type, type_):
