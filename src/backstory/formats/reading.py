@@ -22,7 +22,7 @@ from backstory.formats.parquet import parquet_rows
 from backstory.formats.produced import UNDECLARED, DeclaredFields, ProducedRows, require_columns
 from backstory.formats.rows import KINDS, arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles, unpack
-from backstory.formats.values.exactly import merge_types, wider_type
+from backstory.formats.values.exactly import wider_type
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import ColumnType
 
@@ -224,34 +224,12 @@ def columns_of(
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
-        schema = json_columns(named, options, known, fixed)
-        for place, column in enumerate(schema):
-            if column.name in known and not pa.types.is_null(column.type):
-                type_ = _of_stored(column.type, known[column.name].type)
-                schema = schema.set(place, pa.field(column.name, type_))
-        return schema, frozenset()
+        return json_columns(named, options, known, fixed), frozenset()
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]
     for name, other in schemas[1:]:
         whole = _wider(whole, other, f"{first} and {name}", name)
     return whole, frozenset()
-
-
-def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    """The stored type if JSON may write its values as `type_`, else `type_`. Objects may lack some fields."""
-    if pa.types.is_nested(type_):
-        return merge_types(stored, type_, _inside)
-    days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
-    return stored if pa.types.is_string(type_) and days else type_
-
-
-def _inside(stored: pa.DataType, type_: pa.DataType) -> pa.DataType:
-    """The stored type if JSON may write its values as `type_` inside objects and arrays, else `type_`."""
-    number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-    wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
-    if pa.types.is_null(type_) or (number and wider):
-        return stored
-    return type_ if pa.types.is_nested(type_) else _of_stored(type_, stored)
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:

@@ -33,9 +33,9 @@ from backstory.formats.produced import (
     malformed_row,
     unknown_columns,
 )
-from backstory.formats.rows import KEEPS, column_of_kept
+from backstory.formats.rows import KEEPS, column_of_kept, map_leaves
 from backstory.formats.values.cells import is_kept
-from backstory.formats.values.exactly import is_number
+from backstory.formats.values.exactly import is_number, merge_types
 from backstory.formats.values.texts import TextForms, all_are
 
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -116,28 +116,19 @@ class ValueKinds:
             seen = self.inner[key] = ValueKinds()
         return seen
 
-    def type(
-        self, name: str, column: str, within: str = "", stored: pa.DataType | None = None
-    ) -> pa.DataType:
+    def type(self, name: str, column: str, within: str = "") -> pa.DataType:
         """The common type of a column's values, or of the values nested at the path `within`.
 
-        Objects without keys have the stored type, if it is a struct. Raises Refused for the column if there
-        is no common type.
+        Raises Refused for the column if there is no common type.
         """
         kinds = tuple(sorted(self.kinds))
         if kinds in _SCALARS:
             return _SCALARS[kinds]
         if kinds == ("array",):
-            return pa.list_(self._of("").type(name, column, f"{within}[]", _part(stored, "")))
+            return pa.list_(self._of("").type(name, column, f"{within}[]"))
         if kinds == ("object",):
-            if not self.inner:
-                # No table supports a struct without fields; text keeps `{}` distinct from NULL.
-                return stored if stored is not None and pa.types.is_struct(stored) else pa.string()
-            fields = [
-                (key, seen.type(name, column, f"{within}.{key}", _part(stored, key)))
-                for key, seen in self.inner.items()
-            ]
-            return pa.struct(fields)
+            inner = [(key, seen.type(name, column, f"{within}.{key}")) for key, seen in self.inner.items()]
+            return pa.struct(inner) if inner else _KEYLESS
         raise Refused(
             "mixed-types",
             f"{name}: the values of `{excerpt(column + within)}` have no type in common: {', '.join(kinds)}.",
@@ -146,13 +137,8 @@ class ValueKinds:
         )
 
 
-def _part(stored: pa.DataType | None, key: str) -> pa.DataType | None:
-    """The type of a struct's field, or of a list's items, or None if this part does not exist."""
-    if stored is not None and pa.types.is_struct(stored) and stored.get_field_index(key) >= 0:
-        return stored.field(key).type
-    return stored.value_type if stored is not None and pa.types.is_list(stored) else None
-
-
+# The type of objects without keys. No other JSON value has this type.
+_KEYLESS: Final = pa.binary()
 _SCALARS = {
     (): pa.null(),
     ("float",): pa.float64(),
@@ -184,11 +170,31 @@ def infer_schema(
 
     `known` are the columns that the table already has.
     """
-    order = sorted(columns) if sort else list(columns)
-    stored = {column: field.type for column, field in known.items()}
+    types = {column: columns[column].type(name, column) for column in (sorted(columns) if sort else columns)}
+    for column in types.keys() & known.keys():
+        merge_leaf = _stored_inside if pa.types.is_nested(types[column]) else _stored_type
+        types[column] = merge_types(known[column].type, types[column], merge_leaf)
+    # No table supports a struct without fields; text keeps `{}` distinct from NULL.
     return pa.schema(
-        [pa.field(column, columns[column].type(name, column, stored=stored.get(column))) for column in order]
+        [
+            (column, map_leaves(type_, lambda leaf: pa.string() if leaf == _KEYLESS else leaf))
+            for column, type_ in types.items()
+        ]
     )
+
+
+def _stored_type(stored: pa.DataType, type_: pa.DataType) -> pa.DataType:
+    """The stored type if JSON may write its values as `type_`, else `type_`."""
+    days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
+    is_keyless = type_ == _KEYLESS and pa.types.is_struct(stored)
+    return stored if is_keyless or (days and pa.types.is_string(type_)) else type_
+
+
+def _stored_inside(stored: pa.DataType, type_: pa.DataType) -> pa.DataType:
+    """The stored type if JSON may write its values as `type_` inside objects and arrays, else `type_`."""
+    number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
+    return stored if pa.types.is_null(type_) or (number and wider) else _stored_type(stored, type_)
 
 
 GEOMETRY = "geometry"
