@@ -72,7 +72,7 @@ def source_changed(name: str = "The source") -> Failed:
 
 BLOCK = 16
 KEY_SIZE = 32
-WINDOW = 1 << 20
+WINDOW = 1 << 22
 
 
 class DecryptingReader(io.RawIOBase):

@@ -86,7 +86,7 @@ def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | N
         try:
             with file.open(encoding) as stream:
                 mark = BOM
-                while block := _block(stream):
+                while block := stream.read(BLOCK):
                     meter.add(len(block))
                     yield block.removeprefix(mark)
                     mark = b""
@@ -95,16 +95,6 @@ def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | N
 
     whole = "Nothing was written; send the batch again with complete files"
     return CsvSource(file.name, blocks, f"{whole}.", f"{whole} and their own keys.")
-
-
-def _block(stream: Any) -> bytes:
-    """The next block of bytes, which is shorter only at the end of the stream."""
-    parts: list[bytes] = []
-    size = 0
-    while size < BLOCK and (part := stream.read(BLOCK - size)):
-        parts.append(part)
-        size += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 _Places = np.ndarray[Any, np.dtype[np.int64]]
