@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from backstory.formats.values.cells import (
     null_where_empty,
     with_points,
 )
-from backstory.formats.values.exactly import DELIVERED, Leniency, as_type, bare, from_stored, parse_leniently
+from backstory.formats.values.exactly import as_type, bare, from_stored, parse_leniently
 from backstory.formats.values.texts import WITH_POINT
 from backstory.model.layout import ROW_ID, SYSTEM_COLUMNS
 from backstory.model.table import Column
@@ -119,13 +119,13 @@ class WantedTable:
         types: the columns and their types.
         texts: the columns in which an empty string is a value; in other columns it is NULL (O27).
         unmodified: the content of an unmodified cell, or empty if no cell is unmodified.
-        leniency: the losses that are allowed in a cell.
+        exact: whether any loss in a cell is refused.
     """
 
     types: Mapping[str, ColumnType]
     texts: frozenset[str]
     unmodified: str = ""
-    leniency: Leniency = field(default=DELIVERED)
+    exact: bool = False
 
 
 def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterator[Rows]:
@@ -138,23 +138,24 @@ def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Ite
 
 def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
     """The results of `work` in the order of the blocks. Parsing threads release the interpreter lock."""
-    waiting: deque[Future[Rows]] = deque()
-    stop: Refused | None = None
+
+    def submit_all(pool: ThreadPoolExecutor) -> Iterator[Future[Rows]]:
+        try:
+            for piece in pieces:
+                yield pool.submit(work, piece)
+        except Refused as refused:  # errors in earlier blocks are raised first
+            stop = Future[Rows]()
+            stop.set_exception(refused)
+            yield stop
+
+    waiting = deque[Future[Rows]]()
     with ThreadPoolExecutor(THREADS) as pool:
-        while True:
-            try:
-                piece = next(pieces, None)
-            except Refused as refused:  # errors in earlier blocks are raised first
-                piece, stop = None, refused
-            if piece is None:
-                break
-            waiting.append(pool.submit(work, piece))
+        for result in submit_all(pool):
+            waiting.append(result)
             if len(waiting) > THREADS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    if stop is not None:
-        raise stop
 
 
 def _csv_cells(table: CsvTable, wanted: WantedTable, file: BatchFile, piece: RowBlock) -> Rows:
@@ -170,7 +171,7 @@ def _csv_cells(table: CsvTable, wanted: WantedTable, file: BatchFile, piece: Row
         if table.options.forms.decimal == "," and type_.kind in WITH_POINT:
             cells = with_points(cells)
         try:
-            values[name], mended[file.name, name, ROUNDED] = parse_leniently(cells, type_, wanted.leniency)
+            values[name], mended[file.name, name, ROUNDED] = parse_leniently(cells, type_, exact=wanted.exact)
         except UnreadableCell as cell:
             line = table.line_of(piece, cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None
@@ -205,15 +206,16 @@ def read_parquet(
     def choose(names: Sequence[str]) -> Mapping[str, ColumnType]:
         return {name: columns[name] for name in chosen_columns(file.name, names, columns, wanted)}
 
-    return typed_parquet_rows(file, encoding, choose, DELIVERED, Meter(file, lease).add)
+    return typed_parquet_rows(file, encoding, choose, Meter(file, lease).add)
 
 
 def typed_parquet_rows(
     file: BatchFile,
     encoding: Encoding,
     chosen: Callable[[Sequence[str]], Mapping[str, ColumnType]],
-    leniency: Leniency,
     count: Count,
+    *,
+    exact: bool = False,
 ) -> Iterator[Rows]:
     """The rows of a Parquet file with the chosen columns, in batches of bounded size.
 
@@ -223,7 +225,7 @@ def typed_parquet_rows(
     """
     first = 0
     for batch, types in _parquet_batches(file, encoding, chosen, count):
-        yield _parquet_cells(file, encoding, types, batch, first, leniency)
+        yield _parquet_cells(file, encoding, types, batch, first, exact=exact)
         first += batch.num_rows
 
 
@@ -268,7 +270,8 @@ def _parquet_cells(
     types: Mapping[str, ColumnType],
     batch: pa.RecordBatch,
     first: int,
-    leniency: Leniency,
+    *,
+    exact: bool,
 ) -> Rows:
     """The rows of a batch that begins at row `first`."""
     values, known, mended = {}, {}, Mended()
@@ -278,7 +281,7 @@ def _parquet_cells(
             cells, known[name] = _without_markers(convert_cells(batch[name], bare), encoding)
             if type_.kind is Kind.BINARY and pa.types.is_string(cells.type):
                 mended[file.name, "", RAW] += invalid_base64(cells)
-            values[name], mended[file.name, name, ROUNDED] = from_stored(cells, type_, leniency)
+            values[name], mended[file.name, name, ROUNDED] = from_stored(cells, type_, exact=exact)
         except UnreadableCell as cell:
             raise file.unreadable_cell(f"row {first + cell.row + 1}", name, type_) from None
     return Rows(pa.table(values), pa.table(known), +mended)

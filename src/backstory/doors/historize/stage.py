@@ -23,7 +23,6 @@ from backstory.formats.delivered import (
 )
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.rows import Rows
-from backstory.formats.values.exactly import EXACT
 from backstory.formats.values.texts import WITH_POINT
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.sql.columns import Datatype
@@ -186,9 +185,7 @@ def _csv(
         )
     refuse_repeated(file.name, table.names, FIX_FILE)
     _refuse_missing(file, wanted, table.names)
-    return _with_points(
-        typed_csv_rows(table, WantedTable(wanted, texts, leniency=EXACT), file), table, wanted
-    )
+    return _with_points(typed_csv_rows(table, WantedTable(wanted, texts, exact=True), file), table, wanted)
 
 
 def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
@@ -228,7 +225,7 @@ def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows
         raise _unreadable(file, "it is not Parquet")
     try:
         # The size of a stage file is not limited, because the file is the operator's own.
-        yield from typed_parquet_rows(file, PLAIN, choose_columns, EXACT, lambda _size: None)
+        yield from typed_parquet_rows(file, PLAIN, choose_columns, lambda _size: None, exact=True)
     except Refused as refused:
         if refused.code == "unreadable-file":  # a stage file has neither a sender nor a cipher
             raise _unreadable(file, "it is not Parquet") from None

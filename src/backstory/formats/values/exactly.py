@@ -1,10 +1,11 @@
 """Exact conversions between Arrow types, and from stored values to column types (E1, B25, section 3.4).
 
-The leniency of a door lists the losses that its specification allows.
+If cells need not be `exact`, decimals may be rounded half-even to the column's scale, and times cut to the
+microsecond. The sender of such cells converts decimals to doubles (F18), and its times are cut (F6). Any
+other loss is refused, because two different values would become the same value (E1).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -363,35 +364,19 @@ _FINER: Final = r"\.\d{6}\d*[1-9]"
 _TIMES: Final = {Kind.NAIVE_TIME, Kind.UTC_DATETIME, Kind.NAIVE_DATETIME}
 
 
-@dataclass(frozen=True, slots=True)
-class Leniency:
-    """Whether decimals may be rounded half-even to the column's scale, and times cut to the microsecond.
-
-    Any other loss is refused, because two different values would become the same value (E1).
-    """
-
-    rounds: bool = False
-    cuts: bool = False
-
-
-# The sender converts a delivery's decimals to doubles (F18), and its times are cut (F6).
-DELIVERED: Final = Leniency(rounds=True, cuts=True)
-EXACT: Final = Leniency()
-
-
-def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
+def parse_leniently(text: pa.Array, type_: ColumnType, *, exact: bool) -> tuple[pa.Array, int]:
     """The cells as values of the type, and the number of rounded cells. Raises UnreadableCell."""
-    if type_.kind in _TIMES and not leniency.cuts:
+    if exact and type_.kind in _TIMES:
         row = pc.index(pc.match_substring_regex(text, _FINER), pa.scalar(True)).as_py()
         if row >= 0:
             raise UnreadableCell(row)
-    return parse_rounding(text, type_) if leniency.rounds else (parse(text, type_), 0)
+    return (parse(text, type_), 0) if exact else parse_rounding(text, type_)
 
 
 _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
-def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
+def from_stored(cells: pa.Array, type_: ColumnType, *, exact: bool) -> tuple[pa.Array, int]:
     """The `bare` cells as values of the column's type, and the number of rounded decimals (F18).
 
     Strings are read as in CSV. Numbers keep their values. In a text column, a number, a day or an id becomes
@@ -403,15 +388,15 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
         cells = _texts_of(cells)
     if t.is_string(cells.type):
-        return parse_leniently(cells, type_, leniency)
+        return parse_leniently(cells, type_, exact=exact)
     if not _may_be(cells.type, type_):
         raise UnreadableCell(0)
-    if type_.kind is Kind.DECIMAL and t.is_decimal(cells.type) and leniency.rounds:
+    if type_.kind is Kind.DECIMAL and t.is_decimal(cells.type) and not exact:
         return rounded_to(cells, type_)
     if type_.kind in TEXT_KINDS or (type_.kind is Kind.DECIMAL and t.is_floating(cells.type)):
         # A float becomes its shortest string, which a CSV file would contain.
-        return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, leniency)
-    return convert_cells(cells, lambda part: _convert_cells(part, type_, leniency)), 0
+        return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, exact=exact)
+    return convert_cells(cells, lambda part: _convert_cells(part, type_, exact=exact)), 0
 
 
 def bare(cells: pa.Array) -> pa.Array:
@@ -447,13 +432,13 @@ def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
     return is_number or (type_.kind in TEXT_KINDS and bool(is_day or t.is_binary(stored)))
 
 
-def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:
+def _convert_cells(cells: pa.Array, type_: ColumnType, *, exact: bool) -> pa.Array:
     if type_.kind is Kind.BINARY:
         return cells
     if type_.kind not in _DAYS:
         narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
         return cast_same(cells, narrow).cast(arrow_type(type_))
-    if t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
+    if t.is_timestamp(cells.type) and cells.type.unit == "ns" and not exact:
         # Floor to the microsecond, because a cast rounds up before 1970.
         cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
     days = cast_same(cells, arrow_type(type_))
