@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final
 
 from backstory.errors import Failed, Refused, TryAgain
 from backstory.formats.batch_file import BatchFile
 
 if TYPE_CHECKING:
+    from gzip import GzipFile
+
     import pyarrow as pa
 
 
@@ -57,18 +59,18 @@ def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
 class Memory:
     """The driver's memory that all deliveries of a process share.
 
-    The deliveries' unpacked bytes may use one part in `CLEAR_TEXT_SHARE` of the memory. The rest is for the
-    plans made from these bytes.
+    `most` is the number of unpacked bytes that all deliveries together may hold: one part in
+    `CLEAR_TEXT_SHARE` of the memory. The rest is for the plans made from these bytes.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most // CLEAR_TEXT_SHARE
+        self.most = most // CLEAR_TEXT_SHARE
         self._lock = threading.Lock()
         self._held = 0
 
     def __reduce__(self) -> tuple[type["Memory"], tuple[int]]:
         """Recreate the limit in another process, without any reserved memory."""
-        return Memory, (self._most * CLEAR_TEXT_SHARE,)
+        return Memory, (self.most * CLEAR_TEXT_SHARE,)
 
     @contextmanager
     def lease(self) -> Iterator["MemoryLease"]:
@@ -79,18 +81,13 @@ class Memory:
         finally:
             self.take(-lease.size)
 
-    @property
-    def most(self) -> int:
-        """The number of unpacked bytes that all deliveries together may hold."""
-        return self._most
-
     def take(self, size: int, leaving: int = 0) -> None:
         """Reserve bytes. A negative size releases them.
 
         Raises TooLarge, and reserves nothing, if fewer than `leaving` bytes would be left.
         """
         with self._lock:
-            if size > 0 and self._held + size > self._most - leaving:
+            if size > 0 and self._held + size > self.most - leaving:
                 raise TooLarge
             self._held += size
 
@@ -147,20 +144,13 @@ FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "SQLITE_F
 DISK_FULL: Final = "disk-full"
 
 
-class Readable(Protocol):
-    """A source of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Exactly `size` bytes. Returns fewer bytes, or none, only at the end."""
-
-
 @dataclass(frozen=True, slots=True)
 class Bound:
     """The maximum size in bytes of each file that is unpacked from a delivery."""
 
     most: int
 
-    def copy(self, packed: Readable, target: Path, name: str) -> None:
+    def copy(self, packed: "IO[bytes] | GzipFile", target: Path, name: str) -> None:
         """Write all bytes to `target`. If they exceed the bound, empty `target` again and raise Refused."""
         count = 0
         with target.open("wb") as built:

@@ -296,29 +296,22 @@ def _date(text: pa.Array, _type: ColumnType) -> pa.Array:
     return value
 
 
-def _instant(text: pa.Array, type_: ColumnType) -> pa.Array:
-    def add_zone(cells: pa.Array) -> pa.Array:
-        bare = pc.invert(pc.match_substring_regex(cells, ZONE))
-        return pc.if_else(bare, pc.binary_join_element_wise(cells, "Z", ""), cells)
+def _timestamp(text: pa.Array, type_: ColumnType) -> pa.Array:
+    """Convert strings to timestamps in microseconds. Further digits are cut off, never rounded (F6).
 
-    return _timestamp(text, type_, add_zone)
-
-
-def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
-    def remove_zone(cells: pa.Array) -> pa.Array:
-        return pc.replace_substring_regex(cells, "[Zz]$", "")
-
-    return _timestamp(text, type_, remove_zone)
-
-
-def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Convert strings to timestamps in microseconds. Further digits are cut off, never rounded (F6)."""
+    A time without a zone counts as UTC. In a column without zones, a `Z` is ignored.
+    """
     target = arrow_type(type_)
     try:
         value = text.cast(target)
     except pa.ArrowInvalid:
         cut = pc.replace_substring_regex(text, BEYOND_MICROSECONDS, r"\1")
-        value = mend(cut).cast(target)
+        if type_.kind is Kind.UTC_DATETIME:
+            has_zone = pc.match_substring_regex(cut, ZONE)
+            cut = pc.if_else(has_zone, cut, pc.binary_join_element_wise(cut, "Z", ""))
+        else:
+            cut = pc.replace_substring_regex(cut, "[Zz]$", "")
+        value = cut.cast(target)
     require_years(value.cast(pa.int64()), DAY)
     return value
 
@@ -332,10 +325,6 @@ def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
     return pc.if_else(pc.match_substring(micros, "."), trimmed, micros)
 
 
-def _binary(text: pa.Array, _type: ColumnType) -> pa.Array:
-    return decode_base64(text)
-
-
 _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.BOOLEAN: _boolean,
     Kind.SHORT: _integer,
@@ -345,10 +334,10 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.FLOAT: _double,
     Kind.DOUBLE: _double,
     Kind.NAIVE_DATE: _date,
-    Kind.NAIVE_DATETIME: _naive,
-    Kind.UTC_DATETIME: _instant,
+    Kind.NAIVE_DATETIME: _timestamp,
+    Kind.UTC_DATETIME: _timestamp,
     Kind.NAIVE_TIME: _time,
-    Kind.BINARY: _binary,
+    Kind.BINARY: lambda text, _: decode_base64(text),
 }
 
 # Types whose values may have blanks around them, as in Arrow's parser.
