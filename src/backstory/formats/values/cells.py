@@ -7,6 +7,7 @@ import math
 import re
 from binascii import a2b_base64
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, DecimalException
 from typing import Final, TypeVar
 
@@ -179,9 +180,12 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
     NULL cells stay NULL. Raises UnreadableCell for the first cell that does not match the type.
     """
+    convert = _PARSERS.get(type_.kind, _text)
     if type_.kind in _TRIMMED:
+        with suppress(pa.ArrowInvalid):  # hardly any column has blanks
+            return convert(text, type_)
         text = _trim_blanks(text)
-    return convert_cells(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
+    return convert_cells(text, lambda cells: convert(cells, type_))
 
 
 def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
