@@ -15,7 +15,8 @@ from specification.live_rows import apply as live_rule
 from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
-from backstory.doors.fivetran.batches import AcceptedFiles, batch_of
+from backstory.doors.fivetran.batches import batch_of
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.batches import deliver_batch
@@ -75,7 +76,7 @@ class Table:
             add_column(table, name, type_.kind, key=name in KEY)
         make = sdk.WriteHistoryBatchRequest if self.keeps_history else sdk.WriteBatchRequest
         markers = sdk.FileParams(null_string=PLAIN.null_string, unmodified_string=PLAIN.unmodified_string)
-        return batch_of(make(table=table, file_params=markers, **files), self.name, AcceptedFiles())
+        return batch_of(make(table=table, file_params=markers, **files), self.name, ServeRequest())
 
     def deliver(self, delivery):
         return deliver_batch(self.store, delivery)

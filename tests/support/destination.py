@@ -57,10 +57,11 @@ def fresh() -> str:
 @contextmanager
 def serving(stores: Mapping[str, Store], tls: object = None, **more: object) -> Iterator[str]:
     """The address of a separate server with these stores."""
+    from backstory.doors.fivetran.options import ServeRequest
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
 
-    running = listen(Destination(stores, **more), "127.0.0.1", 0, tls)
+    running = listen(Destination(stores, ServeRequest(**more)), "127.0.0.1", 0, tls)
     try:
         yield f"127.0.0.1:{running.port}"
     finally:

@@ -214,7 +214,7 @@ def test_batch_files_outside_their_folder_are_refused(store, schema, tmp_path):
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
-    with serving({"backstory": store}, folder=inside) as address:
+    with serving({"backstory": store}, batch_folder=inside) as address:
         place = Place.made(Sender.to(address, inside, encoding=PLAIN), store, schema, LIVE, ROWS)
         [stranger] = place.sent(folder=outside).files("id v \n 1 stolen")
         (inside / "link").symlink_to(stranger.path)

@@ -41,7 +41,7 @@ def soft(sender, store, schema):
 
 @pytest.fixture
 def with_live_modes(store, tmp_path):
-    with serving({"backstory": store}, live_modes=True) as address:
+    with serving({"backstory": store}, enable_live_modes=True) as address:
         yield Sender.to(address, tmp_path)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.fivetran.definitions import DOOR, LAYOUTS, columns_from, key_from, refuse_foreign
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.batches import BatchFiles
 from backstory.errors import Refused
@@ -86,39 +87,29 @@ KINDS = ("earliest", "replace", "update", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFiles:
-    """The batch files of one request by kind, and their encoding."""
-
-    encoding: Encoding
-    replace: Sequence[BatchFile] = ()
-    update: Sequence[BatchFile] = ()
-    delete: Sequence[BatchFile] = ()
-    earliest: Sequence[BatchFile] = ()
-
-    @property
-    def parts(self) -> list[tuple[str, BatchFile]]:
-        """Every file with its kind."""
-        return [(kind, file) for kind in KINDS for file in getattr(self, kind)]
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """The files of a request as rows of the request's table.
 
     A batch is small enough to be sent to Spark's tasks. `types` are the types of the table's columns, in
-    order. `sources` are the columns' names in files and messages.
+    order. `sources` are the columns' names in files and messages. `parts` are the files with their kinds.
     """
 
     types: Mapping[str, ColumnType]
     sources: Mapping[str, str]
     requested: frozenset[str]
     key: tuple[str, ...]
-    files: RequestFiles
+    parts: list[tuple[str, BatchFile]]
+    encoding: Encoding
     keeps_history: bool
 
     @classmethod
     def of(
-        cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: RequestFiles
+        cls,
+        shape: Shape,
+        requested: Mapping[str, ColumnType],
+        key: Sequence[str],
+        parts: list[tuple[str, BatchFile]],
+        encoding: Encoding,
     ) -> "Batch":
         """The batch of a request. Raises Refused if its key or columns differ from the table's."""
         refuse_foreign(shape)
@@ -147,14 +138,10 @@ class Batch:
             {column.name: column.source for column in shape.columns},
             frozenset(names[source] for source in requested if source in names),
             tuple(names.get(source, source) for source in key),
-            files,
+            parts,
+            encoding,
             shape.layout is Layout.FIVETRAN_HISTORY,
         )
-
-    @property
-    def parts(self) -> list[tuple[str, BatchFile]]:
-        """Every file with its kind."""
-        return self.files.parts
 
     def decode(self, lease: MemoryLease) -> dict[str, Rows]:
         """The rows of all files, by kind.
@@ -163,8 +150,8 @@ class Batch:
         """
         rows = {}
         for kind in KINDS:
-            files, columns = getattr(self.files, kind), self._file_columns(kind)
-            parts = read_files(files, self.files.encoding, *columns, lease)
+            files = [file for of_kind, file in self.parts if of_kind == kind]
+            parts = read_files(files, self.encoding, *self._file_columns(kind), lease)
             checked = [self._check_rows(kind, file, part) for file, part in parts]
             rows[kind] = Rows.concat(checked, self._schema(kind))
         return rows
@@ -172,7 +159,7 @@ class Batch:
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file in parts, with every column of the table."""
         first = 0
-        for rows in stream_file(file, self.files.encoding, *self._file_columns(kind)):
+        for rows in stream_file(file, self.encoding, *self._file_columns(kind)):
             yield self._check_rows(kind, file, rows, first).align(arrow_schema(self.types))
             first += rows.count
 
@@ -218,11 +205,7 @@ class Batch:
         return rows.rename({source: name for name, source in self.sources.items()})
 
 
-_COMPRESSIONS = {
-    sdk.Compression.OFF: Compression.OFF,
-    sdk.Compression.ZSTD: Compression.ZSTD,
-    sdk.Compression.GZIP: Compression.GZIP,
-}
+_COMPRESSIONS = {number: Compression[name] for name, number in sdk.Compression.items()}
 _ENCRYPTED = {sdk.Encryption.NONE: False, sdk.Encryption.AES: True}
 # Folders whose files are not on a disk and may be endless.
 VIRTUAL_FOLDERS = ("/proc", "/sys")
@@ -230,21 +213,8 @@ VIRTUAL_FOLDERS = ("/proc", "/sys")
 Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedFiles:
-    """The batch files that this server accepts: their format and, if it is restricted, their folder."""
-
-    format: Format = Format.CSV
-    folder: Path | None = None
-
-
-def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
-    """The files of a request, each with the encryption key for its exact path.
-
-    Raises Refused for a file outside the allowed folder, and for a compression or encryption that is not in
-    the contract.
-    """
-    params = request.file_params
+def encoding_of(params: sdk.FileParams, format_: Format) -> Encoding:
+    """The encoding of a request's files. Raises Refused unless it is in the contract."""
     if params.compression not in _COMPRESSIONS or params.encryption not in _ENCRYPTED:
         raise Refused(
             "unknown-wrapping",
@@ -252,24 +222,26 @@ def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
             "this server does not support.",
             "Nothing was written; send files with ZSTD, GZIP or no compression, with AES or no encryption.",
         )
-    encoding = Encoding(
-        accepted.format,
+    return Encoding(
+        format_,
         _COMPRESSIONS[params.compression],
         _ENCRYPTED[params.encryption],
         params.null_string,
         params.unmodified_string,
     )
-    paths = {
-        "replace": request.replace_files,
-        "update": request.update_files,
-        "delete": request.delete_files,
-        "earliest": getattr(request, "earliest_start_files", ()),
-    }
-    files = {
-        kind: [_batch_file(path, request.keys.get(path), accepted.folder) for path in of_kind]
-        for kind, of_kind in paths.items()
-    }
-    return RequestFiles(encoding, **files)
+
+
+def files_of(request: Request, folder: Path | None) -> list[tuple[str, BatchFile]]:
+    """The files of a request with their kinds, each with the encryption key for its exact path.
+
+    Raises Refused for a file outside the folder.
+    """
+    fields = {**{kind: f"{kind}_files" for kind in KINDS}, "earliest": "earliest_start_files"}
+    return [
+        (kind, _batch_file(path, request.keys.get(path), folder))
+        for kind, field in fields.items()
+        for path in getattr(request, field, ())
+    ]
 
 
 def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
@@ -290,14 +262,16 @@ def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
     return BatchFile(place, key, file.name)
 
 
-def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> BatchFiles:
+def batch_of(request: Request, table: TableName, options: ServeRequest) -> BatchFiles:
     """The delivery of a request: rows for a table without history, or changes to versions.
 
     A WriteBatch to a history table may only contain replace files (F19).
     """
     definition = request.table.SerializeToString(deterministic=True).hex()
     columns = {column.name: column.type for column in columns_from(request.table.columns)}
-    key, files = key_from(request.table.columns), files_of(request, accepted)
+    key = key_from(request.table.columns)
+    encoding = encoding_of(request.file_params, Format(options.batch_format))
+    parts = files_of(request, options.batch_folder)
     of_versions = isinstance(request, sdk.WriteHistoryBatchRequest)
 
     def token(stored: StoredTable) -> str:
@@ -306,8 +280,8 @@ def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> Bat
         If the table's columns change, the same files are a new delivery (F14).
         """
         about = [str(table), definition, str(stored.schema_id)]
-        result = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
-        for kind, file in files.parts:
+        result = hashlib.sha256(json.dumps([*about, *map(str, astuple(encoding))]).encode())
+        for kind, file in parts:
             result.update(json.dumps([kind, file.name, file.digest()]).encode())
         return result.hexdigest()
 
@@ -318,8 +292,8 @@ def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> Bat
                 f"{table} keeps no history: it lacks the columns of history mode.",
                 "Send WriteBatch, or migrate the table to history mode first.",
             )
-        batch = Batch.of(stored.shape, columns, key, files)
-        if batch.keeps_history and not of_versions and (files.update or files.delete):
+        batch = Batch.of(stored.shape, columns, key, parts, encoding)
+        if batch.keeps_history and not of_versions and {kind for kind, _ in parts} - {"replace"}:
             raise Refused(
                 "history-table",
                 f"{table} keeps history, so WriteBatch may contain only replace files.",
@@ -327,4 +301,4 @@ def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> Bat
             )
         return batch
 
-    return BatchFiles(table, DOOR, LAYOUTS, [file for _, file in files.parts], token, read)
+    return BatchFiles(table, DOOR, LAYOUTS, [file for _, file in parts], token, read)

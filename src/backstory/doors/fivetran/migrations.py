@@ -14,7 +14,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import deliver_change
 from backstory.errors import Refused
 from backstory.formats.values.cells import UnreadableCell, parse
-from backstory.model.change import NOTHING, Change, Note
+from backstory.model.change import Change
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, DELETED, HISTORY_COLUMNS, SYSTEM_COLUMNS, Layout
 from backstory.model.table import Column, Shape, TableName
@@ -318,64 +318,44 @@ def _now() -> datetime:
     return now.replace(microsecond=now.microsecond // MILLISECOND * MILLISECOND)
 
 
-@dataclass(frozen=True, slots=True)
-class TablePair:
-    """The source table and the target table of a migration."""
-
-    store: Store
-    source: TableName
-    target: TableName
-
-    def source_table(self) -> StoredTable:
-        """The source table as it is stored.
-
-        Raises Refused if it is also the target, or if another door writes the target.
-        """
-        if self.source == self.target:
-            raise migration_error(f"{self.source} cannot be copied onto itself.", "Name another target.")
-        definitions.load_own(self.store, self.target)
-        stored = definitions.existing_own(self.store, self.source)
-        definitions.refuse_foreign(stored.shape)
-        return stored
+Planned = tuple[StoredTable | None, Change | None]
 
 
-def copy_table(pair: TablePair, _request: sdk.CopyTable) -> Change:
-    """Create or replace the target as a copy of the source, with its columns, types, key and rows."""
-    stored = pair.source_table()
-    marks = {DISORDER: "true"} if stored.disorderly else {}
-    return _new_table(replace(stored.shape, table=pair.target), rows_of(pair.store, stored), marks)
+def copy_table(
+    store: Store, source: TableName, target: TableName, request: sdk.CopyTable | sdk.CopyTableToHistoryMode
+) -> Planned:
+    """Create or replace the target as a copy of the source, with its columns, types, key and rows.
+
+    A copy to history mode has the source's rows as versions. The source is unchanged (6.7).
+    """
+    if source == target:
+        raise migration_error(f"{source} cannot be copied onto itself.", "Name another target.")
+    definitions.load_own(store, target)
+    stored = definitions.existing_own(store, source)
+    definitions.refuse_foreign(stored.shape)
+    if isinstance(request, sdk.CopyTableToHistoryMode) and stored.shape.layout is Layout.FIVETRAN_LIVE:
+        copy = to_history(Subject(store, stored), request.soft_deleted_column)
+    else:
+        marks = {DISORDER: "true"} if stored.disorderly else {}
+        copy = Change(added=rows_of(store, stored), into=stored.shape, properties=marks)
+    assert copy is not None
+    assert copy.into is not None
+    into = replace(copy.into, table=target)
+    return None, replace(copy, into=into, whole=False, recreate=True, count_as="inserted")
 
 
-def copy_table_to_history(pair: TablePair, request: sdk.CopyTableToHistoryMode) -> Change:
-    """Create or replace the target as a history of the source's rows. The source is unchanged (6.7)."""
-    stored = pair.source_table()
-    if stored.shape.layout is Layout.FIVETRAN_HISTORY:
-        return copy_table(pair, sdk.CopyTable())
-    change = to_history(Subject(pair.store, stored), request.soft_deleted_column)
-    assert change is not None
-    assert change.into is not None
-    return _new_table(replace(change.into, table=pair.target), change.added)
-
-
-def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> Change:
-    return Change(added=rows, into=shape, recreate=True, count_as="inserted", properties=marks)
-
-
-def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
+def rename_table(store: Store, source: TableName, target: TableName, _request: sdk.RenameTable) -> Planned:
     """Rename the table. Nothing changes if an earlier request renamed it."""
-    source = definitions.load_own(pair.store, pair.source)
-    target = definitions.load_own(pair.store, pair.target)
-    if source is None and target:
-        return target, None
-    if target:
-        raise migration_error(f"The table {pair.target} exists already.", "Choose another name.")
-    source = definitions.existing_own(pair.store, pair.source)
-    return source, Change(into=replace(source.shape, table=pair.target))
+    stored, renamed = definitions.load_own(store, source), definitions.load_own(store, target)
+    if stored is None and renamed:
+        return renamed, None
+    if renamed:
+        raise migration_error(f"The table {target} exists already.", "Choose another name.")
+    stored = definitions.existing_own(store, source)
+    return stored, Change(into=replace(stored.shape, table=target))
 
 
-def drop_table(
-    store: Store, table: TableName, *, confirmed: bool
-) -> tuple[StoredTable | None, Change | None]:
+def drop_table(store: Store, table: TableName, confirmed: bool) -> Planned:  # noqa: FBT001 - the request
     """Delete the table and its data. Nothing changes if it does not exist."""
     if not confirmed:
         raise migration_error(
@@ -387,11 +367,8 @@ def drop_table(
 
 log = structlog.get_logger()
 
-ColumnChange = Callable[[Subject, Any], Change | None]
-PairPlan = Callable[[TablePair], tuple[StoredTable | None, Change | None]]
-TableCopy = Callable[[TablePair, Any], Change]
-
-_COLUMNS: Mapping[str, ColumnChange] = {
+# Changes of columns and rows, which get the table and the request.
+_COLUMNS: Mapping[str, Callable[[Subject, Any], Change | None]] = {
     "add_column_with_default_value": add_with_default,
     "add_column_in_history_mode": add_in_history,
     "drop_column_in_history_mode": drop_in_history,
@@ -412,9 +389,12 @@ _LIVE_MODES: Mapping[int, ModeChange] = {
     _TYPES.LIVE_TO_SOFT_DELETE: live_to_soft_delete,
     _TYPES.LIVE_TO_HISTORY: live_to_history,
 }
-_COPIES: Mapping[str, TableCopy] = {
+# Changes of whole tables, which get the store, the tables of the request, and the request.
+_TABLES: Mapping[str, Callable[..., Planned]] = {
     "copy_table": copy_table,
-    "copy_table_to_history_mode": copy_table_to_history,
+    "copy_table_to_history_mode": copy_table,
+    "rename_table": rename_table,
+    "drop_table": drop_table,
 }
 
 
@@ -427,22 +407,25 @@ def migrate(
     mode are also offered (F8). A repeated request changes nothing.
     """
     entity, request = _operation_of(details)
+    store, names = where.store, [details.table]
+    if entity in {"copy_table", "copy_table_to_history_mode", "rename_table"}:
+        names = [request.from_table, request.to_table]
     modes = _LIVE_MODES if live_modes else _MODES
-    if entity in _COLUMNS:
-        _on_table(where, details, lambda subject: _COLUMNS[entity](subject, request))
-    elif entity in _COPIES:
-        _on_pair(where, details, request, lambda pair: (None, _COPIES[entity](pair, request)))
-    elif entity == "rename_table":
-        _on_pair(where, details, request, rename_table)
-    elif entity == "drop_table":
-        table = where.table(details.schema, details.table)
-        note = _note(table, details)
-        deliver_change(where.store, [table], note, lambda: drop_table(where.store, table, confirmed=request))
-    elif entity == "table_sync_mode_migration" and (change := modes.get(request.type)):
-        _on_table(where, details, lambda subject: change(subject, request))
-    else:
+    change = modes.get(request.type) if entity == "table_sync_mode_migration" else _COLUMNS.get(entity)
+    if change is None and entity not in _TABLES:
         log.warning("this kind of migration is not supported", kind=entity or "unset")
         return False
+    tables = [where.table(details.schema, name) for name in names]
+
+    def plan() -> Planned:
+        if change is None:
+            return _TABLES[entity](store, *tables, request)
+        stored = definitions.existing_own(store, tables[0])
+        definitions.refuse_foreign(stored.shape)
+        return stored, change(Subject(store, stored), request)
+
+    text = details.SerializeToString(deterministic=True).hex()
+    deliver_change(store, tables, definitions.note("migrate", tables[-1], text), plan)
     return True
 
 
@@ -454,29 +437,3 @@ def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
         operation = message.WhichOneof("entity") or ""
         message = getattr(message, operation) if operation else None
     return operation, message
-
-
-def _on_table(
-    where: definitions.NamedStore, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
-) -> None:
-    table = where.table(details.schema, details.table)
-
-    def plan() -> tuple[StoredTable, Change | None]:
-        stored = definitions.existing_own(where.store, table)
-        definitions.refuse_foreign(stored.shape)
-        return stored, change(Subject(where.store, stored))
-
-    deliver_change(where.store, [table], _note(table, details), plan)
-
-
-def _on_pair(
-    where: definitions.NamedStore, details: sdk.MigrationDetails, request: Any, plan: PairPlan
-) -> None:
-    source = where.table(details.schema, request.from_table)
-    target = where.table(details.schema, request.to_table)
-    pair = TablePair(where.store, source, target)
-    deliver_change(where.store, [source, target], _note(target, details), lambda: plan(pair))
-
-
-def _note(table: TableName, details: sdk.MigrationDetails) -> Note:
-    return definitions.note("migrate", table, details.SerializeToString(deterministic=True).hex())

@@ -26,7 +26,6 @@ from backstory.doors.fivetran.service import Destination
 from backstory.doors.fivetran.wire import POOL, destination_sdk_pb2
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import add_DestinationConnectorServicer_to_server
 from backstory.errors import Failed, TryAgain, UsageError
-from backstory.formats.batch_file import Format
 from backstory.observe import close_metrics, serve_metrics
 from backstory.stores.iceberg.faults import SPARK_GONE
 from backstory.stores.port import Store
@@ -276,10 +275,7 @@ def serve(
 
     Raises Failed if a port is in use.
     """
-    tls, batch_format = credentials_of(request), Format(request.batch_format)
-    destination = Destination(
-        stores, batch_format, live_modes=request.enable_live_modes, folder=request.batch_folder
-    )
+    tls, destination = credentials_of(request), Destination(stores, request)
     port = request.metrics_port
     metrics = None if port is None else serve_metrics(request.host or "", port)
     try:

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -18,7 +17,7 @@ import grpc
 import pyarrow as pa
 import structlog
 
-from backstory.doors.fivetran.batches import AcceptedFiles, Request, batch_of
+from backstory.doors.fivetran.batches import Request, batch_of
 from backstory.doors.fivetran.definitions import (
     CATALOG_FIELD,
     PREFIX_FIELD,
@@ -32,6 +31,7 @@ from backstory.doors.fivetran.definitions import (
     truncate,
 )
 from backstory.doors.fivetran.migrations import migrate
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
@@ -187,23 +187,14 @@ def _code_line(bug: BaseException) -> str:
 
 log = structlog.get_logger()
 
-_FORMATS = {Format.CSV: sdk.BatchFileFormat.CSV, Format.PARQUET: sdk.BatchFileFormat.PARQUET}
-
 
 class Destination(DestinationConnectorServicer):
     """The gRPC service for the server's catalogs. It has no state."""
 
-    def __init__(
-        self,
-        stores: Mapping[str, Store],
-        batch_format: Format = Format.CSV,
-        *,
-        live_modes: bool = False,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, stores: Mapping[str, Store], options: ServeRequest | None = None) -> None:
         self._stores = stores
-        self._accepted = AcceptedFiles(batch_format, folder)
-        self._live_modes = live_modes
+        self._options = options or ServeRequest()
+        self._format = Format(self._options.batch_format)
 
     def ConfigurationForm(
         self, _request: common.ConfigurationFormRequest, _context: grpc.ServicerContext
@@ -224,7 +215,7 @@ class Destination(DestinationConnectorServicer):
         self, _request: sdk.CapabilitiesRequest, _context: grpc.ServicerContext
     ) -> sdk.CapabilitiesResponse:
         """Return the format of batch files that this server reads."""
-        return sdk.CapabilitiesResponse(batch_file_format=_FORMATS[self._accepted.format])
+        return sdk.CapabilitiesResponse(batch_file_format=self._format.name)
 
     @handle_errors(sdk.DescribeTableResponse)
     def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
@@ -275,7 +266,7 @@ class Destination(DestinationConnectorServicer):
     @handle_errors(sdk.MigrateResponse)
     def Migrate(self, request: sdk.MigrateRequest) -> sdk.MigrateResponse:
         """Change a table's columns, values, name or sync mode."""
-        if migrate(self._target(request), request.details, live_modes=self._live_modes):
+        if migrate(self._target(request), request.details, live_modes=self._options.enable_live_modes):
             return sdk.MigrateResponse(success=True)
         return sdk.MigrateResponse(unsupported=True)
 
@@ -288,7 +279,7 @@ class Destination(DestinationConnectorServicer):
 
     def _deliver(self, request: Request) -> sdk.WriteBatchResponse:
         store, table = self._table(request, request.table.name)
-        receipt = deliver_batch(store, batch_of(request, table, self._accepted))
+        receipt = deliver_batch(store, batch_of(request, table, self._options))
         outcome = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
         count_batch(outcome, receipt.counts)
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())
