@@ -10,6 +10,7 @@ from depth import deep
 from historizing import Place, dataset, document, second, versions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specification.scd2 import BaseRow
 from versions_in_python import (
     INSTANTS,
     KEYS,
@@ -44,7 +45,6 @@ from backstory.reading.history_queries import effective as question
 from backstory.reading.history_queries import labeled
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.dialects import get_dialect
-from backstory.testing.rule import BaseRow
 from backstory.upkeep.model_histories import create_views, drop_views
 
 EXAMPLES = {"duckdb": deep(100, 20), "postgres": deep(30, 6)}

@@ -4,10 +4,10 @@ import pytest
 from specification.event_log import Arrival as Arrived
 from specification.event_log import LogRejected as NotIngested
 from specification.events import ingest
+from specification.scd2 import BaseRow, LoadRejected, Rules, historize
 
 from backstory.model.change import exceeds
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, Strategy
-from backstory.testing.rule import BaseRow, LoadRejected, Rules, historize
 
 # The removed number, the total, the ratio, and whether it is too much.
 GUARDS = [

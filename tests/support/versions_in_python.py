@@ -11,6 +11,7 @@ from typing import Any
 
 from historizing import Place, aware, dataset, document, second
 from hypothesis import strategies as st
+from specification.scd2 import BaseRow, Rules, Version, historize
 
 from backstory.doors.historize.hist_state import stored_history, sync_hist
 from backstory.doors.historize.model import StateLabels
@@ -18,7 +19,6 @@ from backstory.model.table import Archive
 from backstory.reading.history_queries import Query, StoredHistory
 from backstory.strategies.scd2.transitions import State
 from backstory.testing.conformance_bench import sha256
-from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 KEYS = ("x", "y", "z")
 INSTANTS = [second(number / 2) for number in range(1, 18)]

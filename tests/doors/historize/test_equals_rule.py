@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 from depth import deep
 from historizing import DAY, Place, assert_lawful, aware, dataset, document, second
+from specification.scd2 import BaseRow, LoadRejected, Rules, Version, historize
 
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
@@ -20,7 +21,6 @@ from backstory.doors.historize.runs import LoadRun
 from backstory.errors import Refused
 from backstory.strategies.scd2.statements import hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
-from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
 LOADS, PARTS = deep(1_000, 100), deep(10, 1)
 ENGINES = {"four_step": "rc_four", "merge": "rc_one"}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from depth import DEPTH
+from specification.scd2 import BaseRow, historize
 
 import backstory
 from backstory.doors.historize.door import open_model
@@ -20,7 +21,6 @@ from backstory.doors.historize.resolve import schema_of
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables
 from backstory.testing.conformance_bench import Hashes
-from backstory.testing.rule import BaseRow, historize
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "historize" / "countries.py"
 TABLE = "rawcore.rc_world_country_hist"

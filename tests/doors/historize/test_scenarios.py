@@ -5,12 +5,12 @@ Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERG
 
 import pytest
 from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, versions
+from specification.scd2 import BaseRow, Rules, Version, historize
 
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.runs import LoadRun
 from backstory.strategies.scd2.statements import hist_steps
-from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 A23 = """
     a 1 [1,-) new r1

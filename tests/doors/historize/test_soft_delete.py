@@ -6,9 +6,9 @@ from datetime import UTC
 import pytest
 from depth import deep
 from historizing import aware, dataset, document, model_of, second, versions
+from specification.scd2 import BaseRow, Rules, historize
 
 from backstory.errors import UsageError
-from backstory.testing.rule import BaseRow, Rules, historize
 
 LOADS = {"duckdb": deep(40, 12), "postgres": deep(20, 6)}
 COLUMNS = "k* a gone"

@@ -19,13 +19,13 @@ from historizing import (
     versions,
 )
 from historizing_on_spark import SparkPlace
+from specification.scd2 import BaseRow, LoadRejected, Rules, Version, historize
 
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.engine import PEPPER, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
-from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
 # Each load has many lives, because a load takes long, not its rows.
 KEYS, VALUES = ascii_letters[:36], ["1", "2", "-"]

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.scd2 import BaseRow, LoadRejected, Rules, Version, historize
 
 from backstory.model.layout import ENDED, FILE, LOAD_RUN_ID, LOADED_AT, POSITION, ROW_HASH, STARTED, STATE
 from backstory.strategies.keys import key_parts
@@ -43,7 +44,6 @@ from backstory.strategies.scd2.plan import (
     tally,
 )
 from backstory.strategies.scd2.transitions import WORDS, State
-from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 LABELS = {State.NEW: "N", State.CHANGED: "C", State.DELETED: "D", State.REAPPEARED: "R"}

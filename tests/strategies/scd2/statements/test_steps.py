@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import duckdb
 import pytest
+from specification.scd2 import BaseRow, Rules, Version, historize
 
 from backstory.dialects import DuckDB
 from backstory.stores.sql.engine import fill_placeholders
@@ -17,7 +18,6 @@ from backstory.strategies.scd2.statements import (
     hist_steps,
 )
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, WORDS, Past, State
-from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 HIST = (
     "(id VARCHAR, k VARCHAR, a VARCHAR, row_hash VARCHAR, version_started_at TIMESTAMP,"
