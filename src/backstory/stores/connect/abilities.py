@@ -11,7 +11,7 @@ from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import MAIN, ancestors, head_of
 from backstory.stores.connect.commit import MERGE_MODE
-from backstory.stores.connect.store import NOTE, ConnectStore, commit_session, fast_forward
+from backstory.stores.connect.store import NOTE, ConnectStore, fast_forward, in_commit
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.frames import LINEAGE_SINCE
 from backstory.stores.iceberg.literals import property_list, quote
@@ -22,8 +22,8 @@ _BEFORE, _AFTER = {1: "a", 2: "b"}, {1: "a", 2: "x"}
 
 
 def _clone(store: ConnectStore, table: TableName) -> None:
-    with commit_session(store, table, {_PROPERTY: _VALUE}) as session:
-        if session.conf.get(NOTE + _PROPERTY) != _VALUE or store.setting(NOTE + _PROPERTY) is not None:
+    with in_commit(store, table, {_PROPERTY: _VALUE}) as own:
+        if own.setting(NOTE + _PROPERTY) != _VALUE or store.setting(NOTE + _PROPERTY) is not None:
             raise _other_result("A copy of the session does not have settings of its own.")
 
 
@@ -46,9 +46,9 @@ def _merge(store: ConnectStore, table: TableName) -> None:
     base = store.metadata(table)["current-snapshot-id"]
     for branch in (_BRANCH, _LATE):
         store.spark.sql(f"ALTER TABLE {store.sql_name(table)} CREATE BRANCH {branch} AS OF VERSION {base}")
-    with commit_session(store, table, {_PROPERTY: _VALUE}) as session:
+    with in_commit(store, table, {_PROPERTY: _VALUE}) as own:
         for branch in (_BRANCH, _LATE):
-            session.sql(
+            own.spark.sql(
                 f"MERGE INTO {store.sql_name(table, f'branch_{branch}')} AS t USING "  # noqa: S608
                 f"(SELECT {FILE} AS file, {POSITION} AS position "
                 f"FROM {store.sql_name(table)} WHERE id = 2) AS s "
@@ -71,14 +71,14 @@ def _keep_notes(store: ConnectStore, table: TableName) -> None:
 
 
 def _forward(store: ConnectStore, table: TableName) -> None:
-    fast_forward(store, store.spark, table, MAIN, _BRANCH)
+    fast_forward(store, table, MAIN, _BRANCH)
     if _rows(store, table) != _AFTER:
         raise _other_result("The table did not move to its branch.")
 
 
 def _refuse(store: ConnectStore, table: TableName) -> None:
     try:
-        fast_forward(store, store.spark, table, MAIN, _LATE)
+        fast_forward(store, table, MAIN, _LATE)
     except PySparkException:
         return
     raise _other_result("The table moved to a branch that does not have its newest commit.")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,8 +36,8 @@ from backstory.stores.connect.create import (
 )
 from backstory.stores.connect.store import (
     ConnectStore,
-    commit_session,
     fast_forward,
+    in_commit,
     require_unchanged,
 )
 from backstory.stores.iceberg.commit import commit, require_for_branch
@@ -50,9 +50,6 @@ from backstory.stores.iceberg.schema import json_schema, spark_type
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import IcebergTable
 from backstory.stores.port import conflict, refuse_names
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _OUR_PROPERTIES: Final = "backstory."
 MERGE_MODE: Final = "write.merge.mode"
@@ -168,46 +165,47 @@ def _change(
     shape, pending = cast("Shape", change.into), new_properties(table, change.properties)
     name, newest = table.shape.table, table.newest
     branch = DELIVERY + uuid.uuid4().hex
-    of_table, onto = replace(store, branch=None), store.branch or MAIN
+    onto = store.branch or MAIN
     # Until the branch is published, the commit does not count as one of the table's commits.
     if store.branch is not None:  # a preview: its properties stay pending, and the table does not follow it
         later = {**table.pending, **change.properties}
         notes = {**notes, **preview_notes(store.branch, later, table.stored)}
     else:
         notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
-    with commit_session(store, name, notes) as session:
-        require_unchanged(store, session, table)
+    with in_commit(replace(store, branch=None), name, notes) as of_table:
+        require_unchanged(of_table, table)
         if table.pending and onto == MAIN:
             # An interrupted delivery is completed first. Then this one is planned again.
-            set_properties(store, session, name, table.pending)
-            _drop_branches(store, session, name, table.finished)
+            set_properties(of_table, name, table.pending)
+            _drop_branches(of_table, name, table.finished)
             raise conflict(name)
-        before = reshape(of_table, session, table, shape, change.renamed)
+        before = reshape(of_table, table, shape, change.renamed)
         # Branches of earlier deliveries. None of them can be published after this one.
         refs = (table.metadata.get("refs") or ()) if onto == MAIN else ()
         others = [other for other in refs if other.startswith(DELIVERY)]
         at = "" if newest is None else f" AS OF VERSION {newest.id}"
-        session.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch}{at}")
+        of_table.spark.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch}{at}")
         with ExitStack() as undo:
-            undo.callback(_drop_branches, of_table, session, name, [branch])
+            undo.callback(_drop_branches, of_table, name, [branch])
             # In a table without commits, Iceberg begins the branch with an empty commit.
-            base = head_of(store.metadata(name), branch) if newest is None else newest.id
+            base = head_of(of_table.metadata(name), branch) if newest is None else newest.id
             with time_stage("write"):
                 if change.back_to is not None:
-                    snapshot = restore_rows(of_table, session, shape, change.back_to, branch, base)
+                    snapshot = restore_rows(of_table, shape, change.back_to, branch, base)
                 else:
-                    rows = stage_rows(session, store, table, change.removed, added, shape)
-                    snapshot = write_rows(of_table, session, shape, rows, branch, base, whole=change.whole)
+                    stored = replace(of_table, branch=store.branch)
+                    rows = stage_rows(stored, table, change.removed, added, shape)
+                    snapshot = write_rows(of_table, shape, rows, branch, base, whole=change.whole)
                 if onto == MAIN:
-                    _require_properties(store, name, before)
+                    _require_properties(of_table, name, before)
             undo.pop_all()
         # From here on, the branch may be published. The next commit completes any step that fails here.
         with time_stage("commit"):
-            _publish(of_table, session, name, onto, branch, snapshot)
+            _publish(of_table, name, onto, branch, snapshot)
             with suppress(PySparkException):
-                if pending and onto == MAIN and _has_branch(store, session, name, branch):
-                    set_properties(store, session, name, pending)
-                _drop_branches(of_table, session, name, [*others, branch])
+                if pending and onto == MAIN and _has_branch(of_table, name, branch):
+                    set_properties(of_table, name, pending)
+                _drop_branches(of_table, name, [*others, branch])
         return snapshot
 
 
@@ -223,31 +221,27 @@ def _require_properties(store: ConnectStore, table: TableName, before: Mapping[s
         raise conflict(table)
 
 
-def _has_branch(store: ConnectStore, session: "SparkSession", table: TableName, branch: str) -> bool:
+def _has_branch(store: ConnectStore, table: TableName, branch: str) -> bool:
     """Whether the table still has this branch. Another writer that completes a delivery drops its branch."""
-    session.sql(f"REFRESH TABLE {store.sql_name(table)}")
-    return bool(session.table(store.sql_name(table, "refs")).where(f"name = '{branch}'").count())
+    store.spark.sql(f"REFRESH TABLE {store.sql_name(table)}")
+    return bool(store.spark.table(store.sql_name(table, "refs")).where(f"name = '{branch}'").count())
 
 
-def _drop_branches(
-    store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
-) -> None:
+def _drop_branches(store: ConnectStore, table: TableName, branches: Sequence[str]) -> None:
     """Drop the branches in the given order. After a failure, the next commit drops the rest."""
     with suppress(PySparkException):
         for each in branches:
-            session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
+            store.spark.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
 
 
-def _publish(
-    store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str, snapshot: int
-) -> None:
+def _publish(store: ConnectStore, table: TableName, onto: str, branch: str, snapshot: int) -> None:
     """Move the branch `onto`, which may be the table's main branch, to another branch's newest commit.
 
     Raises TryAgain unless `onto` is still at the commit where the other branch began. The response can be
     lost, so after an error the table's metadata shows whether `onto` has the snapshot.
     """
     try:
-        fast_forward(store, session, table, onto, branch)
+        fast_forward(store, table, onto, branch)
     except PySparkException:
         metadata = store.metadata(table)
         if snapshot not in {each["snapshot-id"] for each in ancestors(metadata, head_of(metadata, onto))}:
@@ -271,23 +265,23 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
         )
     name = table.shape.table
     altering = f"ALTER TABLE {store.sql_name(name)}"
-    with commit_session(store, name, {}) as session:
-        require_unchanged(store, session, table)
+    with in_commit(store, name, {}) as own:
+        require_unchanged(own, table)
         for branch, tag in change.tags.items():
             if tag is not None:
-                session.sql(f"{altering} CREATE BRANCH {quote(branch)} AS OF VERSION {tag.snapshot}")
+                own.spark.sql(f"{altering} CREATE BRANCH {quote(branch)} AS OF VERSION {tag.snapshot}")
                 continue
             if change.back_to is not None:
                 # The branch may get another commit, but only the planned commits are published.
                 exactly = DELIVERY + uuid.uuid4().hex
-                session.sql(f"{altering} CREATE BRANCH {exactly} AS OF VERSION {change.back_to}")
+                own.spark.sql(f"{altering} CREATE BRANCH {exactly} AS OF VERSION {change.back_to}")
                 try:
-                    _publish(store, session, name, MAIN, exactly, change.back_to)
+                    _publish(own, name, MAIN, exactly, change.back_to)
                 finally:
                     with suppress(PySparkException):
-                        session.sql(f"{altering} DROP BRANCH IF EXISTS {exactly}")
-            if head_of(store.metadata(name), branch) == head_of(table.metadata, branch):
-                session.sql(f"{altering} DROP BRANCH {quote(branch)}")
+                        own.spark.sql(f"{altering} DROP BRANCH IF EXISTS {exactly}")
+            if head_of(own.metadata(name), branch) == head_of(table.metadata, branch):
+                own.spark.sql(f"{altering} DROP BRANCH {quote(branch)}")
     with translate_faults(name):
         store.refresh(name)
     return Commit(None, change.counts)
@@ -306,7 +300,6 @@ _ADDED, _GONE, _BACK = _SUMS = ("added-records", "added-position-deletes", "remo
 
 def write_rows(
     store: ConnectStore,
-    session: "SparkSession",
     shape: Shape,
     rows: pa.Table,
     branch: str,
@@ -321,7 +314,7 @@ def write_rows(
     snapshot does not have exactly these rows.
     """
     name, actions = shape.table, Counter(rows[_ACTION].to_pylist())
-    frame_in(session, rows).createOrReplaceTempView(_ROWS)
+    frame_in(store, rows).createOrReplaceTempView(_ROWS)
     values = {
         each.name: f"CAST({_OURS}.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns
     }
@@ -339,8 +332,8 @@ def write_rows(
             f"WHEN NOT MATCHED AND {_OURS}.{quote(_ACTION)} = '{_INSERT}' "
             f"THEN INSERT ({names}) VALUES ({', '.join(values.values())})"
         )
-    session.sql(statement)
-    made, sums = _commit_on_branch(store, session, name, branch, base)
+    store.spark.sql(statement)
+    made, sums = _commit_on_branch(store, name, branch, base)
     added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
     if whole:  # all former rows and the files of their deletions are removed
         is_complete = int(made.summary["total-records"]) == sums[_ADDED] == added
@@ -351,9 +344,7 @@ def write_rows(
     return int(made.snapshot_id)
 
 
-def restore_rows(
-    store: ConnectStore, session: "SparkSession", shape: Shape, then: int, branch: str, base: int | None
-) -> int:
+def restore_rows(store: ConnectStore, shape: Shape, then: int, branch: str, base: int | None) -> int:
     """Restore the rows of an earlier snapshot on the branch with one statement, and return its snapshot.
 
     Rows that the branch still has keep their ids. Restored rows get new ids.
@@ -361,7 +352,7 @@ def restore_rows(
     names = list(map(quote, shape.names))
     values = [f"{_OURS}.{name}" for name in names]
     former = f"SELECT {', '.join(names)}, {ROW_ID}, {UPDATED_IN} FROM {store.sql_name(shape.table)}"  # noqa: S608
-    session.sql(
+    store.spark.sql(
         f"MERGE INTO {store.sql_name(shape.table, f'branch_{branch}')} AS {_TABLE} "  # noqa: S608
         f"USING ({former} VERSION AS OF {then}) AS {_OURS} ON {_TABLE}.{ROW_ID} = {_OURS}.{ROW_ID} "
         f"WHEN MATCHED AND {_TABLE}.{UPDATED_IN} <> {_OURS}.{UPDATED_IN} THEN UPDATE SET "
@@ -369,18 +360,18 @@ def restore_rows(
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)}) "
         "WHEN NOT MATCHED BY SOURCE THEN DELETE"
     )
-    made, _ = _commit_on_branch(store, session, shape.table, branch, base)
+    made, _ = _commit_on_branch(store, shape.table, branch, base)
     return int(made.snapshot_id)
 
 
 def _commit_on_branch(
-    store: ConnectStore, session: "SparkSession", name: TableName, branch: str, base: int | None
+    store: ConnectStore, name: TableName, branch: str, base: int | None
 ) -> tuple[Any, dict[str, int]]:
     """The commit that a statement made on the branch, and its row counts.
 
     Raises TryAgain if another delivery dropped the branch.
     """
-    made = session.sql(
+    made = store.spark.sql(
         f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
         f"JOIN {store.sql_name(name, 'refs')} AS r ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
     ).collect()
@@ -390,7 +381,6 @@ def _commit_on_branch(
 
 
 def stage_rows(
-    session: "SparkSession",
     store: ConnectStore,
     table: IcebergTable,
     removed: Any,
@@ -409,7 +399,7 @@ def stage_rows(
         ids = added[ROW_ID].combine_chunks()
     at = nowhere
     if ids.null_count < len(ids):
-        at = pc.index_in(ids, value_set=_row_ids(session, store, table, places)).cast(pa.int64())
+        at = pc.index_in(ids, value_set=_row_ids(store, table, places)).cast(pa.int64())
         if at.null_count != ids.null_count or len(at.drop_null()) != len(pc.unique(at.drop_null())):
             raise _other_rows(table.shape.table)
     gone = pc.invert(pc.is_in(pa.array(range(len(places)), pa.int64()), value_set=at))
@@ -434,14 +424,14 @@ def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
     return pa.concat_tables([PLACE.empty_table(), *parts])
 
 
-def _row_ids(session: "SparkSession", store: ConnectStore, table: IcebergTable, places: pa.Table) -> pa.Array:
+def _row_ids(store: ConnectStore, table: IcebergTable, places: pa.Table) -> pa.Array:
     """The row id at each place. Raises TryAgain if a place no longer has a row."""
-    frame_in(session, places).createOrReplaceTempView(_ROWS)
+    frame_in(store, places).createOrReplaceTempView(_ROWS)
     query = (
         f"SELECT {_TABLE}.{FILE}, {_TABLE}.{POSITION}, {_TABLE}.{ROW_ID} "  # noqa: S608 - quoted names
         f"FROM {store.sql_name(table.shape.table)} AS {_TABLE} JOIN {_ROWS} AS {_OURS} ON {_AT_PLACE}"
     )
-    rows = arrow_of(session.sql(query))
+    rows = arrow_of(store.spark.sql(query))
     if len(rows) != len(places):
         raise conflict(table.shape.table)
     found = places.append_column("place", pa.array(range(len(places)))).join(rows, PLACE.names)

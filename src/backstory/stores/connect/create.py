@@ -19,7 +19,7 @@ from backstory.model.types import added_fields, widens
 from backstory.observe import time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.versions import frame_of_arrow
-from backstory.stores.connect.store import ConnectStore, commit_session
+from backstory.stores.connect.store import ConnectStore, in_commit
 from backstory.stores.iceberg.create import refuse_paths, table_properties
 from backstory.stores.iceberg.frames import spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, property_list, quote, text_literal
@@ -27,7 +27,7 @@ from backstory.stores.iceberg.schema import SOURCE_NAMES, spark_type
 from backstory.stores.iceberg.store import IcebergTable, source_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -35,21 +35,19 @@ def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) ->
     return {name: value for name, value in properties.items() if table.properties.get(name) != value}
 
 
-def set_properties(
-    store: ConnectStore, session: "SparkSession", table: TableName, properties: Mapping[str, str | None]
-) -> None:
+def set_properties(store: ConnectStore, table: TableName, properties: Mapping[str, str | None]) -> None:
     """Set properties of the table. None removes a property."""
     altering = f"ALTER TABLE {store.sql_name(table)}"
     values = {name: value for name, value in properties.items() if value is not None}
     removed = [text_literal(name) for name, value in properties.items() if value is None]
     if removed:
-        session.sql(f"{altering} UNSET TBLPROPERTIES IF EXISTS ({', '.join(removed)})")
+        store.spark.sql(f"{altering} UNSET TBLPROPERTIES IF EXISTS ({', '.join(removed)})")
     if values:
-        session.sql(f"{altering} SET TBLPROPERTIES ({property_list(values)})")
+        store.spark.sql(f"{altering} SET TBLPROPERTIES ({property_list(values)})")
 
 
 def reshape(
-    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape, renamed: Mapping[str, str]
+    store: ConnectStore, table: IcebergTable, into: Shape, renamed: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Give the table the columns of the new shape, and return its properties.
 
@@ -65,9 +63,9 @@ def reshape(
         del properties[SOURCE_NAMES]
     if table.properties.get(COLUMNS_STATE) in {None, state}:
         del properties[COLUMNS_STATE]
-    set_properties(store, session, table.shape.table, properties)
+    set_properties(store, table.shape.table, properties)
     for statement in statements:
-        session.sql(statement)
+        store.spark.sql(statement)
     return {**table.properties, **properties}
 
 
@@ -161,36 +159,34 @@ def create(
     refuse_paths(shape.table)
     properties = {**table_properties(store, shape), **properties}
     settings = {name: value for name, value in properties.items() if value is not None}
-    with commit_session(store, shape.table, notes) as session:
-        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(store.catalog)}.{quote(shape.table.schema)}")
+    with in_commit(store, shape.table, notes) as own:
+        own.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(own.catalog)}.{quote(shape.table.schema)}")
         with time_stage("commit"):
             if added is None:
-                _create_empty(store, session, shape, settings)
+                _create_empty(own, shape, settings)
             else:
-                _create_with_rows(store, session, shape, settings, added)
+                _create_with_rows(own, shape, settings, added)
         if shape.layout.is_sorted and shape.key:
             order = ", ".join(map(quote, shape.key))
-            session.sql(f"ALTER TABLE {store.sql_name(shape.table)} WRITE LOCALLY ORDERED BY {order}")
+            own.spark.sql(f"ALTER TABLE {own.sql_name(shape.table)} WRITE LOCALLY ORDERED BY {order}")
         if added is None:
             return None
-        snapshots = session.table(store.sql_name(shape.table, "snapshots"))
+        snapshots = own.spark.table(own.sql_name(shape.table, "snapshots"))
         return int(snapshots.where("parent_id IS NULL").collect()[0].snapshot_id)
 
 
-def frame_in(session: "SparkSession", rows: pa.Table) -> "DataFrame":
-    """The rows as a frame of this session."""
-    return frame_of_arrow(session, rows, spark_fields(rows.schema))
+def frame_in(store: ConnectStore, rows: pa.Table) -> "DataFrame":
+    """The rows as a frame of the store's session."""
+    return frame_of_arrow(store.spark, rows, spark_fields(rows.schema))
 
 
-def _create_empty(
-    store: ConnectStore, session: "SparkSession", shape: Shape, properties: Mapping[str, str]
-) -> None:
+def _create_empty(store: ConnectStore, shape: Shape, properties: Mapping[str, str]) -> None:
     columns = ", ".join(map(column_definition, shape.columns))
     parts = ", ".join(
         f"years({quote(name)})" if transform == YEAR else quote(name)
         for transform, name in shape.layout.partitioning
     )
-    session.sql(
+    store.spark.sql(
         f"CREATE TABLE {store.sql_name(shape.table)} ({columns}) USING iceberg "
         f"{f'PARTITIONED BY ({parts}) ' if parts else ''}TBLPROPERTIES ({property_list(properties)})"
     )
@@ -198,13 +194,12 @@ def _create_empty(
 
 def _create_with_rows(
     store: ConnectStore,
-    session: "SparkSession",
     shape: Shape,
     properties: Mapping[str, str],
     added: pa.Table,
 ) -> None:
     schema = arrow_schema({each.name: each.type for each in shape.columns})
-    typed = frame_in(session, without_row_ids(added).select(schema.names)).select(
+    typed = frame_in(store, without_row_ids(added).select(schema.names)).select(
         *(
             column(each.name).cast(spark_type(each.type)).alias(each.name, metadata={"comment": each.doc})
             for each in shape.columns
@@ -227,17 +222,17 @@ def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> 
     SQL would delete these files.
     """
     name = table.shape.table
-    with commit_session(store, name, {}) as session:
+    with in_commit(store, name, {}) as own:
         if change.into is not None:
             into = change.into.table
-            session.sql(
-                f"ALTER TABLE {store.sql_name(name)} RENAME TO {quote(into.schema)}.{quote(into.name)}"
+            own.spark.sql(
+                f"ALTER TABLE {own.sql_name(name)} RENAME TO {quote(into.schema)}.{quote(into.name)}"
             )
             return
         if table.properties.get("gc.enabled") == "false":
             raise needs_java("A drop of a table that keeps its files", f"drop {name}")
         folder = text_literal(f"{table.metadata['location'].rstrip('/')}/")
-        files = session.table(store.sql_name(name, "all_files"))
+        files = own.spark.table(own.sql_name(name, "all_files"))
         if files.where(f"NOT startswith(file_path, {folder})").limit(1).count():
             raise needs_java("A drop of a table with files outside of its folder", f"drop {name}")
-        session.sql(f"DROP TABLE {store.sql_name(name)} PURGE")
+        own.spark.sql(f"DROP TABLE {own.sql_name(name)} PURGE")

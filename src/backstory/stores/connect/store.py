@@ -80,7 +80,7 @@ class ConnectStore(IcebergStore):
         """
         if not self.has(table):
             return None
-        location = self.metadata_location(table, self.spark)
+        location = self.metadata_location(table)
         return self.jvm, self._metadata(table, location), location
 
     def metadata(self, table: TableName) -> dict[str, Any]:
@@ -119,9 +119,9 @@ class ConnectStore(IcebergStore):
             for row in self.spark.sql(f"SHOW TABLES IN {quote(self.catalog)}.{quote(name)}").collect()
         ]
 
-    def metadata_location(self, table: TableName, session: "SparkSession") -> str:
-        """The location of the table's newest metadata file, as a session sees the table."""
-        log = session.table(self.sql_name(table, "metadata_log_entries")).select("file")
+    def metadata_location(self, table: TableName) -> str:
+        """The location of the table's newest metadata file, as the session sees the table."""
+        log = self.spark.table(self.sql_name(table, "metadata_log_entries")).select("file")
         return str(arrow_of(log)["file"][-1])
 
     def _metadata(self, table: TableName, location: str) -> dict[str, Any]:
@@ -220,27 +220,25 @@ _CONFLICTS: Final = (
 )
 
 
-def fast_forward(
-    store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str
-) -> None:
+def fast_forward(store: ConnectStore, table: TableName, onto: str, branch: str) -> None:
     """Move `onto` to the newest commit of `branch`, which must contain the newest commit of `onto`."""
     name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
-    session.sql(f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')").collect()
+    store.spark.sql(
+        f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')"
+    ).collect()
 
 
-def require_unchanged(store: ConnectStore, session: "SparkSession", table: IcebergTable) -> None:
+def require_unchanged(store: ConnectStore, table: IcebergTable) -> None:
     """Raise TryAgain if the table has changed since it was loaded."""
     name = table.shape.table
-    session.sql(f"REFRESH TABLE {replace(store, branch=None).sql_name(name)}")
-    if store.metadata_location(name, session) != table.location:
+    store.refresh(name)
+    if store.metadata_location(name) != table.location:
         raise conflict(name)
 
 
 @contextmanager
-def commit_session(
-    store: ConnectStore, table: TableName, notes: Mapping[str, str]
-) -> Iterator["SparkSession"]:
-    """A session for one commit. Its settings contain the commit's notes, which no other commit gets.
+def in_commit(store: ConnectStore, table: TableName, notes: Mapping[str, str]) -> Iterator[ConnectStore]:
+    """The store in a session for one commit. Its settings contain the notes, which no other commit gets.
 
     Raises TryAgain if another writer was faster.
     """
@@ -253,7 +251,7 @@ def commit_session(
             session.conf.set(NOTE + name, value)
         with translate_faults(table):
             try:
-                yield session
+                yield replace(store, session=session)
             except PySparkException as fault:
                 if any(text in str(fault) for text in _CONFLICTS):
                     raise conflict(table) from fault
