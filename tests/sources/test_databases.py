@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import UsageError
+from backstory.sources.databases import sqlite
 from backstory.sources.databases.address import parse_address
 from backstory.sources.databases.copies import refuse_column
-from backstory.sources.databases.postgres import connect
-from backstory.sources.databases.sqlite import copy_sqlite
+from backstory.sources.databases.postgresql import connect
 
 QUERY = "SELECT v::text FROM t"
 
@@ -36,7 +36,7 @@ def test_every_integer_of_sqlite_is_copied(tmp_path):
         connection.execute("CREATE TABLE t (n INTEGER)")
         connection.executemany("INSERT INTO t VALUES (?)", numbers)
         connection.commit()
-    copy = copy_sqlite(parse_address(f"sqlite://{tmp_path}/a.db?table=t"), {}, tmp_path)
+    copy = sqlite.copy(parse_address(f"sqlite://{tmp_path}/a.db?table=t"), {}, tmp_path)
     assert pq.read_table(copy.path)["n"].to_pylist() == [number for (number,) in numbers]
 
 

@@ -233,7 +233,7 @@ def test_a_connection_lost_during_a_copy_writes_nothing(lake, server):
 
 def test_a_locked_table_is_a_temporary_failure(lake, server, monkeypatch):
     url, do = server
-    monkeypatch.setattr("backstory.sources.databases.postgres.LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("backstory.sources.databases.postgresql.LOCK_TIMEOUT", "100ms")
     do("CREATE TABLE held (id int)")
     with psycopg.connect(url) as other:
         other.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")

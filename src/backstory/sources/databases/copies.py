@@ -1,11 +1,12 @@
 """The tables of a database, their declared keys, and copies of rows from one consistent state into a file."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from backstory.errors import Refused, UsageError
 from backstory.model.types import ColumnType
@@ -34,29 +35,14 @@ def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) 
     and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a lock
     is not released, and Failed for other errors.
     """
-    with _needing_driver(database):
-        copier = _copier(database)
-    return copier(database, types, folder)
+    copied: DatabaseCopy = _reader(database).copy(database, types, folder)
+    return copied
 
 
-def _copier(database: Database) -> Callable[[Database, Mapping[str, ColumnType], Path], DatabaseCopy]:
-    if database.kind == "postgresql":
-        from backstory.sources.databases.postgres import copy_postgres
-
-        return copy_postgres
-    if database.kind == "duckdb":
-        from backstory.sources.databases.duckdb import copy_duckdb
-
-        return copy_duckdb
-    from backstory.sources.databases.sqlite import copy_sqlite
-
-    return copy_sqlite
-
-
-@contextmanager
-def _needing_driver(database: Database) -> Iterator[None]:
+def _reader(database: Database) -> Any:
+    """The module that reads databases of this kind. Raises UsageError if its driver is missing."""
     try:
-        yield
+        return import_module(f"backstory.sources.databases.{database.kind}")
     except ModuleNotFoundError as missing:
         raise UsageError(
             "no-driver", f"Reading {database.kind} needs the package {missing.name}.", f"Run {EXTRA}."
@@ -89,7 +75,9 @@ def refuse_repeats(database: Database, names: Iterable[str]) -> None:
 
 Keys = Mapping[str, tuple[str, ...]]
 
-_POSTGRES: Final = """
+# For each kind of database, the query for the schema, the name and the primary key of each table.
+_TABLES: Final[Mapping[str, str]] = {
+    "postgresql": """
 SELECT n.nspname, c.relname, coalesce(k.names, '{}')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN LATERAL (
@@ -101,15 +89,21 @@ LEFT JOIN LATERAL (
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 ORDER BY 1, 2
-"""
-
-_DUCKDB: Final = """
+""",
+    "duckdb": """
 SELECT t.schema_name, t.table_name, coalesce(any_value(c.constraint_column_names), [])
 FROM duckdb_tables() t LEFT JOIN duckdb_constraints() c
   ON c.table_oid = t.table_oid AND c.database_oid = t.database_oid AND c.constraint_type = 'PRIMARY KEY'
 WHERE t.database_name = current_database() AND NOT t.internal
 GROUP BY ALL ORDER BY ALL
-"""
+""",
+    "sqlite": """
+SELECT CASE WHEN instr(t.name, '.') THEN 'main' ELSE '' END, t.name,
+  (SELECT json_group_array(name) FROM (SELECT name FROM pragma_table_info(t.name) WHERE pk > 0 ORDER BY pk))
+FROM sqlite_master t WHERE t.type IN ('table', 'view') AND t.name NOT LIKE 'sqlite_%'
+ORDER BY t.name
+""",
+}
 
 
 def declared_keys(database: Database) -> Keys:
@@ -118,13 +112,14 @@ def declared_keys(database: Database) -> Keys:
     If a schema has a dot in its name, which sources cannot write, its tables have their quoted names. The
     list of columns is empty for a table without a key. Raises UsageError for a JDBC database.
     """
-    if database.kind == "postgresql":
-        return _of_postgres(database)
-    if database.kind == "duckdb":
-        return _of_duckdb(database)
-    if database.kind == "sqlite":
-        return _of_sqlite(database)
-    raise catalog_error(database)
+    if database.kind not in _TABLES:
+        raise catalog_error(database)
+    with _reader(database).open_to_read(database) as connection:
+        rows = connection.execute(_TABLES[database.kind]).fetchall()
+    return {
+        _name(schema, name): tuple(json.loads(key) if isinstance(key, str) else key)
+        for schema, name, key in rows
+    }
 
 
 def catalog_error(database: Database) -> UsageError:
@@ -136,36 +131,7 @@ def catalog_error(database: Database) -> UsageError:
     )
 
 
-def _of_postgres(database: Database) -> Keys:
-    from backstory.sources.databases.postgres import connect, translate_postgres
-
-    with translate_postgres(), connect(database.url) as connection:
-        rows = connection.execute(_POSTGRES).fetchall()
-    return {_name(schema, name): tuple(key) for schema, name, key in rows}
-
-
-def _of_duckdb(database: Database) -> Keys:
-    from backstory.sources.databases.duckdb import open_duckdb
-
-    with open_duckdb(database) as connection:
-        rows = connection.execute(_DUCKDB).fetchall()
-    return {_name(schema, name): tuple(key) for schema, name, key in rows}
-
-
 def _name(schema: str, name: str) -> str:
-    return f"{quote_name(schema)}.{quote_name(name)}" if "." in schema else f"{schema}.{name}"
-
-
-def _of_sqlite(database: Database) -> Keys:
-    from backstory.sources.databases.sqlite import open_sqlite
-
-    with open_sqlite(database) as connection:
-        query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
-        names = sorted(name for (name,) in connection.execute(query))
-        key = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
-        return {
-            f"main.{name}" if "." in name else name: tuple(
-                column for (column,) in connection.execute(key, [name])
-            )
-            for name in names
-        }
+    if "." in schema:
+        return f"{quote_name(schema)}.{quote_name(name)}"
+    return f"{schema}.{name}" if schema else name

@@ -47,10 +47,10 @@ _NOT: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
+def copy(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a Parquet file. The copy's time is just before the statement."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
-    with open_duckdb(database) as connection:
+    with open_to_read(database) as connection:
         source = database.source()
         columns = _describe(connection, database, source)
         _refuse_values(connection, database, source, columns)
@@ -61,7 +61,7 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 
 @contextmanager
-def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_to_read(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a read-only transaction on one state of the database."""
     try:
         with duckdb.connect(str(database.file()), read_only=True) as connection:

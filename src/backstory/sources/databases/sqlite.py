@@ -28,10 +28,10 @@ _CLASSES: Final = {"integer": pa.int64(), "real": pa.float64(), "text": pa.strin
 _EXACT: Final = 1 << 53
 
 
-def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
+def copy(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a Parquet file. The copy's time is just before the read, by this machine's clock."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
-    with open_sqlite(database) as connection:
+    with open_to_read(database) as connection:
         source = database.source()
         try:
             described = connection.execute(f"SELECT * FROM {source} LIMIT 0").description  # noqa: S608
@@ -53,7 +53,7 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 
 @contextmanager
-def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
+def open_to_read(database: Database) -> Iterator[sqlite3.Connection]:
     """Open a read-only transaction on one state of the database."""
     try:
         address = f"{database.file().absolute().as_uri()}?mode=ro"

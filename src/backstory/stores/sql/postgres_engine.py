@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 from psycopg.types.datetime import DateLoader, TimeLoader, TimestampLoader, TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from backstory.sources.databases.postgres import connect, translate_postgres
+from backstory.sources.databases.postgresql import connect, translate_postgres
 from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects import Postgres
 from backstory.stores.sql.engine import Engine

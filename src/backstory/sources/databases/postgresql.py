@@ -104,6 +104,13 @@ def _is_readable(url: str) -> bool:
 
 
 @contextmanager
+def open_to_read(database: Database) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """Connect to the database, and translate its errors within the block."""
+    with translate_postgres(), connect(database.url) as connection:
+        yield connection
+
+
+@contextmanager
 def translate_postgres() -> Iterator[None]:
     """Translate PostgreSQL errors within the block: TryAgain for temporary errors, Failed for others."""
     try:
@@ -132,7 +139,7 @@ class _Column:
     scale: int | None
 
 
-def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
+def copy(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a CSV file. The copy's time is the start of the transaction's snapshot."""
     with translate_postgres(), connect(database.url, autocommit=False) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
