@@ -11,7 +11,7 @@ from backstory.engine.deliver import commit_change
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
 from backstory.stores.iceberg.data_files import write_rows
-from backstory.stores.iceberg.jvm import array, texts_of
+from backstory.stores.iceberg.jvm import array
 from backstory.stores.iceberg.store import existing
 
 BY_TEST = Note("test", "")
@@ -30,7 +30,12 @@ def snapshots_of(table):
     """Every commit of rows of a table in any store, oldest first."""
     if isinstance(table, MemoryTable):
         return table.snapshots
-    return [Snapshot(int(one.snapshotId()), texts_of(one.summary())) for one in table.iceberg.snapshots()]
+    return [
+        Snapshot(
+            one["snapshot-id"], {name: one["summary"][name] for name in one["summary"] if name != "operation"}
+        )
+        for one in table.metadata.get("snapshots") or ()
+    ]
 
 
 def append_past(store, target, rows):

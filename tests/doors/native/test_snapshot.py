@@ -92,7 +92,7 @@ class Native:
 
     @property
     def snapshots(self):
-        return len(list(self.stored.iceberg.snapshots()))
+        return len(self.stored.metadata.get("snapshots") or ())
 
     def rows(self, *columns):
         """The stored rows in the rule's form, with numbered recorded times."""
