@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from psycopg import sql
+from psycopg import postgres, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from backstory.errors import Failed, TryAgain, UsageError
@@ -129,16 +128,6 @@ def translate_postgres() -> Iterator[None]:
         raise Failed("database-failed", f"PostgreSQL: {reason}.", "Check the database.") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column as the server describes it. Only some types have a `precision` and a `scale`."""
-
-    name: str
-    type: str
-    precision: int | None
-    scale: int | None
-
-
 def copy(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a CSV file. The copy's time is the start of the transaction's snapshot."""
     with translate_postgres(), connect(database.url, autocommit=False) as connection:
@@ -162,7 +151,7 @@ def copy(database: Database, types: Mapping[str, ColumnType], folder: Path) -> D
 
 def _describe(
     connection: psycopg.Connection[Any], database: Database, source: sql.Composable
-) -> list[_Column]:
+) -> list[psycopg.Column]:
     """The columns in order. Raises UsageError for a missing table or an invalid query."""
     try:
         cursor = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(source))
@@ -176,15 +165,13 @@ def _describe(
         raise _wrong_query(database, wrong) from None
     described = cursor.description or []
     refuse_repeats(database, [column.name for column in described])
-    names = dict(
-        connection.execute(
-            "SELECT oid::bigint, typname FROM pg_type WHERE oid = ANY(%s)",
-            [[column.type_code for column in described]],
-        ).fetchall()
-    )
-    return [
-        _Column(column.name, names[column.type_code], column.precision, column.scale) for column in described
-    ]
+    return described
+
+
+def _type_name(column: psycopg.Column) -> str:
+    """The name of the column's type, or an empty string for an array and for a type of an extension."""
+    known = postgres.types.get(column.type_code)
+    return known.name if known and known.oid == column.type_code else ""
 
 
 def _wrong_query(database: Database, error: psycopg.Error) -> UsageError:
@@ -192,12 +179,13 @@ def _wrong_query(database: Database, error: psycopg.Error) -> UsageError:
     return UsageError("bad-query", f"PostgreSQL, {database.what}: {reason}.", "Fix the query or the rights.")
 
 
-def _type_of(database: Database, column: _Column) -> ColumnType:
+def _type_of(database: Database, column: psycopg.Column) -> ColumnType:
     """The type that holds every value of a column exactly, or else text.
 
     Raises Refused if the column's values have no exact text form either.
     """
-    if column.type == "numeric":
+    name = _type_name(column)
+    if name == "numeric":
         if column.precision is None or column.scale is None:
             example = f"`type={{'{column.name}': 'DECIMAL(38,9)'}}`"
             raise refuse_column(
@@ -213,35 +201,35 @@ def _type_of(database: Database, column: _Column) -> ColumnType:
                 database, column.name, f"is numeric({column.precision},{column.scale}), beyond 38 digits"
             )
         return ColumnType.decimal(digits, max(column.scale, 0))
-    if column.type == "money":
+    if name == "money":
         raise refuse_column(database, column.name, "is money, whose text depends on the server's language")
-    return ColumnType(_TYPES.get(column.type, Kind.STRING))
+    return ColumnType(_TYPES.get(name, Kind.STRING))
 
 
 def _refuse_endless(
     connection: psycopg.Connection[Any],
     database: Database,
     source: sql.Composable,
-    columns: Sequence[_Column],
+    columns: Sequence[psycopg.Column],
 ) -> None:
     """Raise Refused for a column with infinite times, or with times before the common era."""
-    times = [column for column in columns if column.type in _ENDLESS]
+    times = [(column.name, _ENDLESS[name]) for column in columns if (name := _type_name(column)) in _ENDLESS]
     if not times:
         return
-    counts = [sql.SQL(_ENDLESS[column.type]).format(*[sql.Identifier(column.name)] * 2) for column in times]
+    counts = [sql.SQL(count).format(*[sql.Identifier(name)] * 2) for name, count in times]
     query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(counts), source)
-    for column, count in zip(times, connection.execute(query).fetchone() or (), strict=True):
+    for (name, _), count in zip(times, connection.execute(query).fetchone() or (), strict=True):
         if count:
             raise refuse_column(
-                database, column.name, f"has {count} times that are infinite or before the common era"
+                database, name, f"has {count} times that are infinite or before the common era"
             )
 
 
 def _copy(
-    connection: psycopg.Connection[Any], source: sql.Composable, columns: Sequence[_Column], path: Path
+    connection: psycopg.Connection[Any], source: sql.Composable, columns: Sequence[psycopg.Column], path: Path
 ) -> None:
     values = [
-        sql.SQL(_WRITTEN.get(column.type, "{}") + " AS {}").format(*[sql.Identifier(column.name)] * 2)
+        sql.SQL(_WRITTEN.get(_type_name(column), "{}") + " AS {}").format(*[sql.Identifier(column.name)] * 2)
         for column in columns
     ]
     query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv, HEADER)")
