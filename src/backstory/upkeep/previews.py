@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,7 +11,7 @@ from backstory.model.change import COUNTS, Change, Note, Tag
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.stores import branches
-from backstory.stores.branches import PENDING, Json
+from backstory.stores.branches import PENDING
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 
 DOOR: Final = "native"
@@ -76,49 +76,36 @@ def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
     Each delivery keeps its own commit. Raises UsageError if the branch does not exist, and Refused if the
     table has changed since the branch began.
     """
-
-    def make_current(metadata: Json) -> tuple[list[Json], Change]:
-        commits = branches.require_current(metadata, table, branch)
-        if not commits:
-            return commits, Change(tags={branch: None})
-        head, newest = branches.head_of(metadata, branch), commits[0]
-        pending = branches.pending_properties(newest["summary"].get(PENDING))
-        return commits, Change(properties=pending, tags={branch: None}, back_to=head)
-
-    return _remove_branch(store, table, branch, make_current)
+    return _remove_branch(store, table, branch, published=True)
 
 
 def discard(store: IcebergStore, table: TableName, branch: str) -> Published:
     """Remove a branch and its deliveries. Raises UsageError if the branch does not exist."""
-
-    def forget(metadata: Json) -> tuple[list[Json], Change]:
-        return branches.commits_of_branch(metadata, table, branch), Change(tags={branch: None})
-
-    return replace(_remove_branch(store, table, branch, forget), discarded=True)
+    return _remove_branch(store, table, branch, published=False)
 
 
-def _remove_branch(
-    store: IcebergStore, table: TableName, branch: str, decide: Callable[[Json], tuple[list[Json], Change]]
-) -> Published:
-    """Commit the change that removes a branch.
-
-    `decide` gets the table's metadata, and returns the commits of the branch and the change.
-    """
+def _remove_branch(store: IcebergStore, table: TableName, branch: str, *, published: bool) -> Published:
+    """Remove a branch. If `published` is true, its commits become the table's in the same step."""
     number = 0
 
     def plan() -> tuple[IcebergTable, Change]:
         nonlocal number
         stored = existing(store, table)
-        commits, change = decide(stored.metadata)
+        find_commits = branches.require_current if published else branches.commits_of_branch
+        commits = find_commits(stored.metadata, table, branch)
         number = len(commits)
         counts: Counter[str] = Counter()
         for commit in commits:
             counts.update(json.loads(commit["summary"].get(COUNTS) or "{}"))
         del counts["unchanged"]
-        return stored, replace(change, counts=dict(counts))
+        change = Change(dict(counts), tags={branch: None})
+        if published and commits:
+            pending = branches.pending_properties(commits[0]["summary"].get(PENDING))
+            change = replace(change, properties=pending, back_to=branch_head(stored, branch))
+        return stored, change
 
     committed = deliver_change(store, [table], Note(DOOR, ""), plan)
     assert committed is not None
     newest = existing(store, table).newest
     assert newest is not None
-    return Published(str(table), branch, number, committed.counts, newest.id)
+    return Published(str(table), branch, number, committed.counts, newest.id, discarded=not published)
