@@ -350,11 +350,6 @@ MESSAGE_BYTES = 134_217_728
 CONNECT_SECONDS = 10.0
 _INSTANT = ColumnType(Kind.UTC_DATETIME)
 _TEXT = ColumnType(Kind.STRING)
-_COMPRESSIONS = {
-    Compression.OFF: sdk.Compression.OFF,
-    Compression.ZSTD: sdk.Compression.ZSTD,
-    Compression.GZIP: sdk.Compression.GZIP,
-}
 
 
 @dataclass(frozen=True)
@@ -407,14 +402,14 @@ class Sender:
     def prepare(self, schema: str, name: str, copy: SourceCopy, *, history: bool) -> common.Table:
         """Create the table for a copy, or add missing columns to it. Returns the destination's definition."""
         known = self.describe(schema, name)
-        wanted = definition(name, copy, copy.key, history=history, known=known)
+        wanted = definition(name, copy, history=history, known=known)
         if known is None:
             self.create(schema, wanted)
         elif {column.name for column in wanted.columns} - {column.name for column in known.columns}:
             self.alter(schema, wanted)
         else:
             return wanted
-        return definition(name, copy, copy.key, history=history, known=self.describe(schema, name))
+        return definition(name, copy, history=history, known=self.describe(schema, name))
 
     def bring(self, schema: str, name: str, copy: SourceCopy, rows: CopyDifference, *, history: bool) -> None:
         """Send a difference to the table of a copy. Call `prepare` first."""
@@ -447,7 +442,7 @@ class Sender:
             table=table,
             keys={str(file.path): file.key for listed in files.values() for file in listed if file.key},
             file_params=sdk.FileParams(
-                compression=_COMPRESSIONS[self.encoding.compression],
+                compression=self.encoding.compression.name,
                 encryption=sdk.Encryption.AES if self.encoding.encrypted else sdk.Encryption.NONE,
                 null_string=self.encoding.null_string,
                 unmodified_string=self.encoding.unmodified_string,
@@ -496,7 +491,7 @@ class Sender:
 
 
 def definition(
-    name: str, copy: SourceCopy, key: Sequence[str], *, history: bool, known: common.Table | None = None
+    name: str, copy: SourceCopy, *, history: bool, known: common.Table | None = None
 ) -> common.Table:
     """The definition of a table for a copy, including system columns. Columns of `known` keep their types."""
     existing = {column.name: column for column in known.columns} if known else {}
@@ -506,7 +501,7 @@ def definition(
     if history:
         columns.append(Column(HISTORY_COLUMNS[-1], ColumnType(Kind.BOOLEAN)))
     for column in columns:
-        is_key = column.name in key or column.name == START
+        is_key = column.name in copy.key or column.name == START
         declared = existing.get(column.name) or common.Column(
             name=column.name, type=common.DataType.Name(common.DataType.Value(column.type.kind))
         )

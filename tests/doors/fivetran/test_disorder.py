@@ -20,7 +20,7 @@ def test_overlapping_versions_mark_the_table_for_full_reads(sender, store, schem
     """A delete finds the version with the greatest start, even if that version ended long before (5.2, step
     4)."""
     columns = (Column("id", ColumnType(Kind.LONG)), Column("a", ColumnType(Kind.STRING)))
-    target = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
+    target = definition("t", SourceCopy(("id",), columns), history=True)
     sender.create(schema, target)
     overlapping = table("""id a start end  active synced
                            1  p T1    TMAX true   T1
@@ -38,7 +38,7 @@ def test_overlapping_versions_mark_the_table_for_full_reads(sender, store, schem
 def test_versions_in_order_do_not_mark_the_table(sender, store, schema):
     """If all senders keep the order, only slices of the table are read."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
-    target = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
+    target = definition("t", SourceCopy(("id",), columns), history=True)
     sender.create(schema, target)
     sender.write(
         schema,
@@ -106,7 +106,7 @@ def test_a_slice_corrupted_by_another_program_is_refused(sender, store, schema, 
     written."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
     name = f"t{SPOILT.index(spoilt)}"
-    target = definition(name, SourceCopy(("id",), columns), ["id"], history=True)
+    target = definition(name, SourceCopy(("id",), columns), history=True)
     sender.create(schema, target)
     stored = load(store, TableName(schema, name))
     commit(store, stored, Change(added=rows_as(stored.shape.columns, table(spoilt))))

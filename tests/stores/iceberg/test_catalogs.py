@@ -38,7 +38,7 @@ def test_a_history_is_stored_in_a_catalog_on_postgresql(spark, postgresql, tmp_p
     running = listen(Destination({"lake": IcebergStore(spark, "lake")}), "127.0.0.1", 0)
     sender = Sender.to(f"127.0.0.1:{running.port}", tmp_path)
     one, two = copy("id name\n1 a\n2 b"), copy("id name\n1 z\n3 c")
-    people = definition("people", one, ["id"], history=True)
+    people = definition("people", one, history=True)
     sender.create("crm", people)
     sender.write("crm", people, difference(SourceCopy(("id",)), one, instant("T1"), history=True))
     sender.write("crm", people, difference(one, two, instant("T2"), history=True))
