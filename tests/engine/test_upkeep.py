@@ -1,5 +1,7 @@
 """Concurrent writers during upkeep: their added rows are kept, and their removed rows stay removed."""
 
+from datetime import UTC, datetime
+
 import pytest
 import tenacity
 from committing import snapshots_of
@@ -7,9 +9,8 @@ from stored_versions import make_table, put, rows_in, t, version
 
 from backstory.engine.upkeep import compact, erase, expire
 from backstory.errors import TryAgain
-from backstory.stores.iceberg.erasures import Erasure, UnfinishedErasure, columns_with_ids, search
+from backstory.stores.iceberg.erasures import Erasure, Expiry, UnfinishedErasure, columns_with_ids, search
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.maintenance import LATEST
 from backstory.stores.iceberg.maintenance import compact as compact_as_loaded
 from backstory.stores.iceberg.storage import SharedFolders, is_metadata, listed_files, named_files, strays
 from backstory.stores.tables import existing
@@ -95,6 +96,7 @@ def test_rows_written_during_an_erasure_are_kept(store, scattered):
 def test_an_expiry_keeps_a_commit_that_another_writer_makes_meanwhile(store, scattered):
     """Only the newest snapshot remains, which is the other writer's."""
     other = Other(store, scattered, APPEND)
-    expire(store, scattered, lambda _: other.writes((LATEST, [], {})))
+    every = Expiry(datetime(9999, 1, 1, tzinfo=UTC), 0, [], {})
+    expire(store, scattered, lambda _: other.writes(every))
     assert (9, "new") in values(store, scattered)
     assert len(snapshots_of(existing(store, scattered))) == 1

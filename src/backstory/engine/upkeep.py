@@ -4,13 +4,13 @@ Each operation is at most one commit of the current table, under the same locks 
 conflict with another writer, the operation is planned again. After two minutes, TryAgain is raised.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from backstory.engine.deliver import attempt
 from backstory.model.table import TableName
 from backstory.stores.iceberg import maintenance
-from backstory.stores.iceberg.erasures import Erased, Erasure, Expired
+from backstory.stores.iceberg.erasures import Erased, Erasure, Expired, Expiry
 from backstory.stores.iceberg.maintenance import Compacted
 from backstory.stores.iceberg.sessions import announce
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
@@ -38,16 +38,12 @@ def compact(
     )
 
 
-def expire(
-    store: IcebergStore,
-    name: TableName,
-    choose: Callable[[IcebergTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
-) -> Expired:
+def expire(store: IcebergStore, name: TableName, choose: Callable[[IcebergTable], Expiry | None]) -> Expired:
     """Expire snapshots as `maintenance.expire` does. No snapshots expire if `choose` returns None."""
 
     def expire_chosen(table: IcebergTable) -> Expired:
         choice = choose(table)
-        return Expired() if choice is None else maintenance.expire(store.jvm, table, *choice)
+        return Expired() if choice is None else maintenance.expire(store.jvm, table, choice)
 
     return _change_table(store, name, expire_chosen)
 

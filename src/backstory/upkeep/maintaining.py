@@ -4,7 +4,7 @@ Queries return the same results afterwards, except for times that were settled o
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -41,7 +41,7 @@ from backstory.model.versions_layout import (
     Role,
 )
 from backstory.spark.connect import needs_java
-from backstory.stores.iceberg.erasures import Expired
+from backstory.stores.iceberg.erasures import Expired, Expiry
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.positions import positions_of
@@ -88,21 +88,6 @@ MAX_AGE, AT_LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-sn
 GC: Final = "gc.enabled"
 # How long commits and cursors are kept by default.
 RETENTION: Final = timedelta(days=30)
-
-
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """The commits and cursors that may expire.
-
-    `snapshots` is the number of commits before the instant `before`. `cursors` are the cursors that were not
-    moved within their age limit. `renewed` has the cursors that are up to date, with their new age limit in
-    milliseconds.
-    """
-
-    before: datetime
-    snapshots: int
-    cursors: Sequence[str]
-    renewed: Mapping[str, int]
 
 
 def plan_expiry(table: IcebergTable, needed: Collection[str]) -> Expiry | None:
@@ -346,17 +331,10 @@ def run_for_each(
 
 def _expire(store: IcebergStore, name: TableName, needed: Needed) -> Expired:
     """Expire unneeded commits. The log of a dataset is written first, because it keeps the chain."""
-
-    def plan(table: IcebergTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
-        expiry = plan_expiry(table, needed(store, table))
-        if expiry is None:
-            return None
-        return int(expiry.before.timestamp() * 1000), expiry.cursors, expiry.renewed
-
     table = existing(store, name)
     if table.shape.layout is Layout.ODF:
         bring_up_to_date(store, table)
-    return expire(store, name, plan)
+    return expire(store, name, lambda table: plan_expiry(table, needed(store, table)))
 
 
 def refuse_loading(store: IcebergStore, table: IcebergTable) -> None:

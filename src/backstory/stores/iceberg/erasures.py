@@ -328,6 +328,21 @@ class Erased:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiry:
+    """The commits and cursors that may expire.
+
+    `snapshots` is the number of commits before the instant `before`. `cursors` are the cursors that were not
+    moved within their age limit. `renewed` has the cursors that are up to date, with their new age limit in
+    milliseconds.
+    """
+
+    before: datetime
+    snapshots: int
+    cursors: Sequence[str]
+    renewed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """The number of expired snapshots, and the files that only those snapshots needed but that still exist.
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from backstory.model.change import NOTHING
 from backstory.model.layout import YEAR
 from backstory.stores.iceberg.commit import discarding, finish, manifests_of, settle
 from backstory.stores.iceberg.data_files import delete_files, write_frame
@@ -24,6 +23,7 @@ from backstory.stores.iceberg.erasures import (
     Erased,
     Erasure,
     Expired,
+    Expiry,
     UnfinishedErasure,
     is_location,
     own_strays,
@@ -203,27 +203,22 @@ def compact(
     return Compacted(before, before - len(done.tasks) + len(done.files), done.freed_bytes, snapshot)
 
 
-def expire(
-    jvm: Any,
-    table: IcebergTable,
-    before_ms: int,
-    tags: Sequence[str] = (),
-    renewed: Mapping[str, int] = NOTHING,
-) -> Expired:
-    """Drop these tags, then expire older snapshots, and delete files that nothing else needs.
+def expire(jvm: Any, table: IcebergTable, expiry: Expiry) -> Expired:
+    """Drop cursors, then expire older snapshots, and delete files that nothing else needs.
 
-    A snapshot of a branch or tag remains, unless the tag is too old. `renewed` tags get this maximum age in
-    milliseconds. Raises TryAgain if another writer committed first.
+    A snapshot of a branch or tag remains, unless the tag is too old. Raises TryAgain if another writer
+    committed first.
     """
     iceberg, known = table.iceberg, {int(one.snapshotId()) for one in table.iceberg.snapshots()}
     with translate_faults(table.shape.table):
-        if tags or renewed:
+        if expiry.cursors or expiry.renewed:
             managing = iceberg.manageSnapshots()
-            for tag in tags:
+            for tag in expiry.cursors:
                 managing.removeTag(tag)
-            for tag, milliseconds in renewed.items():
+            for tag, milliseconds in expiry.renewed.items():
                 managing.setMaxRefAgeMs(tag, milliseconds)
             managing.commit()
+        before_ms = int(expiry.before.timestamp() * 1000)
         expiring = iceberg.expireSnapshots().expireOlderThan(before_ms).retainLast(1).cleanExpiredFiles(True)
         left = delete_files(iceberg, commit_expiry(jvm, expiring))
         iceberg.refresh()
