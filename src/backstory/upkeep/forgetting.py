@@ -255,96 +255,111 @@ def _rewrite_remedy(sql: str, *more: str) -> str:
     )
 
 
-def remains(
-    store: IcebergStore,
-    table: IcebergTable,
-    record: ForgottenRecord,
-    search_result: FoundFiles,
-    around: SharedFolders,
-    reported: Collection[str] = (),
-) -> list[str]:
-    """A line for each item that cannot be searched, cannot be deleted, or is named after the key.
+@dataclass(frozen=True, slots=True)
+class RecordSearch:
+    """A record in one state of a table: the condition for its rows, with its columns, and the files."""
 
-    Files in `reported` are listed elsewhere.
-    """
-    return [
-        *_remaining_files(table, record, search_result, around, reported),
-        *_remaining_names(table, record),
-        *_remaining_positions(store, table, record, search_result),
-        *_storage_limits(table, search_result),
-    ]
+    store: IcebergStore
+    table: IcebergTable
+    record: ForgottenRecord
+    around: SharedFolders
+    condition: Column
+    columns: StructType
+    files: FoundFiles
 
+    @property
+    def open(self) -> bool:
+        """Whether something must be done: files contain the record, or an erasure was interrupted."""
+        return bool(self.files.holding or erasures.unfinished_erasure(self.table).record)
 
-def outside_files(table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
-    """The files that contain the record but do not belong to the table, in a form that may be shown."""
-    places = storage.places_of(table)
-    return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
+    def repeat(self, table: IcebergTable) -> "RecordSearch":
+        """The search in another state of the table."""
+        files = erasures.search(self.store, table, self.condition, self.columns, self.around)
+        return replace(self, table=table, files=files)
 
+    def count_rows(self, snapshot: int | None = None) -> dict[str, int]:
+        """The number of the record's rows by role, as Spark reads the table or one of its snapshots."""
+        stored, layout = self.table.shape.table, self.table.shape.layout
+        name = self.store.sql_name(stored)
+        with translate_faults(stored):
+            self.store.spark.catalog.refreshTable(name)
+            word = lit(VERSION if layout.span else "row")
+            role = coalesce(column(MEMORY)[ROLE], word) if layout is Layout.VERSIONS else word
+            rows = self.store.spark.table(name) if snapshot is None else rows_at(self.store, stored, snapshot)
+            counts = rows.where(self.condition).groupBy(role.alias("role")).count()
+            return {row["role"]: row["count"] for row in counts.collect()}
 
-def _remaining_files(
-    table: IcebergTable,
-    record: ForgottenRecord,
-    search_result: FoundFiles,
-    around: SharedFolders,
-    reported: Collection[str],
-) -> Iterator[str]:
-    places = storage.places_of(table)
-    known = {name for file in reported for name in (storage.bare_location(file), record.show(file))}
-    elsewhere = {path for path in search_result.foreign if not places.owns(path)}
-    for shown in outside_files(table, record, search_result):
-        yield f"{OUTSIDE}, which holds the record: {shown}"
-    for shown in erasures.files_left_outside(table):
-        if not erasures.is_location(shown) and shown not in known:
-            yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {shown}"
-    for description, files in (
-        (f"{OUTSIDE}, which holds the record", elsewhere),
-        ("a file of unknown origin, which holds the record", search_result.foreign - elsewhere),
-        ("a file of unknown origin, which cannot be searched", search_result.unread),
-        ("files that no metadata names, in a folder shared with other tables", around.shared),
-    ):
-        for path in sorted(files):
-            if storage.bare_location(path) not in known:
-                yield f"{description}: {record.show(path)}"
+    def remains(self, reported: Collection[str] = ()) -> list[str]:
+        """A line for each item that cannot be searched, cannot be deleted, or is named after the key.
 
+        Files in `reported` are listed elsewhere.
+        """
+        return [
+            *self._remaining_files(reported),
+            *self._remaining_names(),
+            *self._remaining_positions(),
+            *self._storage_limits(),
+        ]
 
-def _remaining_names(table: IcebergTable, record: ForgottenRecord) -> Iterator[str]:
-    if erasures.unfinished_erasure(table).record:
-        yield "files of a record whose erasure was interrupted: the next erasure of any record deletes them"
-    for name, value in table.properties.items():
-        if record.occurs_in(value) or record.occurs_in(name):
-            yield f"table property {record.show(name)}"
-    for reference in references(table):
-        if record.occurs_in(reference.name):
-            yield f"cursor {record.show(reference.name)}"
-    ids = {each["name"]: each["id"] for each in table.fields}
-    for schema in table.metadata["schemas"]:
-        for each in schema["fields"]:
-            if each["name"] in record.key and each["id"] != ids.get(each["name"]):
-                yield f"values of a column {each['name']} that was dropped, in data files"
-                return
+    def outside_files(self) -> list[str]:
+        """The files that contain the record but do not belong to the table, in a form that may be shown."""
+        places = storage.places_of(self.table)
+        return [self.record.show(path) for path in sorted(self.files.holding) if not places.owns(path)]
 
+    def _remaining_files(self, reported: Collection[str]) -> Iterator[str]:
+        places = storage.places_of(self.table)
+        known = {name for file in reported for name in (storage.bare_location(file), self.record.show(file))}
+        elsewhere = {path for path in self.files.foreign if not places.owns(path)}
+        for shown in self.outside_files():
+            yield f"{OUTSIDE}, which holds the record: {shown}"
+        for shown in erasures.files_left_outside(self.table):
+            if not erasures.is_location(shown) and shown not in known:
+                yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {shown}"
+        for description, files in (
+            (f"{OUTSIDE}, which holds the record", elsewhere),
+            ("a file of unknown origin, which holds the record", self.files.foreign - elsewhere),
+            ("a file of unknown origin, which cannot be searched", self.files.unread),
+            ("files that no metadata names, in a folder shared with other tables", self.around.shared),
+        ):
+            for path in sorted(files):
+                if storage.bare_location(path) not in known:
+                    yield f"{description}: {self.record.show(path)}"
 
-def _remaining_positions(
-    store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
-) -> Iterator[str]:
-    """Lines about position deletes, which contain paths of data files that may be named after the key."""
-    hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
-    if not any(file.format != VECTORS for file in hiding):
-        return
-    live = {storage.bare_location(location) for location in search_result.named.now.data}
-    name = store.sql_name(table.shape.table, "position_deletes")
-    for row in store.spark.table(name).select("file_path").distinct().collect():
-        path = str(row["file_path"])
-        if storage.bare_location(path) not in live and record.show(path) != path:
-            yield f"deletes by position in a file that no longer exists: {record.show(path)}"
+    def _remaining_names(self) -> Iterator[str]:
+        if erasures.unfinished_erasure(self.table).record:
+            interrupted = "files of a record whose erasure was interrupted"
+            yield f"{interrupted}: the next erasure of any record deletes them"
+        for name, value in self.table.properties.items():
+            if self.record.occurs_in(value) or self.record.occurs_in(name):
+                yield f"table property {self.record.show(name)}"
+        for reference in references(self.table):
+            if self.record.occurs_in(reference.name):
+                yield f"cursor {self.record.show(reference.name)}"
+        ids = {each["name"]: each["id"] for each in self.table.fields}
+        for schema in self.table.metadata["schemas"]:
+            for each in schema["fields"]:
+                if each["name"] in self.record.key and each["id"] != ids.get(each["name"]):
+                    yield f"values of a column {each['name']} that was dropped, in data files"
+                    return
 
+    def _remaining_positions(self) -> Iterator[str]:
+        """Lines about position deletes, which contain paths of data files that may be named after the key."""
+        hiding = (file for file in self.files.named.files.values() if file.kind in HIDING and not file.past)
+        if not any(file.format != VECTORS for file in hiding):
+            return
+        live = {storage.bare_location(location) for location in self.files.named.now.data}
+        name = self.store.sql_name(self.table.shape.table, "position_deletes")
+        for row in self.store.spark.table(name).select("file_path").distinct().collect():
+            path = str(row["file_path"])
+            if storage.bare_location(path) not in live and self.record.show(path) != path:
+                yield f"deletes by position in a file that no longer exists: {self.record.show(path)}"
 
-def _storage_limits(table: IcebergTable, search_result: FoundFiles) -> Iterator[str]:
-    place = table.metadata["location"]
-    if search_result.listed is None:
-        yield "files that no metadata names: the storage cannot list files"
-    if "://" in place and not place.startswith("file:"):
-        yield f"older versions of objects, where {place.partition('://')[0]} keeps them"
+    def _storage_limits(self) -> Iterator[str]:
+        place = self.table.metadata["location"]
+        if self.files.listed is None:
+            yield "files that no metadata names: the storage cannot list files"
+        if "://" in place and not place.startswith("file:"):
+            yield f"older versions of objects, where {place.partition('://')[0]} keeps them"
 
 
 def forget(
@@ -377,53 +392,40 @@ def forget(
         for table, files in zip(tables, files_by_table, strict=True)
     ]
     searches = [_search_record(store, *pair, record) for pair in zip(tables, places_around, strict=True)]
-    for record_search in searches if apply else ():
-        if record_search.open:
-            erasures.refuse_unfinished(record_search.table, record_search.search_result)
-    first, *others = (
-        _forget_in_table(store, each, record) if apply else each.certificate for each in searches
-    )
+    certificates = [_plan_certificate(search) for search in searches]
+    if apply:
+        for search in searches:
+            if search.open:
+                erasures.refuse_unfinished(search.table, search.files)
+        certificates = list(map(_forget_in_table, searches, certificates))
+    first, *others = certificates
     return replace(first, also=[certificate.seal().to_dict() for certificate in others]).seal()
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordSearch:
-    """The search of one table: the condition for the record's rows, the files, and the certificate so far."""
-
-    table: IcebergTable
-    around: SharedFolders
-    condition: Column
-    columns: StructType
-    search_result: FoundFiles
-    certificate: Certificate
-
-    @property
-    def open(self) -> bool:
-        """Whether something must be done: files contain the record, or an erasure was interrupted."""
-        return bool(self.search_result.holding or erasures.unfinished_erasure(self.table).record)
 
 
 def _search_record(
     store: IcebergStore, table: IcebergTable, around: SharedFolders, record: ForgottenRecord
-) -> _RecordSearch:
+) -> RecordSearch:
+    """The search for a record in the current state of a table."""
     condition, columns = _condition(store, table, record.key)
     files = erasures.search(store, table, condition, columns, around)
-    rows = _count_rows(store, table, condition)
+    return RecordSearch(store, table, record, around, condition, columns, files)
+
+
+def _plan_certificate(search: RecordSearch) -> Certificate:
+    """The certificate before the erasure. Raises Failed if a row of the record is in no file."""
+    files, rows, name = search.files, search.count_rows(), search.table.shape.table
     if rows and not files.holding:
-        raise _not_forgotten_error(
-            f"{table.shape.table} shows the record, but none of its files contains it."
-        )
-    certificate = Certificate(
-        str(table.shape.table),
-        record.digest,
-        record.salt,
+        raise _not_forgotten_error(f"{name} shows the record, but none of its files contains it.")
+    return Certificate(
+        str(name),
+        search.record.digest,
+        search.record.salt,
         status="planned" if files.holding else "no-record",
         rows=rows,
         searched=files.searched,
         files_rewritten=len(files.holding),
-        left=remains(store, table, record, files, around) or 0,
+        left=search.remains() or 0,
     )
-    return _RecordSearch(table, around, condition, columns, files, certificate)
 
 
 def _not_forgotten_error(message: str) -> Failed:
@@ -449,18 +451,15 @@ def _related_tables(store: IcebergStore, table: IcebergTable) -> list[TableName]
     ]
 
 
-def _forget_in_table(
-    store: IcebergStore, record_search: _RecordSearch, record: ForgottenRecord
-) -> Certificate:
+def _forget_in_table(search: RecordSearch, planned: Certificate) -> Certificate:
     """Erase the record from one table, and return the certificate."""
-    name, condition, columns = record_search.table.shape.table, record_search.condition, record_search.columns
-    if not record_search.open:
-        return record_search.certificate
+    name, record = search.table.shape.table, search.record
+    if not search.open:
+        return planned
 
     def plan_erasure(stored: IcebergTable) -> Erasure | None:
-        again = erasures.search(store, stored, condition, columns, record_search.around)
-        before = erasures.unfinished_erasure(stored)
-        if not (again.holding or before.record):
+        again, before = search.repeat(stored), erasures.unfinished_erasure(stored)
+        if not again.open:
             return None
         current = stored.newest
         tags = {
@@ -471,31 +470,26 @@ def _forget_in_table(
             key: text for key, text in carried_properties(stored).items() if not record.occurs_in(text)
         }
         known = (record.show(file) for file in (*before.kept, *erasures.files_left_outside(stored)))
-        mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
-        if again.holding:
+        mark = replace(before, kept=[*dict.fromkeys([*known, *again.outside_files()])])
+        if again.files.holding:
             mark = replace(mark, record=record.mark)
-        return Erasure(again, properties, tags, mark)
+        return Erasure(again.files, properties, tags, mark)
 
-    consumers = [reference.name.removeprefix(CURSOR) for reference in references(record_search.table)]
-    done = erase(store, name, plan_erasure, lambda rows: rows.where(~condition))
-    after = existing(store, name)
-    again = erasures.search(store, after, condition, columns, record_search.around)
-    commits = [one["snapshot-id"] for one in after.metadata.get("snapshots") or ()]
-    shown = any(_count_rows(store, after, condition, commit) for commit in commits)
-    if done is None or again.holding or shown or _count_rows(store, after, condition):
+    done = erase(search.store, name, plan_erasure, lambda rows: rows.where(~search.condition))
+    after = search.repeat(existing(search.store, name))
+    commits = [one["snapshot-id"] for one in after.table.metadata.get("snapshots") or ()]
+    if done is None or after.files.holding or any(map(after.count_rows, [*commits, None])):
         raise _not_forgotten_error(
-            f"{name} still has the record in {max(1, len(again.holding))} of its files."
+            f"{name} still has the record in {max(1, len(after.files.holding))} of its files."
         )
-    left_over = remains(store, after, record, again, record_search.around, done.left)
-    if not (
-        record_search.search_result.holding
-        or record.is_marked(erasures.unfinished_erasure(record_search.table).record)
-    ):
+    left_over = after.remains(done.left)
+    if not (search.files.holding or record.is_marked(erasures.unfinished_erasure(search.table).record)):
         # The erasure of another record was completed.
-        return replace(record_search.certificate, left=left_over or 0)
+        return replace(planned, left=left_over or 0)
+    consumers = [reference.name.removeprefix(CURSOR) for reference in references(search.table)]
     files = [f"a file that is not deleted: {record.show(path)}" for path in done.left]
     return replace(
-        record_search.certificate,
+        planned,
         status="forgotten",
         applied=True,
         forgotten_at=iso(datetime.now(UTC)),
@@ -504,7 +498,7 @@ def _forget_in_table(
         snapshots_expired=done.snapshots,
         metadata_deleted=record.without_paths(done.metadata),
         statistics_deleted=record.without_paths(done.statistics),
-        searched=again.searched,
+        searched=after.files.searched,
         consumers=[record.show(consumer) for consumer in consumers],
         left=[*files, *left_over] or 0,
     )
@@ -532,19 +526,3 @@ def _condition(
         for name, type_ in types.items()
     )
     return condition | coalesce(reduce(and_, scoped), lit(False)), columns
-
-
-def _count_rows(
-    store: IcebergStore, table: IcebergTable, condition: Column, snapshot: int | None = None
-) -> dict[str, int]:
-    """The number of the record's rows by role, as Spark reads the table or one of its snapshots."""
-    name = store.sql_name(table.shape.table)
-    with translate_faults(table.shape.table):
-        store.spark.catalog.refreshTable(name)
-        native = table.shape.layout is Layout.VERSIONS
-        word = lit(VERSION if table.shape.layout.span else "row")
-        role = coalesce(column(MEMORY)[ROLE], word) if native else word
-        stored = table.shape.table
-        rows = store.spark.table(name) if snapshot is None else rows_at(store, stored, snapshot)
-        counts = rows.where(condition).groupBy(role.alias("role")).count()
-        return {row["role"]: row["count"] for row in counts.collect()}
