@@ -72,21 +72,18 @@ def _(store: ConnectStore, table: IcebergTable | None, change: Change, note: Not
     if table is None and change.recreate:  # SQL replaces no table, but can create one
         change = replace(change, recreate=store.has(cast("Shape", change.into).table))
     _require_sql(store, table, change)
-    change = replace(change, added=_arrow(change.added), removed=_arrow(change.removed))
+    shape = change.into or cast("IcebergTable", table).shape
+    change = replace(change, into=shape, added=_arrow(change.added), removed=_arrow(change.removed))
     if change.whole and change.added is not None and ROW_ID in change.added.column_names:
         raise needs_java("A rewrite of all rows, which keep their ids,")
-    shape, added = change.into or cast("IcebergTable", table).shape, change.added
-    count = 0 if added is None else len(added)
+    count = 0 if change.added is None else len(change.added)
     if change.expected not in {None, count}:
         raise conflict(shape.table)  # the source of the rows has changed since it was counted
     counts = change.counts
     if change.count_as:
         counts = {**counts, change.count_as: count}
     notes = {**note.properties(counts), **change.late_properties(_pending(table, shape))}
-    if table is None:
-        snapshot = create(store, shape, change.properties, added, notes)
-    else:
-        snapshot = _change(store, table, replace(change, into=shape), added, notes)
+    snapshot = create(store, change, notes) if table is None else _change(store, table, change, notes)
     with translate_faults(shape.table):
         store.refresh(shape.table)
     COMMITS.inc()
@@ -154,13 +151,7 @@ def _pending(table: IcebergTable | None, shape: Shape) -> IcebergTable:
     return replace(table, shape=shape, metadata={**table.metadata, **schema})
 
 
-def _change(
-    store: ConnectStore,
-    table: IcebergTable,
-    change: Change,
-    added: pa.Table | None,
-    notes: Mapping[str, str],
-) -> int:
+def _change(store: ConnectStore, table: IcebergTable, change: Change, notes: Mapping[str, str]) -> int:
     """Add columns, change rows, then set properties. Returns the snapshot."""
     shape, pending = cast("Shape", change.into), new_properties(table, change.properties)
     name, newest = table.shape.table, table.newest
@@ -194,8 +185,8 @@ def _change(
                     snapshot = restore_rows(of_table, shape, change.back_to, branch, base)
                 else:
                     stored = replace(of_table, branch=store.branch)
-                    rows = stage_rows(stored, table, change.removed, added, shape)
-                    snapshot = write_rows(of_table, shape, rows, branch, base, whole=change.whole)
+                    rows = stage_rows(stored, table, change)
+                    snapshot = write_rows(of_table, change, rows, branch, base)
                 if onto == MAIN:
                     _require_properties(of_table, name, before)
             undo.pop_all()
@@ -298,30 +289,22 @@ _AT_PLACE: Final = f"{_TABLE}.{FILE} = {_OURS}.{FILE} AND {_TABLE}.{POSITION} = 
 _ADDED, _GONE, _BACK = _SUMS = ("added-records", "added-position-deletes", "removed-position-deletes")
 
 
-def write_rows(
-    store: ConnectStore,
-    shape: Shape,
-    rows: pa.Table,
-    branch: str,
-    base: int | None,
-    *,
-    whole: bool,
-) -> int:
-    """Change the rows of the branch with one statement, and return its snapshot. `whole` replaces all rows.
+def write_rows(store: ConnectStore, change: Change, rows: pa.Table, branch: str, base: int | None) -> int:
+    """Change the rows of the branch with one statement, and return its snapshot.
 
     A row that is removed and added with the same id is updated, and keeps its id. If rows are only added, no
     MERGE is needed, because a MERGE reads the table. Raises TryAgain if the branch is gone, and Failed if the
     snapshot does not have exactly these rows.
     """
-    name, actions = shape.table, Counter(rows[_ACTION].to_pylist())
+    shape, actions = cast("Shape", change.into), Counter(rows[_ACTION].to_pylist())
     frame_in(store, rows).createOrReplaceTempView(_ROWS)
     values = {
         each.name: f"CAST({_OURS}.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns
     }
-    target, names = store.sql_name(name, f"branch_{branch}"), ", ".join(map(quote, values))
+    target, names = store.sql_name(shape.table, f"branch_{branch}"), ", ".join(map(quote, values))
     selected = f"({names}) SELECT {', '.join(values.values())} FROM {_ROWS} AS {_OURS}"  # noqa: S608 - quoted
     if {*actions} <= {_INSERT}:
-        statement = f"INSERT {'OVERWRITE' if whole else 'INTO'} {target} {selected}"
+        statement = f"INSERT {'OVERWRITE' if change.whole else 'INTO'} {target} {selected}"
     else:
         statement = (
             f"MERGE INTO {target} AS {_TABLE} "  # noqa: S608 - quoted names
@@ -333,14 +316,14 @@ def write_rows(
             f"THEN INSERT ({names}) VALUES ({', '.join(values.values())})"
         )
     store.spark.sql(statement)
-    made, sums = _commit_on_branch(store, name, branch, base)
+    made, sums = _commit_on_branch(store, shape.table, branch, base)
     added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
-    if whole:  # all former rows and the files of their deletions are removed
+    if change.whole:  # all former rows and the files of their deletions are removed
         is_complete = int(made.summary["total-records"]) == sums[_ADDED] == added
     else:
         is_complete = (added, gone) == (sums[_ADDED], sums[_GONE] - sums[_BACK])
     if not is_complete:
-        raise _other_rows(name)
+        raise _other_rows(shape.table)
     return int(made.snapshot_id)
 
 
@@ -380,24 +363,21 @@ def _commit_on_branch(
     return made[0], {each: int(made[0].summary.get(each, 0)) for each in _SUMS}
 
 
-def stage_rows(
-    store: ConnectStore,
-    table: IcebergTable,
-    removed: Any,
-    added: pa.Table | None,
-    shape: Shape,
-) -> pa.Table:
+def stage_rows(store: ConnectStore, table: IcebergTable, change: Change) -> pa.Table:
     """The rows that the statement merges: the places of removed rows, and the added rows.
 
     An added row has the place of the removed row with the same id, if there is one. Raises Failed if ids do
     not match the removed rows.
     """
+    shape, added = cast("Shape", change.into), change.added
     schema = arrow_schema({each.name: each.type for each in shape.columns})
-    places, rows = _places(removed), schema.empty_table() if added is None else added.select(schema.names)
-    nowhere, ids = pa.nulls(len(rows), pa.int64()), pa.nulls(len(rows), pa.int64())
+    places, rows = (
+        _places(change.removed),
+        schema.empty_table() if added is None else added.select(schema.names),
+    )
+    at = ids = pa.nulls(len(rows), pa.int64())
     if added is not None and ROW_ID in added.column_names:
         ids = added[ROW_ID].combine_chunks()
-    at = nowhere
     if ids.null_count < len(ids):
         at = pc.index_in(ids, value_set=_row_ids(store, table, places)).cast(pa.int64())
         if at.null_count != ids.null_count or len(at.drop_null()) != len(pc.unique(at.drop_null())):

@@ -6,7 +6,7 @@ Each operation runs SQL statements. It may be interrupted after any of them with
 import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 from pyspark.sql.functions import partitioning
@@ -145,19 +145,14 @@ def require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
             raise needs_java(f"A type of column {each.name} to which its own does not widen")
 
 
-def create(
-    store: ConnectStore,
-    shape: Shape,
-    properties: Mapping[str, str | None],
-    added: pa.Table | None,
-    notes: Mapping[str, str],
-) -> int | None:
-    """Create a table of this shape together with its rows.
+def create(store: ConnectStore, change: Change, notes: Mapping[str, str]) -> int | None:
+    """Create the table of a change together with its rows.
 
     Returns its first snapshot, or None if there are no rows.
     """
+    shape, added = cast("Shape", change.into), change.added
     refuse_paths(shape.table)
-    properties = {**table_properties(store, shape), **properties}
+    properties = {**table_properties(store, shape), **change.properties}
     settings = {name: value for name, value in properties.items() if value is not None}
     with in_commit(store, shape.table, notes) as own:
         own.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(own.catalog)}.{quote(shape.table.schema)}")
@@ -193,10 +188,7 @@ def _create_empty(store: ConnectStore, shape: Shape, properties: Mapping[str, st
 
 
 def _create_with_rows(
-    store: ConnectStore,
-    shape: Shape,
-    properties: Mapping[str, str],
-    added: pa.Table,
+    store: ConnectStore, shape: Shape, properties: Mapping[str, str], added: pa.Table
 ) -> None:
     schema = arrow_schema({each.name: each.type for each in shape.columns})
     typed = frame_in(store, without_row_ids(added).select(schema.names)).select(
