@@ -18,7 +18,6 @@ import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,18 +83,11 @@ _PART: Final = "part-"
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Jar:
-    """A complete jar, and whether it contains Python modules."""
-
-    path: Path
-    modules: bool
-
-    def __str__(self) -> str:
-        return str(self.path)
+# Complete jars, each with whether it contains Python modules.
+Jars = Mapping[Path, bool]
 
 
-def kept_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar] | None:
+def kept_jars(packages: Sequence[str], properties: Mapping[str, str]) -> Jars | None:
     """The jars of packages and their dependencies from an earlier fetch, or None if one is missing.
 
     Jars that other users may have written are ignored. An open version is resolved each time.
@@ -106,7 +98,7 @@ def kept_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Ja
     return next((jars for jars in map(_sealed_jars, folders) if jars is not None), None)
 
 
-def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar]:
+def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> Jars:
     """The jars of packages and their dependencies, fetched if necessary. Raises Failed if the fetch fails.
 
     Other processes on this machine wait in the meantime. Copies in the resolver's own folder are used first,
@@ -134,7 +126,7 @@ def fetched_bytes(properties: Mapping[str, str]) -> int:
     return total
 
 
-def _run_fetch(folder: Path, packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar]:
+def _run_fetch(folder: Path, packages: Sequence[str], properties: Mapping[str, str]) -> Jars:
     """Fetch the packages with the resolver, and try again if the network fails."""
     copies = _resolver_folder(properties) / "cache"
     attempts = [*([copies] if copies.is_dir() else []), *(None for _ in _PAUSES)]
@@ -208,7 +200,7 @@ def _is_final(text: str) -> bool:
     return "unresolved dependency" in text and not any(failure in text for failure in failures)
 
 
-def _publish(jars: Path, place: Path) -> list[Jar]:
+def _publish(jars: Path, place: Path) -> Jars:
     """Sync the jars to disk, and move their folder to its final path."""
     seal = {}
     for jar in sorted(jars.glob("*.jar")):
@@ -228,15 +220,15 @@ def _publish(jars: Path, place: Path) -> list[Jar]:
     if place.exists():  # a process that has it open can still use it
         place.rename(jars.parent / "former")
     jars.rename(place)
-    return [Jar(place / name, bool(state["modules"])) for name, state in seal.items()]
+    return {place / name: bool(state["modules"]) for name, state in seal.items()}
 
 
-def _sealed_jars(folder: Path) -> list[Jar] | None:
+def _sealed_jars(folder: Path) -> Jars | None:
     """The jars in a folder, if each has its original size and digest, or else None."""
     try:
         seal = json.loads((folder / _SEAL).read_text("utf-8"))
         if all(_is_as_sealed(folder / name, state) for name, state in seal.items()):
-            return [Jar(folder / name, bool(state["modules"])) for name, state in seal.items()]
+            return {folder / name: bool(state["modules"]) for name, state in seal.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return None
@@ -341,7 +333,7 @@ def jar_properties(properties: Mapping[str, str]) -> dict[str, str]:
     jars = fetch_jars(packages, properties)
     named = {
         JARS: [properties.get(JARS), *jars],
-        MODULES: [properties.get(MODULES), *(jar for jar in jars if jar.modules)],
+        MODULES: [properties.get(MODULES), *filter(jars.get, jars)],
     }
     return {name: ",".join(map(str, filter(None, values))) for name, values in named.items() if any(values)}
 

@@ -143,7 +143,7 @@ def _server(spark: SparkSession, database: Database) -> _Server:
     # Resolving the driver takes seconds, so it is skipped for a session that has the driver.
     if not any(MARIADB.split(":")[1] in jar for (jar,) in spark.sql("LIST JARS").collect()):
         for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
-            spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
+            spark.sql(f"ADD JAR '{jar.as_uri()}'")
     parts = urlsplit(database.url.removeprefix("jdbc:"))
     host = parts.netloc.rpartition("@")[2]
     query = f"{parts.query}&{_EXACTLY}" if parts.query else _EXACTLY
