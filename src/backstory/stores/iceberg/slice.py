@@ -309,8 +309,6 @@ def _instant(micros: int) -> datetime:
 # Iceberg skips files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
 BROADCAST = 64 << 20
-# Types whose values are not searched by range. A range never contains NaN, for example.
-UNBOUNDED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_floating)
 # Among many rows, only keys of these types are searched for.
 SEARCHABLE = (
     pa.types.is_integer,
@@ -395,9 +393,7 @@ def _join_keys(store: IcebergStore, frame: "DataFrame", distinct: pa.Table) -> "
 
 def _in_range(keys: pa.Table) -> "list[Column]":
     conditions = []
-    for name in keys.column_names:
-        if any(test(keys[name].type) for test in UNBOUNDED):
-            continue
+    for name in searchable_columns(keys).column_names:
         bounds = pc.min_max(keys[name])
         least, greatest = literals(pa.array([bounds["min"], bounds["max"]], keys[name].type))
         conditions.append(column(name).between(least, greatest))
