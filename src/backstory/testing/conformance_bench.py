@@ -5,7 +5,7 @@ The keys and row hashes in Python are the reference for every dialect (sections 
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -252,21 +252,11 @@ def _stage_value(value: Any) -> Any:
 def steps_run(bench: Bench, statements: Sequence[Statement], run: str, started: datetime) -> dict[str, int]:
     """Run statements in one transaction, and return the row count of each step."""
     values, counts = bench.values(started, run), {}
-    with transaction(bench):
+    with bench.engine.transaction() if bench.dialect.supports_transactions else nullcontext():
         for statement in statements:
             with examination(statement.step):
                 counts[statement.step] = bench.engine.run(statement.sql, values)
     return counts
-
-
-@contextmanager
-def transaction(bench: Bench) -> Iterator[None]:
-    """Open a transaction if the dialect supports transactions."""
-    if not bench.dialect.supports_transactions:
-        yield
-        return
-    with bench.engine.transaction():
-        yield
 
 
 SCHEMA = "backstory_conformance"
