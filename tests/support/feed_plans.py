@@ -237,7 +237,6 @@ def _copy_terms(terms, place, copy, marks, *, restated):
         terms.overwritten,
         place.at,
         terms.recorded,
-        in_order=False,
         restated=copy.restate,
         ids=True,
         scope=place.scope,

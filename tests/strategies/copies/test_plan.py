@@ -1,5 +1,6 @@
 """The plan of a copy gives the rule's rows, whole and in parts by key, without Spark."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from specification.copies import Copy, take
 from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
-from backstory.formats.delivered import arrow_schema
+from backstory.formats.delivered import arrow_schema, shape_rows
 from backstory.model.layout import FILE, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
@@ -20,6 +21,8 @@ from backstory.model.versions_layout import OWN_COLUMNS, FactKind, Role
 from backstory.strategies.copies.comparison import DIFFERING, NO_KEY, SPOILT, plan_rows
 from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED, CopyTerms
 from backstory.strategies.copies.version_rows import copy_mark, micros, withdraw_facts
+from backstory.strategies.feeds.copy_plan import FeedCopyTerms
+from backstory.strategies.feeds.terms import FeedTerms
 from backstory.strategies.keys import key_parts
 
 DATA = ("v", "w", "i", "o")
@@ -39,9 +42,9 @@ LATE_COPIES = st.lists(st.tuples(st.integers(0, 5), st.booleans(), DELIVERIES), 
 WHOLE = 1
 
 
-def terms_of(at, recorded, delivered, **more):
+def terms_of(at, recorded, delivered, in_order=True, **more):
     named = [name for name in DATA if name in delivered]
-    return CopyTerms(
+    terms = CopyTerms(
         columns=COLUMNS,
         key=("k",),
         delivered=("k", *named),
@@ -54,6 +57,20 @@ def terms_of(at, recorded, delivered, **more):
         ids=True,
         **more,
     )
+    return terms if in_order else replace(terms, feed=among_copies(terms))
+
+
+def among_copies(terms):
+    """The terms of a copy between other copies, as the door makes them."""
+    numbers = {name: number for number, name in enumerate(DATA)}
+    feed = FeedTerms(
+        *(COLUMNS, ("k",), terms.tracked, terms.recorded, numbers, terms.overwritten),
+        ids=True,
+        following=terms.following,
+    )
+    ids = sorted(numbers[name] for name in terms.delivered if name in numbers)
+    own = shape_rows(copy_mark(terms.at, terms.recorded, terms.memory, ids), COLUMNS, ids=True)
+    return FeedCopyTerms(feed, terms.at, own, (*terms.compared, *terms.renewed), terms.restated)
 
 
 def stored(rule):

@@ -191,7 +191,6 @@ def test_V41_V43_refusals_of_copies_have_their_keys():
         others = shape_rows(marks, terms.columns, ids=True)
         copy_terms = CopyTerms(
             *(terms.columns, terms.key, ("k", "v"), ("v",), (), ("v",), (), day, terms.recorded),
-            in_order=False,
             ids=True,
             scope=scope,
             other_scopes=((("v", "e"),),),

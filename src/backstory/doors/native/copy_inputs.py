@@ -91,24 +91,31 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
 def feed_copy_terms(
     store: IcebergStore, table: IcebergTable, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
-    """The settings of a copy into a table of events, with its own mark and the marks from its instant on."""
+    """The settings of a copy with known facts from its instant on, with its own mark and the other marks.
+
+    If only copies are known, everything from the following instant on stays as it is, and no mark is needed.
+    """
     shape, at = evolved.shape, micros_of(place.at)
     sequence = dict(terms.memory.parts).get(SEQUENCE)
     log = stored_log(table.properties)
+    filled = () if place.has_facts else tuple(name for name in terms.renewed if name in terms.tracked)
     feed = FeedTerms(
         columns=shape.columns,
         key=shape.key,
-        tracked=terms.tracked,
+        tracked=tuple(name for name in terms.tracked if name not in filled),
         recorded=terms.recorded,
         numbers=data_column_ids(table, evolved),
-        overwritten=terms.overwritten,
+        overwritten=(*terms.overwritten, *filled),
         sequence=() if sequence is None else tuple(name for name, _ in sequence.parts),
         settled=interval_micros(place.settled or ()),
         ids=terms.ids,
         log=log is not None,
+        following=terms.following,
     )
-    marks = stored_rows.stored_marks(store, table, shape.columns, at)
-    if log is not None and log.truncate is not None:
+    marks = stored_rows.slice_schema(table, shape.columns).empty_table()
+    if place.has_facts:
+        marks = stored_rows.stored_marks(store, table, shape.columns, at)
+    if place.has_facts and log is not None and log.truncate is not None:
         # In a log, a truncate has a different instant for each record.
         before = stored_rows.stored_truncates(store, table, shape.columns)
         marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
@@ -219,7 +226,7 @@ def gather_inputs(
         scope=scope,
         ids=table is not None and keeps_row_ids(table),
     )
-    if place.has_facts:
+    if not place.in_order:
         assert table is not None
         terms = replace(terms, feed=feed_copy_terms(store, table, evolved, place, terms))
     return CopyInputs(store, table, source, evolved, settings, request, place, terms)
@@ -244,7 +251,6 @@ def _copy_terms(
         at=micros_of(place.at),
         recorded=micros_of(place.recorded),
         following=None if place.following is None else micros_of(place.following),
-        in_order=place.in_order,
         restated=request.restate and not place.in_order,
         closes=request.deletes == "close",
         other_scopes=tuple(scope_of(scope) or () for scope in place.other_scopes),
@@ -419,18 +425,13 @@ def _in_scope(at: int, scope: Mapping[str, pa.Scalar], rows: pa.Table) -> pa.Chu
 
 
 def _is_touched(terms: CopyTerms, key: str, rows: pa.Table) -> pa.Array:
-    """A mask of the versions that the copy can touch, as `touched_versions` selects them in Spark.
-
-    In a table of events, facts about records are included.
-    """
-    if terms.feed is not None:
-        return pc.and_(stored_rows.are_touched(terms.at, rows), pc.is_valid(rows[key]))
+    """A mask of the rows that the copy can touch, as `touched_rows` selects them in Spark."""
     if terms.in_order:
         return pc.and_(are_versions(rows), pc.is_null(rows[VALID_TO]))
-    reached = micros(rows[VALID_TO]) >= terms.at
-    if terms.following is not None:
-        reached &= micros(rows[VALID_FROM]) <= terms.following
-    return pc.and_(are_versions(rows).combine_chunks(), pa.array(reached))
+    touched = pc.and_(stored_rows.are_touched(terms.at, rows), pc.is_valid(rows[key]))
+    if terms.following is None:
+        return touched
+    return pc.and_(touched, pa.chunked_array([micros(rows[VALID_FROM]) <= terms.following]))
 
 
 def _is_closed(rows: pa.Table) -> pa.ChunkedArray:

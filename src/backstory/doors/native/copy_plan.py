@@ -27,7 +27,7 @@ from backstory.doors.native.copy_inputs import (
 )
 from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.stored_rows import live_rows_of, touched_versions, version_condition
+from backstory.doors.native.stored_rows import touched_rows, version_condition
 from backstory.engine.plans import LocalSide, PlanResult, PlanTerms, Side, parts_by_key
 from backstory.engine.row_buffers import ROWS_IN_PIECE, combine_tables
 from backstory.engine.runner import run_plan
@@ -329,8 +329,7 @@ def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
 
     Returns None if the copy may touch unchanged records.
     """
-    others = terms.feed is not None or terms.scope is not None or terms.other_scopes
-    if others or terms.restated or not terms.in_order:
+    if not terms.in_order or terms.scope is not None:
         return None
     columns = [*dict.fromkeys([*terms.decisive, *(new for _, new in terms.successions)])]
     pair = ComparedSide(DELIVERED, columns, terms.key), ComparedSide(SLICE, columns, [*terms.key, VALID_FROM])
@@ -374,11 +373,7 @@ def _stored_side(inputs: CopyInputs) -> Side:
     terms, table, schema = inputs.terms, inputs.table, inputs.schemas[SLICE]
 
     def frame() -> DataFrame:
-        if terms.feed is None:
-            rows = touched_versions(inputs.stored_frame, terms)
-        else:
-            rows = live_rows_of(inputs.stored_frame, terms.at).where(column(terms.key[0]).isNotNull())
-        return rows.select(*map(quote, schema.names))
+        return touched_rows(inputs.stored_frame, terms).select(*map(quote, schema.names))
 
     size = 1 if table is None else unpacked_size(table.rows, len(table.shape.columns), table.bytes)
     count = 0 if table is None else table.rows

@@ -242,17 +242,16 @@ def mark_condition() -> SparkColumn:
     return column(MEMORY).getField(KIND).isin(*MARKS) & fact_condition()
 
 
-def touched_versions(rows: DataFrame, terms: CopyTerms) -> DataFrame:
-    """The versions that a copy can touch.
+def touched_rows(rows: DataFrame, terms: CopyTerms) -> DataFrame:
+    """The rows that a copy can touch.
 
-    A copy in order can touch only open versions. Any other copy can touch versions that reach its instant and
-    begin by the next copy.
+    A copy in order can touch only open versions. Any other copy can touch live rows of records that reach its
+    instant and begin by the following one.
     """
-    start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
-        return rows.where(version_condition() & end.isNull())
-    slice_ = rows.where(version_condition() & (end.isNull() | (end >= instant(terms.at))))
-    return slice_ if terms.following is None else slice_.where(start <= instant(terms.following))
+        return rows.where(version_condition() & column(VALID_TO).isNull())
+    slice_ = live_rows_of(rows, terms.at).where(column(terms.key[0]).isNotNull())
+    return slice_ if terms.following is None else slice_.where(column(VALID_FROM) <= instant(terms.following))
 
 
 def live_frame(

@@ -16,7 +16,6 @@ from backstory.strategies.copies.plan import (
     HAD,
     UNCHANGED,
     CopyTerms,
-    align_records,
     plan_copy,
     rows_at,
     spoilt_rows,
@@ -79,12 +78,12 @@ def plan_rows(
     codes = side_codes(delivered, stored, terms.key)  # all keys are unique on each side
     matches = pair_rows(delivered, stored, codes, terms.decisive, scope)
     touched, rest = _split_by_touch(terms, matches)
-    rows = take_rows(delivered, touched[0])
-    versions = whole(_versions_of_records(terms, rows, slice_, stored, touched[1]))
+    rows, versions = (take_rows(*side) for side in zip((delivered, stored), touched, strict=True))
     if terms.feed is None:
-        planned = plan_copy(terms, align_records(terms, rows, versions))
+        planned = _plan_in_order(terms, rows, whole(versions), matches)
     else:
         voids = own_voids(terms.feed, slice_)
+        versions = whole(_versions_of_records(terms, rows, versions, slice_))
         planned = plan_copy_in_feed(terms.feed, rows, versions, whole(voids) if len(voids) else voids)
     counts = Counter(planned.counts)
     counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
@@ -97,6 +96,13 @@ def plan_rows(
     if terms.copies is not None:
         counts.update(_count_whole_rows(terms.copies, delivered, stored, matches))
     return PartPlan(planned.rows, dict(counts), planned.samples)
+
+
+def _plan_in_order(terms: CopyTerms, rows: pa.Table, versions: pa.Table, matches: Matches) -> PartPlan:
+    """The plan of a copy in order. `rows` and `versions` are the touched rows of both sides."""
+    appeared, changed = len(matches.appeared), len(matches.changed[0])
+    pairs = rows.slice(appeared), versions.slice(0, changed)
+    return plan_copy(terms, rows.slice(0, appeared), pairs, versions.slice(changed))
 
 
 def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matches: Matches) -> dict[str, int]:
@@ -156,15 +162,11 @@ def _split_by_touch(
     return (pa.concat_arrays(delivered), pa.concat_arrays(stored)), rest
 
 
-def _versions_of_records(
-    terms: CopyTerms, rows: pa.Table, slice_: pa.Table, stored: pa.Table, places: pa.Array
-) -> pa.Table:
-    """All versions of touched records in the slice."""
-    if terms.in_order:
-        return take_rows(stored, places)
-    keys = [keys_by_value(side, terms.key) for side in (rows, take_rows(stored, places), slice_)]
-    (delivered, versions, all_), count = key_codes(keys, terms.key)
-    return slice_.filter(pa.array((flags_of(delivered, count) | flags_of(versions, count))[all_]))
+def _versions_of_records(terms: CopyTerms, rows: pa.Table, versions: pa.Table, slice_: pa.Table) -> pa.Table:
+    """All rows in the slice of the records that have touched rows or versions."""
+    keys = [keys_by_value(side, terms.key) for side in (rows, versions, slice_)]
+    (of_rows, of_versions, all_), count = key_codes(keys, terms.key)
+    return slice_.filter(pa.array((flags_of(of_rows, count) | flags_of(of_versions, count))[all_]))
 
 
 def _successions(

@@ -1,4 +1,4 @@
-"""The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
+"""The plan of a full or scoped copy among other facts, as Arrow tables (V30, V35 to V44, V69).
 
 The copy is a mark like the stored marks, but its records are in the delivery. The copy's facts are folded
 together with all other facts, like the facts of a feed. Only records that differ at the copy's instant are
@@ -6,7 +6,7 @@ planned.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ KNOWN = "there before"
 
 @dataclass(frozen=True, slots=True)
 class FeedCopyTerms:
-    """The settings of a copy into a table of events.
+    """The settings of a copy with known facts at or after its instant.
 
     `terms` are the feed's settings. `marks` are the live marks, followed by the copy's own mark. `restated`
     is true if a mark with the copy's instant and scope was stored; that mark is not in `marks`. `compared`
@@ -188,14 +188,14 @@ def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
     pool, both = records.pool, np.flatnonzero(states.there[last] & (before >= 0))
     outcomes = {KNOWN: there, APPEARED: after & ~there, CLOSED: there & ~after}
     drives: dict[str, np.ndarray] = {}
-    changed = np.zeros(count, bool)
     for name in (*copy.terms.tracked, *copy.terms.overwritten):
-        differs = np.zeros(count, bool)
-        differs[both] = ~pool.alike(name, states.place(name)[last[both]], before[both])
-        drives[name] = differs
-        changed |= differs
-    outcomes[CHANGED] = changed
-    outcomes |= {f"{DRIVES}{name}": rows for name, rows in drives.items() if name in copy.compared}
+        drives[name] = np.zeros(count, bool)
+        drives[name][both] = ~pool.alike(name, states.place(name)[last[both]], before[both])
+    # Columns without history change alone only if the copy has them, and no following copy has others.
+    renewed = copy.compared if copy.terms.following is None else ()
+    decisive = (rows for name, rows in drives.items() if name in {*copy.terms.tracked, *renewed})
+    changed = outcomes[CHANGED] = reduce(np.logical_or, decisive, np.zeros(count, bool))
+    outcomes |= {f"{DRIVES}{name}": rows & changed for name, rows in drives.items() if name in copy.compared}
     for name in copy.compared:
         had, loses = np.zeros(count, bool), np.zeros(count, bool)
         had[both] = np.asarray(pool.at(name, before[both]).is_valid())

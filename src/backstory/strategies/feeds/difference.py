@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SEQUENCE, FactKind, Role
-from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, with_columns, withdraw_facts
-from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
+from backstory.strategies.copies.version_rows import move_ends, past_rows, with_columns, withdraw_facts
+from backstory.strategies.feeds.facts import BEFORE, CLEAR, COPY, UPSERT, RecordFacts, times_to_store
 from backstory.strategies.feeds.fold import RecordFold
 from backstory.strategies.feeds.records import Pool, StoredRecords, make_rows, values_at
 from backstory.strategies.feeds.states import Runs, States
@@ -79,8 +79,10 @@ class HistoryDifference:
         same = rows >= 0
         if len(self.stored.rows):
             same &= self.stored.version[rows]
+        # A restated copy keeps the ignored values of a version that stays.
+        copied = self.facts.kind[begin] == COPY
         for name in (*self.terms.tracked, *self.terms.ignored_columns):
-            where = np.flatnonzero(same)
+            where = np.flatnonzero(same if name in self.terms.tracked else same & ~copied)
             same[where] = self.pool.alike(name, self.places(name)[where], rows[where])
         event = np.flatnonzero(same & (self.facts.kind[begin] == UPSERT))
         same[event] = self._has_same_times(begin[event], rows[event])
@@ -114,32 +116,32 @@ class HistoryDifference:
 
     @cached_property
     def _needs_renewal(self) -> np.ndarray:
-        """A mask of the open versions with outdated stored values of columns without history (V18)."""
+        """A mask of the newest versions with outdated stored values of columns without history (V18)."""
         differs = np.zeros(len(self._first_rows), bool)
-        where = np.flatnonzero(self._is_stored & (self.runs.end == OPEN))
+        where = np.flatnonzero(self._is_stored & self.runs.reaches)
         for name in self.terms.overwritten:
-            differs[where] |= ~self.pool.alike(name, self.places(name)[where], self._first_rows[where])
+            places = self.places(name)[where]
+            differs[where] |= (places >= 0) & ~self.pool.alike(name, places, self._first_rows[where])
         return differs
 
     def _moved_versions(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Stored versions whose end moves, and open versions with newer values of columns without history."""
+        """Stored versions whose end moves, and versions with newer values of columns without history."""
         rows, ends = self._first_rows, self.runs.end
         moves = self._is_stored.copy()
         moves[moves] = self.stored.end[rows[moves]] != ends[moves]
         for where, ended in ((moves, True), (self._needs_renewal & ~moves, False)):
             if not where.any():
                 continue
-            stored = self.stored.rows.take(pa.array(rows[where]))
-            newer = pa.array(self._needs_renewal[where])
+            stored = now = self.stored.rows.take(pa.array(rows[where]))
             for name in self.terms.overwritten:
-                old = stored[name].combine_chunks()
-                newest = self.pool.at(name, self.places(name)[where]).cast(old.type)
-                stored = with_columns(stored, {name: pc.if_else(newer, newest, old)})
-            if not ended:
-                yield stored, True
-                continue
-            yield move_ends(stored, ends[where], self.terms.recorded, self.terms.memory), True
-            yield past_rows(stored, self.terms.memory), False
+                old, places = stored[name].combine_chunks(), self.places(name)[where]
+                newer = pa.array(self._needs_renewal[where] & (places >= 0))
+                newest = self.pool.at(name, places).cast(old.type)
+                now = with_columns(now, {name: pc.if_else(newer, newest, old)})
+            if ended:
+                now = move_ends(now, ends[where], self.terms.recorded, self.terms.memory)
+                yield past_rows(stored, self.terms.memory), False
+            yield now, True
 
     def _withdraw_versions(self) -> Iterator[tuple[pa.Table, bool]]:
         if not len(self.withdrawn_versions):

@@ -92,9 +92,10 @@ def settled_facts(
     terms: FeedTerms, stored: StoredRecords, records: np.ndarray, since: np.ndarray
 ) -> RecordFacts:
     """The facts of settled states. Each settled instant at which a record changes counts as a copy (V30)."""
-    if not terms.settled or terms.settled[0] is None:
+    settled = terms.settled if terms.following is None else (terms.following, OPEN - 1)
+    if not settled or settled[0] is None:
         return make_facts(records[:0], since[:0], COPY)
-    first, last = terms.settled
+    first, last = settled
     early = since <= first
     touched = np.zeros(int(max(records.max(initial=-1), stored.record.max(initial=-1))) + 1, bool)
     touched[records[early]] = True
@@ -103,9 +104,17 @@ def settled_facts(
     pairs = [(records[early], np.full(int(early.sum()), first)), *instants]
     record, at = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     inside = (at >= first) & (at <= last)
-    record, at = np.unique(np.stack([record[inside], at[inside]]), axis=1)
+    record, at = distinct_pairs(record[inside], at[inside])
     versions = stored.covering(record, at)
     return make_facts(record, at, COPY, source=versions, stored=versions_that_begin(stored, versions, at))
+
+
+def distinct_pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of two arrays, in their order."""
+    order = np.lexsort((other, one))
+    one, other = one[order], other[order]
+    is_new = np.append(True, (one[1:] != one[:-1]) | (other[1:] != other[:-1]))[: len(one)]
+    return one[is_new], other[is_new]
 
 
 def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:

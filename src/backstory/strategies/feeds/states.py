@@ -160,19 +160,27 @@ class States:
         more = np.flatnonzero(record[1:] == record[:-1])
         ends[more] = self.facts.at[self.firsts[borders[more + 1]]]
         there = self.there[self.lasts[borders]]
-        borders, ends = borders[there], ends[there]
+        following = self.effects.terms.following
+        reaches = ends > (OPEN - 1 if following is None else following)
+        finals = np.append(self.firsts[borders[1:]], len(self.facts)) - 1
+        newest = np.where(reaches, finals, self.lasts[borders])
+        borders, ends, newest, reaches = (values[there] for values in (borders, ends, newest, reaches))
         begin = np.where(self.base[borders], self.firsts[borders], self.changer[borders])
-        final = np.searchsorted(self.facts.record, self.facts.record[begin], "right") - 1
-        return Runs(begin, np.where(ends == OPEN, final, self.lasts[borders]), ends)
+        return Runs(begin, newest, ends, reaches)
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Versions as parallel arrays: the fact that begins one, the fact with its newest values, and its end."""
+    """Versions as parallel arrays: the fact that begins one, the fact with its newest values, and its end.
+
+    `reaches` is true for versions whose columns without history have the newest values: open versions, or
+    versions that are true at the following instant.
+    """
 
     begin: np.ndarray
     newest: np.ndarray
     end: np.ndarray
+    reaches: np.ndarray
 
 
 def _latest(flags: np.ndarray) -> np.ndarray:

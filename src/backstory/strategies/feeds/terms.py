@@ -46,7 +46,7 @@ class FeedTerms:
     `all_keys`, for all keys. `ids` is true if the table has row ids. `log` is true if events are messages of
     a log. Then `AT` is their own time, and their sequence is their position. The last part of a position is
     true for changes and false for reads; reads without a position have NULL. `former` describes the logs
-    before one that started again.
+    before one that started again. From `following` on, all versions stay as they are.
     """
 
     columns: tuple[Column, ...]
@@ -63,6 +63,7 @@ class FeedTerms:
     ids: bool = False
     log: bool = False
     former: FormerLogs | None = None
+    following: int | None = None
 
     @property
     def memory(self) -> ColumnType:
