@@ -32,7 +32,7 @@ from backstory.strategies.feeds.facts import (
     sort_facts,
 )
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
-from backstory.strategies.feeds.states import States, effects_of
+from backstory.strategies.feeds.states import States, states_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, pair_codes
 
@@ -358,7 +358,7 @@ class RecordFold:
         """The states of the touched records after each of their facts."""
         all_, settled = self._placed_facts
         ordered = sort_facts(all_.take(np.flatnonzero(~settled)))
-        return States(effects_of(ordered, self.pool, self.terms, self.marks.scopes, self.row_of))
+        return states_of(ordered, self.pool, self.terms, self.marks.scopes, self.row_of)
 
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:

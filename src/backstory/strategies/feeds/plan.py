@@ -39,7 +39,7 @@ PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
 
 def outcomes_of(states: States, before: pa.Array | None) -> dict[str, np.ndarray]:
     """A mask of the facts for each outcome. `before` are the before images of delivered events (V64)."""
-    facts, effects = states.facts, states.effects
+    facts = states.facts
     count = len(facts)
     there_before = np.zeros(count, bool)
     there_before[1:] = states.there[:-1]  # a record's first fact is never delivered
@@ -53,7 +53,7 @@ def outcomes_of(states: States, before: pa.Array | None) -> dict[str, np.ndarray
     last = np.full(int(facts.record.max(initial=-1)) + 1, -1)
     np.maximum.at(last, facts.record[known], np.flatnonzero(known))
     sparse = (facts.columns >= 0) & (facts.kind == UPSERT)
-    sparse[sparse] = ~effects.pool.whole[facts.columns[sparse]]
+    sparse[sparse] = ~states.pool.whole[facts.columns[sparse]]
     began, ended = began & (facts.kind == UPSERT), clears & there_before & ends[states.instant]
     return {
         BEGAN: began,
@@ -76,8 +76,8 @@ def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray
     before, after = states.lasts[instant - 1], states.lasts[instant]
     there = states.there[before]
     begins, before, after = begins[there], before[there], after[there]
-    pool = states.effects.pool
-    places = {name: states.place(name) for name in states.effects.terms.tracked}
+    pool = states.pool
+    places = {name: states.place(name) for name in states.terms.tracked}
     return {name: begins[~pool.alike(name, place[before], place[after])] for name, place in places.items()}
 
 
@@ -86,7 +86,7 @@ def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array 
     facts, mismatches = states.facts, np.zeros(len(states.facts), bool)
     if before is None:
         return mismatches
-    names = [field.name for field in before.type if field.name in states.effects.terms.tracked]
+    names = [field.name for field in before.type if field.name in states.terms.tracked]
     delivered = np.flatnonzero(facts.event >= 0)
     delivered = delivered[np.asarray(before.is_valid())[facts.event[delivered]]]
     if not names or not len(delivered):
@@ -94,7 +94,7 @@ def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array 
     images = before.take(pa.array(facts.event[delivered]))
     same = there_before[delivered]
     for name in names:
-        values = states.effects.pool.at(name, states.place(name)[delivered - 1])
+        values = states.pool.at(name, states.place(name)[delivered - 1])
         same = same & alike(values, pc.struct_field(images, name).cast(values.type))
     mismatches[delivered] = ~same
     return mismatches

@@ -158,6 +158,10 @@ class Pool:
             self._has[name][owners[numbers == self.numbers[name]]] = True
         return self._has[name]
 
+    def names(self, name: str, lists: np.ndarray) -> np.ndarray:
+        """For each index of a list, whether the list includes a column. The index -1 means all columns."""
+        return (lists < 0) | self.has(name)[lists] if len(self.lists) else lists < 0
+
     def within(self, scope: Scope, places: Mapping[str, np.ndarray], count: int) -> np.ndarray:
         """A mask of the records in a scope (V41). `places` are the indexes of their values, by column."""
         inside = np.ones(count, bool)

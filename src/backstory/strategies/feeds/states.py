@@ -5,7 +5,7 @@ the copy (V22).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,11 +17,12 @@ from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 
 @dataclass(frozen=True)
-class Effects:
-    """The effects of facts on records: a fact can clear a record, make it appear, and set columns.
+class States:
+    """The state after each fact: whether the record exists and, by column, the index of its value.
 
-    `keeps` is true for a copy that changes only columns without history. Such a copy lists a record with its
-    known values, or lacks a record that does not exist or is outside its scope.
+    A fact can clear a record, make it appear, and set columns. `keeps` is true for a copy that changes only
+    columns without history. Such a copy lists a record with its known values, or lacks a record that does not
+    exist or is outside its scope.
     """
 
     facts: RecordFacts
@@ -29,58 +30,36 @@ class Effects:
     terms: FeedTerms
     keeps: np.ndarray
 
-    @property
-    def listings(self) -> np.ndarray:
-        """A mask of the copies that listed the record."""
-        return (self.facts.kind == COPY) & (self.facts.source >= 0)
-
     @cached_property
-    def clears(self) -> np.ndarray:
+    def _clears(self) -> np.ndarray:
         """A mask of the facts that discard the state before them. A copy then sets the new state."""
         kind = self.facts.kind
         return (kind == BEFORE) | (kind == CLEAR) | ((kind == COPY) & ~self.keeps)
 
     @cached_property
-    def appears(self) -> np.ndarray:
+    def _appears(self) -> np.ndarray:
         """A mask of the facts that make the record exist."""
         kind = self.facts.kind
-        return (kind == UPSERT) | ((kind == BEFORE) & (self.facts.source >= 0)) | self.listings
+        return (kind == UPSERT) | (((kind == BEFORE) | (kind == COPY)) & (self.facts.source >= 0))
 
-    def asserts(self, name: str) -> np.ndarray:
+    def _asserts(self, name: str) -> np.ndarray:
         """A mask of the facts that set a column."""
-        lists = self.facts.columns
-        names = (lists < 0) | self.pool.has(name)[lists] if len(self.pool.lists) else lists < 0
-        no_change = self.keeps if name not in self.terms.overwritten else np.zeros_like(self.keeps)
-        return self.appears & names & ~no_change
-
-
-@dataclass(frozen=True)
-class States:
-    """The state after each fact: whether the record exists and, by column, the index of its value."""
-
-    effects: Effects
-
-    @property
-    def facts(self) -> RecordFacts:
-        """The facts in their order."""
-        return self.effects.facts
+        sets = self._appears & self.pool.names(name, self.facts.columns)
+        return sets if name in self.terms.overwritten else sets & ~self.keeps
 
     @cached_property
     def there(self) -> np.ndarray:
         """Whether the record exists after each fact."""
-        return _latest(self.effects.appears) >= self._last_clear
+        return _latest(self._appears) >= self._last_clear
 
     @cached_property
     def _last_clear(self) -> np.ndarray:
-        return _latest(self.effects.clears)
+        return _latest(self._clears)
 
     @cached_property
     def _places(self) -> Mapping[str, np.ndarray]:
-        terms = self.effects.terms
-        return {
-            name: self._fill_places(self.effects.asserts(name), self._last_clear)
-            for name in (*terms.tracked, *terms.overwritten)
-        }
+        names = (*self.terms.tracked, *self.terms.overwritten)
+        return {name: self._fill_places(self._asserts(name), self._last_clear) for name in names}
 
     def place(self, name: str) -> np.ndarray:
         """The index of a tracked or overwritten column's value after each fact, or -1 for NULL."""
@@ -88,10 +67,10 @@ class States:
 
     def place_at_begin(self, name: str) -> np.ndarray:
         """The index of an ignored column's value. Only facts that begin or end a version set it."""
-        counts = self.effects.facts.kind == BEFORE
+        counts = self.facts.kind == BEFORE
         moved = self.moves[self.instant]
         counts |= moved & (np.arange(len(counts)) <= self.changer[self.instant])
-        return self._fill_places(self.effects.asserts(name) & counts, _latest(self.effects.clears & counts))
+        return self._fill_places(self._asserts(name) & counts, _latest(self._clears & counts))
 
     def _fill_places(self, asserts: np.ndarray, cleared: np.ndarray) -> np.ndarray:
         last = _latest(asserts)
@@ -100,10 +79,10 @@ class States:
     def same(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """For each pair of facts, whether the state after one equals the state after the other."""
         alike = self.there[one] == self.there[other]
-        for name in self.effects.terms.tracked:
+        for name in self.terms.tracked:
             place = self.place(name)
             rows = np.flatnonzero(alike & self.there[one] & (place[one] != place[other]))
-            alike[rows] = self.effects.pool.alike(name, place[one[rows]], place[other[rows]])
+            alike[rows] = self.pool.alike(name, place[one[rows]], place[other[rows]])
         return alike
 
     @cached_property
@@ -160,7 +139,7 @@ class States:
         more = np.flatnonzero(record[1:] == record[:-1])
         ends[more] = self.facts.at[self.firsts[borders[more + 1]]]
         there = self.there[self.lasts[borders]]
-        following = self.effects.terms.following
+        following = self.terms.following
         reaches = ends > (OPEN - 1 if following is None else following)
         finals = np.append(self.firsts[borders[1:]], len(self.facts)) - 1
         newest = np.where(reaches, finals, self.lasts[borders])
@@ -190,82 +169,50 @@ def _latest(flags: np.ndarray) -> np.ndarray:
     )
 
 
-@dataclass
-class _Known:
-    """The state of each record before a fact: whether the record exists, and the indexes of its values."""
-
-    there: np.ndarray
-    places: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-def effects_of(
+def states_of(
     facts: RecordFacts, pool: Pool, terms: FeedTerms, scopes: Sequence[Scope | None], rows: np.ndarray
-) -> Effects:
-    """The effects of all facts, with a decision for each copy that may change nothing.
+) -> States:
+    """The states after all facts, with a decision for each copy that may change nothing.
 
-    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. A copy
-    that may change nothing is compared with the state before it. All records' first copies are decided
-    together, then all second copies, and so on.
+    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. Whether a
+    copy changes nothing depends only on earlier facts, so repeated decisions become right one copy of each
+    record after the other. Mostly, the second decisions are the first ones.
     """
-    effects = Effects(facts, pool, terms, np.zeros(len(facts), bool))
-    asks = _conditional(facts, pool, scopes)
-    if not asks.any():
-        return effects
-    number = np.cumsum(asks) - asks  # how many such copies are before a fact, in all records
-    first = np.searchsorted(facts.record, facts.record)
-    rounds = number - number[first]
-    order = np.argsort(rounds, kind="stable")
-    ends = np.cumsum(np.bincount(rounds))
-    count = int(facts.record.max()) + 1
-    known = _Known(np.zeros(count, bool), {name: np.full(count, -1) for name in terms.tracked})
-    for block in np.split(order, ends[:-1]):
-        copies = block[asks[block]]
-        _learn(known, effects, block[~asks[block]])
-        effects.keeps[copies] = _changes_nothing(effects, scopes, rows, known, copies)
-        _learn(known, effects, copies)
-    return Effects(facts, pool, terms, effects.keeps)
+    asks = np.flatnonzero(_conditional(facts, pool, scopes))
+    keeps = np.zeros(len(facts), bool)
+    keeps[asks] = True
+    while True:
+        states = States(facts, pool, terms, keeps)
+        decided = _changes_nothing(states, scopes, rows, asks)
+        if (keeps[asks] == decided).all():
+            return states
+        keeps = keeps.copy()
+        keeps[asks] = decided
 
 
 def _conditional(facts: RecordFacts, pool: Pool, scopes: Sequence[Scope | None]) -> np.ndarray:
+    """A mask of the copies that may change nothing: listings of some columns, and absences from a scope."""
     sparse = ~pool.whole[facts.columns] & (facts.columns >= 0) if len(pool.whole) else facts.columns >= 0
     scoped = np.array([scope is not None for scope in scopes], bool)
     of_scope = scoped[facts.mark] & (facts.mark >= 0) if len(scoped) else facts.mark >= 0
     return (facts.kind == COPY) & np.where(facts.source >= 0, sparse, of_scope)
 
 
-def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
-    """Apply the facts in `block`, which are in order, to the known states."""
-    record, source = effects.facts.record, effects.facts.source
-    now = Effects(effects.facts.take(block), effects.pool, effects.terms, effects.keeps[block])
-    cleared = np.full(len(known.there), -1)
-    takes = np.flatnonzero(now.clears)
-    cleared[record[block[takes]]] = takes
-    cleared_records = record[block[takes]]
-    known.there[cleared_records] = False
-    counts = np.arange(len(block)) >= cleared[record[block]]
-    known.there[record[block[counts & now.appears]]] = True
-    for name, places in known.places.items():
-        places[cleared_records] = -1
-        says = block[counts & now.asserts(name)]
-        places[record[says]] = source[says]
-
-
 def _changes_nothing(
-    effects: Effects, scopes: Sequence[Scope | None], keys: np.ndarray, known: _Known, copies: np.ndarray
+    states: States, scopes: Sequence[Scope | None], keys: np.ndarray, copies: np.ndarray
 ) -> np.ndarray:
-    facts, pool = effects.facts, effects.pool
-    record, source = facts.record[copies], facts.source[copies]
-    unchanged = known.there[record] & (source >= 0)
-    for name, places in known.places.items():
-        named = pool.has(name)[facts.columns[copies]] | (facts.columns[copies] < 0)
-        rows = np.flatnonzero(unchanged & named)
-        unchanged[rows] = pool.alike(name, places[record[rows]], source[rows])
+    """For each copy, whether it leaves the state before it. A record's first fact is never a copy."""
+    facts, pool, before = states.facts, states.pool, copies - 1
+    source, there = facts.source[copies], states.there[before]
+    unchanged = there & (source >= 0)
+    for name in states.terms.tracked:
+        rows = np.flatnonzero(unchanged & pool.names(name, facts.columns[copies]))
+        unchanged[rows] = pool.alike(name, states.place(name)[before[rows]], source[rows])
     missing = np.flatnonzero(source < 0)
     for mark in np.unique(facts.mark[copies[missing]]):
         rows = missing[facts.mark[copies[missing]] == mark]
-        of = record[rows]
-        where = {name: places[of] for name, places in known.places.items()}
-        where.update(dict.fromkeys(effects.terms.key, keys[of]))
+        where = {name: states.place(name)[before[rows]] for name in states.terms.tracked}
+        where |= dict.fromkeys(states.terms.key, keys[facts.record[copies[rows]]])
         inside = pool.within(scopes[mark] or (), where, len(rows))
-        unchanged[rows] = ~(known.there[of] & inside)
+        unchanged[rows] = ~(there[rows] & inside)
     return unchanged
