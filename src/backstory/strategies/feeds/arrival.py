@@ -36,23 +36,28 @@ DUPLICATE, TOO_LATE = "duplicate", "too_late"
 class Arrival:
     """A delivery of events, checked against the marks of its table.
 
-    `events` are the delivered events of single records, and `truncates` are the new truncates. `active_marks`
-    are the live marks that still apply. `silenced_marks` are the marks that a restatement cancels for its
-    keys. `inside` are the log's stored truncates in the window of the restatement. `has_later_mark` is a mask
-    of the truncates that precede a stored mark. `removed` are the places of marks to remove, and `added` are
-    rows of marks to add. If `counts` has faults, nothing else is valid.
+    `events` are the delivered events of single records. `marks` are the live marks that still apply, followed
+    by the delivered marks: new truncates, or a copy's own mark. `silenced_marks` are the marks that a
+    restatement cancels for its keys. `inside` are the log's stored truncates in the window of the
+    restatement. `has_later_mark` is a mask of the delivered marks that precede a stored mark. `removed` are
+    the places of marks to remove, and `added` are rows of marks to add. If `counts` has faults, nothing else
+    is valid.
     """
 
     events: pa.Table
-    truncates: pa.Table
+    marks: pa.Table
     has_later_mark: np.ndarray
-    active_marks: pa.Table
     silenced_marks: pa.Table
     inside: pa.Table
     removed: pa.Table
     added: pa.Table
     counts: Mapping[str, int]
     samples: Mapping[str, pa.Table]
+
+    @property
+    def first_mark(self) -> int:
+        """The index of the first delivered mark."""
+        return len(self.marks) - len(self.has_later_mark)
 
 
 def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
@@ -127,19 +132,17 @@ def _match_truncates(
     again = ~copy & np.isin(mark_codes, truncate_codes) & inside
     is_new = first & (~known | restated)
     goes = (inside & ~again & terms.all_keys) | replaced
-    left = truncates.filter(pa.array(is_new))
-    added = _new_marks(terms, left.filter(pa.array(~known[is_new])))
+    new = _new_marks(terms, truncates.filter(pa.array(is_new)))
     ended = marks.filter(pa.array(goes))
     back = shape_rows(withdraw_facts(ended, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return Arrival(
         events,
-        left,
+        pa.concat_tables([marks.filter(pa.array(~again & ~goes)), new], promote_options="default"),
         _later(at[is_new], truncate_order[is_new], known_at, np.where(copy, OPEN, mark_order)),
-        marks.filter(pa.array(~again & ~goes)),
         marks.filter(pa.array(inside & ~again & (not terms.all_keys))),
         marks.filter(pa.array(inside & (own_times(marks) != FIRST))),
         ended.select([FILE, POSITION]),
-        pa.concat_tables([added, back]),
+        pa.concat_tables([new.filter(pa.array(~known[is_new])), back]),
         {**counts, DUPLICATE: int((~is_new).sum())},
         samples,
     )

@@ -5,7 +5,7 @@ together with all other facts, like the facts of a feed. Only records that diffe
 planned.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 
 import numpy as np
@@ -34,7 +34,7 @@ from backstory.strategies.copies.version_rows import (
 )
 from backstory.strategies.feeds.arrival import Arrival
 from backstory.strategies.feeds.difference import HistoryDifference
-from backstory.strategies.feeds.facts import NONE, Marks, RecordFacts, are_truncate_voids
+from backstory.strategies.feeds.facts import NONE, RecordFacts, are_truncate_voids
 from backstory.strategies.feeds.fold import RecordFold
 from backstory.strategies.feeds.records import is_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
@@ -74,7 +74,7 @@ class _CopyFold(RecordFold):
     @property
     def own_mark(self) -> int:
         """The index of the copy's own mark."""
-        return len(self.arrival.active_marks) - 1
+        return self.arrival.first_mark
 
     @cached_property
     def since(self) -> np.ndarray:
@@ -85,13 +85,6 @@ class _CopyFold(RecordFold):
     def new_events(self) -> np.ndarray:
         """An empty array, because a copy has no new events."""
         return np.zeros(0, np.int64)
-
-    @cached_property
-    def marks(self) -> Marks:
-        """The marks that apply. The copy's own mark applies to every record."""
-        marks = super().marks
-        others = marks.silent[marks.silent % len(marks) != self.own_mark]
-        return replace(marks, silent=others)
 
     @cached_property
     def listed_rows(self) -> np.ndarray:
@@ -153,9 +146,8 @@ def _arrival(copy: FeedCopyTerms, events: pa.Table) -> Arrival:
     none = copy.marks.slice(0, 0)
     return Arrival(
         events,
-        events.slice(0, 0),
-        np.zeros(0, bool),
         copy.marks,
+        np.zeros(1, bool),
         none,
         none,
         none.select([]),

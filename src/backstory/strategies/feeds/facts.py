@@ -236,7 +236,8 @@ class Marks:
     """Marks as parallel arrays: instant, kind, and order within their instant.
 
     `own` are the own times of truncates of a log, or `FIRST` for other marks. `scopes` are the scopes of
-    copies. `silent` are pairs of a record and a mark that does not apply to it, as numbers.
+    copies. `silent` are pairs of a record and a mark that does not apply to it, as numbers. `withdrawn` are
+    the indexes of stored voids of delivered marks, which apply to every record.
     """
 
     at: np.ndarray
@@ -245,6 +246,7 @@ class Marks:
     order: np.ndarray
     scopes: list[Scope | None]
     silent: np.ndarray
+    withdrawn: np.ndarray
 
     def __len__(self) -> int:
         return len(self.at)
@@ -254,10 +256,13 @@ class Marks:
         return ~np.isin(record * len(self) + mark, self.silent)
 
 
-def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_codes: np.ndarray) -> Marks:
+def marks_of(
+    rows: pa.Table, first: int, codes: np.ndarray, stored: StoredRecords, stored_codes: np.ndarray
+) -> Marks:
     """The marks in `rows`, and the records for which voids in stored rows cancel them.
 
-    `codes` and `stored_codes` number the further sequences of both.
+    `first` is the index of the first delivered mark. `codes` and `stored_codes` number the further sequences
+    of both sides.
     """
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
@@ -273,11 +278,12 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     mark = np.full(size, -1)
     mark[identity[:count]] = np.arange(count)
     of_void = mark[identity[count:]]
-    silent = (stored.record[voids] * count + of_void)[of_void >= 0]
+    silent = (stored.record[voids] * count + of_void)[(of_void >= 0) & (of_void < first)]
     of_copies = order[:count] + 1
     scopes_of_marks = [scope_of(text) for text in scopes.slice(0, count).to_pylist()]
     orders = np.where(truncate[:count], codes, of_copies)
-    return Marks(instants[:count], own[:count], truncate[:count], orders, scopes_of_marks, silent)
+    again = voids[of_void >= first]
+    return Marks(instants[:count], own[:count], truncate[:count], orders, scopes_of_marks, silent, again)
 
 
 def scope_of(text: str | None) -> Scope | None:

@@ -17,8 +17,8 @@ from backstory.strategies.feeds.facts import (
     Marks,
     RecordFacts,
     are_reads,
-    are_truncate_voids,
     copy_facts,
+    distinct_pairs,
     first_facts,
     has_position,
     in_interval,
@@ -118,7 +118,7 @@ class RecordFold:
     def pool(self) -> Pool:
         """The values of stored rows, followed by the values of events."""
         asserted = self.events[ASSERTED].combine_chunks()
-        return pool_of(self.terms, self.rows, self.events, asserted, self.arrival.active_marks)
+        return pool_of(self.terms, self.rows, self.events, asserted, self.arrival.marks)
 
     @cached_property
     def sequence(self) -> pa.Array | None:
@@ -136,21 +136,33 @@ class RecordFold:
 
     @cached_property
     def _orders(self) -> list[np.ndarray]:
-        """Numbers in sequence order for rows, events, truncates, active marks and the window's truncates."""
+        """Numbers in sequence order for rows, events, marks and the window's truncates."""
         arrival = self.arrival
         sides = [
             (sequences(self.rows), len(self.rows)),
             (further_sequence(self.terms, self.events), len(self.events)),
-            (further_sequence(self.terms, arrival.truncates), len(arrival.truncates)),
-            (sequences(arrival.active_marks), len(arrival.active_marks)),
+            (sequences(arrival.marks), len(arrival.marks)),
             (sequences(arrival.inside), len(arrival.inside)),
         ]
         return sequence_codes(self.terms, sides)
 
     @cached_property
     def marks(self) -> Marks:
-        """The active marks, and the records for which voids cancel them."""
-        return marks_of(self.arrival.active_marks, self._orders[3], self.stored_records, self._orders[0])
+        """The stored marks that still apply, the delivered marks, and the records that voids exclude."""
+        arrival, orders = self.arrival, self._orders
+        return marks_of(arrival.marks, arrival.first_mark, orders[2], self.stored_records, orders[0])
+
+    @cached_property
+    def _new_truncates(self) -> np.ndarray:
+        """The indexes of the delivered truncates among the marks."""
+        new = np.arange(self.arrival.first_mark, len(self.marks))
+        return new[self.marks.truncate[new]]
+
+    @cached_property
+    def _new_positions(self) -> np.ndarray:
+        """The numbers of the positions of delivered truncates in their log."""
+        new = self._new_truncates
+        return self.marks.order[new[self.marks.own[new] != FIRST]]
 
     @cached_property
     def is_named(self) -> np.ndarray:
@@ -255,43 +267,33 @@ class RecordFold:
     @cached_property
     def truncate_conflicts(self) -> tuple[np.ndarray, np.ndarray]:
         """Indexes of events, and of rows, with the same instant and sequence as a truncate (V53)."""
-        truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
-        rows = self._stored_events
-        if not len(truncates) and not len(mark):
+        marks, rows = self.marks, self._stored_events
+        mark = np.flatnonzero(marks.truncate)
+        if not len(mark):
             return np.zeros(0, int), rows[:0]
-        marks, stored, events = self.marks, self._stored_event_facts, self.delivered_events
+        stored, events = self._stored_event_facts, self.delivered_events
         sides = [
             (place_in_order(events.at, events.own), events.order),
             (place_in_order(stored.at, stored.own), stored.order),
-            (place_in_order(truncates, self._own_of_truncates), self._orders[2]),
-            (place_in_order(marks.at[mark], marks.own[mark]), self._orders[3][mark]),
+            (place_in_order(marks.at[mark], marks.own[mark]), marks.order[mark]),
         ]
         codes, size = pair_codes(*(np.concatenate(arrays) for arrays in zip(*sides, strict=True)))
-        event_codes, row_codes, truncate_codes, mark_codes = np.split(
-            codes, np.cumsum([len(places) for places, _ in sides])[:-1]
-        )
+        ends = np.cumsum([len(places) for places, _ in sides])[:-1]
+        event_codes, row_codes, mark_codes = np.split(codes, ends)
         of_mark = np.full(size, NONE)
         of_mark[mark_codes] = mark
         marks_of_events = of_mark[event_codes]
         meets = (marks_of_events >= 0) & self._mark_applies(events.record, marks_of_events)
-        meets |= np.isin(event_codes, truncate_codes)
-        return self._unsettled_events[meets[self._unsettled_events]], rows[np.isin(row_codes, truncate_codes)]
+        new = mark_codes[mark >= self.arrival.first_mark]
+        return self._unsettled_events[meets[self._unsettled_events]], rows[np.isin(row_codes, new)]
 
     def _mark_applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
         """For each pair of a record and a mark, whether the mark applies after the restatement (V72)."""
         speaks = self.marks.applies(record, mark)
         if self.terms.window is None or self.terms.all_keys or not len(self.marks):
             return speaks
-        return speaks & ~(in_window(self.marks.at[mark], self.terms.window) & self.is_named[record])
-
-    @property
-    def _delivered_truncates(self) -> np.ndarray:
-        return micros(self.arrival.truncates[AT])
-
-    @property
-    def _own_of_truncates(self) -> np.ndarray:
-        at = self._delivered_truncates
-        return np.where(has_position(self.terms, self.arrival.truncates), at, FIRST)
+        restated = in_window(self.marks.at[mark], self.terms.window) & (mark < self.arrival.first_mark)
+        return speaks & ~(restated & self.is_named[record])
 
     @cached_property
     def since(self) -> np.ndarray:
@@ -300,9 +302,10 @@ class RecordFold:
         new = self.delivered_events.take(np.concatenate([self.new_events, self._earlier_duplicates]))
         settled = self.terms.settled
         np.minimum.at(since, new.record, move_past_settled(new.at, settled))
-        at, own = self._delivered_truncates, self._own_of_truncates
-        for time, code in zip(at, np.where(own == FIRST, OPEN, self._orders[2]), strict=True):
-            since = np.where(code > self._settled_code, np.minimum(since, time), since)
+        marks = self.marks
+        for mark in self._new_truncates:
+            applies = (marks.own[mark] == FIRST) | (marks.order[mark] > self._settled_code)
+            since = np.where(applies, np.minimum(since, marks.at[mark]), since)
         if self.terms.window is not None:
             goes = self.is_named | self.terms.all_keys
             since = np.where(goes, np.minimum(since, self.terms.window[0]), since)
@@ -326,13 +329,13 @@ class RecordFold:
         low = np.full(self.codes[1], OPEN)
         log = np.flatnonzero(new.own != FIRST)
         np.minimum.at(low, new.record[log], new.order[log])
-        for code in self._orders[2][self._own_of_truncates != FIRST]:
+        for code in self._new_positions:
             low = np.where(code > self._settled_code, np.minimum(low, code), low)
         withdrawn = self._unsettled_rows[self._is_withdrawn[self._unsettled_rows]]
         withdrawn = withdrawn[self.stored_records.own_times[withdrawn] != FIRST]
         np.minimum.at(low, self.stored_records.record[withdrawn], self._orders[0][withdrawn])
         if len(self.arrival.inside):
-            marks = int(self._orders[4].min())
+            marks = int(self._orders[3].min())
             low = np.where(self.is_named | self.terms.all_keys, np.minimum(low, marks), low)
         return low
 
@@ -343,7 +346,7 @@ class RecordFold:
         log = log[self._orders[0][log] >= low[stored.record[log]]]
         for times in (stored.start, stored.own_times):
             np.minimum.at(since, stored.record[log], move_past_settled(times[log], settled))
-        truncates = np.flatnonzero(marks.own != FIRST)
+        truncates = np.flatnonzero(marks.own[: self.arrival.first_mark] != FIRST)
         if not len(truncates):
             return since
         truncates = truncates[np.argsort(marks.order[truncates])]
@@ -363,7 +366,8 @@ class RecordFold:
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
         """All facts at their instants, and a mask of the settled facts."""
-        facts_ = [*self._stored_facts(), *self.new_facts()]
+        delivered = replace(self.delivered_events, stored=self._restated_rows).take(self.new_events)
+        facts_ = [*self._stored_facts(), delivered]
         return place_facts(RecordFacts.join(*facts_, *self._mark_facts(facts_)), self.terms.settled)
 
     @cached_property
@@ -380,7 +384,7 @@ class RecordFold:
         """Indexes of rows that would become settled, or whose settled positions follow new truncates."""
         stored, settled = self._placed_facts[0].stored, self._placed_facts[1]
         moves = stored[settled & (stored >= 0) & (self._placed_facts[0].event < 0)]
-        codes = self._orders[2][self._own_of_truncates != FIRST]
+        codes = self._new_positions
         if self.terms.drops or not len(codes):
             return moves
         last = np.flatnonzero((self._settled_code >= codes.min())[self.stored_records.record])
@@ -396,20 +400,6 @@ class RecordFold:
         return rows
 
     @cached_property
-    def withdrawn_voids(self) -> np.ndarray:
-        """A mask of the stored rows that cancel a truncate that is delivered again (V72)."""
-        void = np.flatnonzero(self.stored_records.void & are_truncate_voids(self.rows))
-        at = np.concatenate([self._delivered_truncates, self.stored_records.start[void]])
-        own = np.concatenate([self._own_of_truncates, self.stored_records.own_times[void]])
-        codes, _ = pair_codes(
-            place_in_order(at, own), np.concatenate([self._orders[2], self._orders[0][void]])
-        )
-        count = len(self._delivered_truncates)
-        flags = np.zeros(len(self.rows), bool)
-        flags[void] = np.isin(codes[count:], codes[:count])
-        return flags
-
-    @cached_property
     def touched_records(self) -> np.ndarray:
         """The records that can change."""
         return np.flatnonzero(self.since < OPEN)
@@ -422,18 +412,6 @@ class RecordFold:
             first_facts(stored, touched, since),
             settled_facts(self.terms, stored, touched, since),
             events.take(events.at >= self.since[events.record]),
-        ]
-
-    def new_facts(self) -> list[RecordFacts]:
-        """The delivered facts."""
-        new, touched, at = self.new_events, self.touched_records, self._delivered_truncates
-        owner, truncate = pair_with_instants(touched, self.since[touched], at)
-        own, code = self._own_of_truncates[truncate], self._orders[2][truncate]
-        says = np.flatnonzero((own == FIRST) | (code > self._settled_code[touched[owner]]))
-        owner, truncate, own, code = owner[says], truncate[says], own[says], code[says]
-        return [
-            replace(self.delivered_events, stored=self._restated_rows).take(new),
-            make_facts(touched[owner], at[truncate], CLEAR, order=code, truncate=truncate, own=own),
         ]
 
     @cached_property
@@ -469,6 +447,7 @@ class RecordFold:
                 CLEAR,
                 order=marks.order[cleared],
                 mark=cleared,
+                truncate=np.maximum(cleared - self.arrival.first_mark, NONE),
                 own=marks.own[cleared],
             ),
             self._copy_facts(record[copies], mark[copies]),
@@ -490,10 +469,10 @@ class RecordFold:
         for part in others:
             there = np.flatnonzero(part.own != FIRST)
             np.minimum.at(low, part.record[there], part.order[there])
+        for code in self._new_positions:
+            low = np.where(code > self._settled_code, np.minimum(low, code), low)
         owner, more = pair_with_instants(touched, low[touched] + 1, marks.order[logged])
-        pairs = np.concatenate([[record, mark], [touched[owner], logged[more]]], axis=1)
-        record, mark = np.unique(pairs, axis=1)
-        return record, mark
+        return distinct_pairs(np.append(record, touched[owner]), np.append(mark, logged[more]))
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
         """The facts of copies.

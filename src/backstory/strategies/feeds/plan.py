@@ -105,7 +105,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
 
     Flags are as in `HistoryDifference.rows`.
     """
-    back = np.flatnonzero(records.withdrawn_voids)
+    back = records.marks.withdrawn
     if len(back):
         rows = records.rows.take(pa.array(back))
         yield withdraw_facts(rows, records.terms.recorded, records.terms.memory), True
@@ -116,7 +116,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     codes = sequence_codes(
         terms, [(sequences(silenced), len(silenced)), (sequences(records.rows), len(records.rows))]
     )
-    marks = marks_of(silenced, codes[0], records.stored_records, codes[1])
+    marks = marks_of(silenced, len(silenced), codes[0], records.stored_records, codes[1])
     record, mark = np.repeat(named, len(silenced)), np.tile(np.arange(len(silenced)), len(named))
     new = marks.applies(record, mark)
     record, mark = record[new], mark[new]
@@ -175,7 +175,7 @@ def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
     """The counts of a whole delivery: of all its parts, of the arrival, and of its truncates."""
     counts = Counter(arrival.counts)
     ended, late, raised = (
-        np.array([sums.counts[truncate_count(kind, n)] > 0 for n in range(len(arrival.truncates))], bool)
+        np.array([sums.counts[truncate_count(kind, n)] > 0 for n in range(len(arrival.has_later_mark))], bool)
         for kind in (ENDED, LATE, RAISED)
     )
     counts.update({name: count for name, count in sums.counts.items() if " by truncate " not in name})

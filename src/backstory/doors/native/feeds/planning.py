@@ -146,7 +146,7 @@ def _plan_terms(
 ) -> PlanTerms:
     own = feed.event_mapping(counted=False)
     schema, slice_ = arrow_schema(event_columns(own)), stored_rows.slice_schema(feed.table, terms.columns)
-    everything = len(arrival.truncates) > 0 or terms.all_keys
+    everything = len(arrival.has_later_mark) > 0 or terms.all_keys
     table = None if stored.since is None else feed.table
     sides = {
         EVENTS: Side(
@@ -192,7 +192,7 @@ def _plan_part(
 ) -> PartPlan:
     """The plan of some records, with the faults of their events."""
     events = typed_events(event_terms, sides[EVENTS])
-    own = check_delivery(terms, number_events(events, number) if terms.log else events, arrival.active_marks)
+    own = check_delivery(terms, number_events(events, number) if terms.log else events, arrival.marks)
     plan = plan_records(terms, arrival, own.events, sides[STORED])
     counts = Counter(own.counts)
     counts.update(plan.counts)
