@@ -28,7 +28,7 @@ from backstory.doors.native.copy_inputs import (
 from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.stored_rows import touched_rows, version_condition
-from backstory.engine.plans import LocalSide, PlanResult, PlanTerms, Side, parts_by_key
+from backstory.engine.plans import LocalSide, PlanResult, PlanTerms, Side, parts_by_key, tables_of
 from backstory.engine.row_buffers import ROWS_IN_PIECE, combine_tables
 from backstory.engine.runner import run_plan
 from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
@@ -252,7 +252,9 @@ class PlannedCopy:
         """Up to ten keys of records with these outcomes, which may include `NEW` and `REOPENED`."""
         samples: Mapping[str, pa.Table] = self.planned.sums.samples
         if {NEW, REOPENED} & {*kinds}:
-            samples = {**samples, **self._split_appeared_keys()}
+            appeared = self._appearing_keys.items()
+            few = {kind: _few_keys(self.inputs, rows) for kind, rows in appeared}
+            samples = {**samples, **few}
         tables = [samples[kind] for kind in kinds if kind in samples]
         store, key = self.inputs.store, self.inputs.terms.key
         return [text for rows in tables for text in keys_of_rows(store, rows, key)][:MAX_KEYS]
@@ -265,41 +267,32 @@ class PlannedCopy:
     @cached_property
     def reopened_records(self) -> int:
         """The number of appearing records that existed at another time."""
-        if self._appearing_keys is None:
+        rows = self._appearing_keys.get(REOPENED)
+        if rows is None:
             return 0
-        _, reopened = self._appearing_keys
-        return int(reopened.sum() if isinstance(reopened, np.ndarray) else reopened.count())
+        return len(rows) if isinstance(rows, pa.Table) else rows.count()
 
     @cached_property
-    def _appearing_keys(self) -> tuple[Any, Any] | None:
-        """The keys of appearing records, and a mask or a frame of the keys with versions at other times.
+    def _appearing_keys(self) -> Mapping[str, Any]:
+        """The keys of new and of reopened records, as tables or as frames.
 
-        Returns None if no record appears, or if the table has no rows, because all records are then new.
+        If the table has no rows, all appearing records are new, and only a few of their keys are returned.
         """
         inputs, key = self.inputs, list(self.inputs.terms.key)
-        rows = self.planned.rows(APPEARED) if inputs.table is not None and inputs.table.rows else None
+        rows: Any = self.planned.rows(APPEARED) if inputs.table is not None and inputs.table.rows else None
         if rows is None:
-            return None
-        if isinstance(rows, RowBatches):
-            rows = pa.concat_tables(rows.tables())
-        if not isinstance(rows, pa.Table):
-            named = _versions_elsewhere(inputs).select(*map(quote, key))
-            return rows, named.join(rows, key, "left_semi").distinct()
+            few = self.planned.sums.samples.get(APPEARED)
+            return {} if few is None else {NEW: few}
+        if not isinstance(rows, pa.Table | RowBatches):
+            elsewhere = _versions_elsewhere(inputs).select(*map(quote, key))
+            reopened = elsewhere.join(rows, key, "left_semi").distinct()
+            return {REOPENED: reopened, NEW: rows.join(reopened, key, "left_anti")}
+        rows = pa.concat_tables(tables_of(rows))
         seen, keys = np.zeros(len(rows), bool), keys_by_value(rows, key)
         for elsewhere in _keys_elsewhere(inputs, rows):
             (appearing, stored), count = key_codes([keys, keys_by_value(elsewhere, key)], key)
             seen |= flags_of(stored, count)[appearing]
-        return rows, seen
-
-    def _split_appeared_keys(self) -> dict[str, pa.Table]:
-        if self._appearing_keys is None:
-            few = self.planned.sums.samples.get(APPEARED)
-            return {} if few is None else {NEW: few}
-        (rows, reopened), key = self._appearing_keys, list(self.inputs.terms.key)
-        if isinstance(reopened, np.ndarray):
-            return {REOPENED: rows.filter(pa.array(reopened)), NEW: rows.filter(pa.array(~reopened))}
-        frames = {REOPENED: reopened, NEW: rows.join(reopened, key, "left_anti")}
-        return {kind: _few_keys(self.inputs, frame) for kind, frame in frames.items()}
+        return {REOPENED: rows.filter(pa.array(seen)), NEW: rows.filter(pa.array(~seen))}
 
 
 @contextmanager
@@ -406,6 +399,8 @@ def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
     yield arrow_of(rows_of_keys(inputs.store, named, keys)).rename_columns(names).cast(keys.schema)
 
 
-def _few_keys(inputs: CopyInputs, keys: DataFrame) -> pa.Table:
+def _few_keys(inputs: CopyInputs, keys: "DataFrame | pa.Table") -> pa.Table:
+    if isinstance(keys, pa.Table):
+        return keys
     schema = inputs.schemas[ELSEWHERE]
     return arrow_of(keys.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)
