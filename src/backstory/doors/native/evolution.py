@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
 _TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "void"])
+_NESTED: Final = {"struct": Kind.STRUCT, "array": Kind.LIST, "map": Kind.MAP}
 _DIGITS_OF_DOUBLE: Final = 15
 KEEPS_KEY: Final = "Nothing was written; omit `key=`, because the table keeps its key, or use another table."
 # The ending of a mistaken column's name, after it is set aside for another column.
@@ -75,45 +76,39 @@ def delivered_columns(fields: "StructType") -> "tuple[tuple[Column, ...], Mappin
     return columns, empty
 
 
-def _nested_types(type_: "DataType") -> "list[DataType]":
-    """The type and all types nested in it."""
+def _parts(type_: "DataType") -> "list[tuple[str, DataType]]":
+    """The fields of a struct, the element of a list, or the key and the value of a map."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    inner: list[DataType] = []
-    if isinstance(type_, ArrayType):
-        inner = [type_.elementType]
-    elif isinstance(type_, MapType):
-        inner = [type_.keyType, type_.valueType]
-    elif isinstance(type_, StructType):
-        inner = [field.dataType for field in type_]
-    return [type_, *(deep for part in inner for deep in _nested_types(part))]
+    match type_:
+        case StructType():
+            return [(field.name, field.dataType) for field in type_]
+        case ArrayType():
+            return [("element", type_.elementType)]
+        case MapType():
+            return [("key", type_.keyType), ("value", type_.valueType)]
+    return []
+
+
+def _nested_types(type_: "DataType") -> "list[DataType]":
+    """The type and all types nested in it."""
+    return [type_, *(deep for _, part in _parts(type_) for deep in _nested_types(part))]
 
 
 def _filled_type(type_: "DataType", stored: ColumnType | None) -> ColumnType:
     """The type, with its unknown parts replaced by the stored column's types, or else by STRING."""
-    from pyspark.sql.types import ArrayType, MapType, NullType, StructType
-
-    parts = {} if stored is None else dict(stored.parts)
-    if isinstance(type_, NullType):
+    if type_.typeName() == "void":
         return stored or ColumnType(Kind.STRING)
-    if isinstance(type_, StructType):
-        fields = tuple((part.name, _filled_type(part.dataType, parts.get(part.name))) for part in type_)
-        return ColumnType(Kind.STRUCT, parts=fields)
-    if isinstance(type_, ArrayType):
-        element = _filled_type(type_.elementType, parts.get("element"))
-        return ColumnType(Kind.LIST, parts=(("element", element),))
-    if isinstance(type_, MapType):
-        key, value = (
-            _filled_type(part, parts.get(name))
-            for name, part in (("key", type_.keyType), ("value", type_.valueType))
-        )
-        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
-    return column_type(type_)
+    if not (parts := _parts(type_)):
+        return column_type(type_)
+    known = {} if stored is None else dict(stored.parts)
+    filled = tuple((name, _filled_type(part, known.get(name))) for name, part in parts)
+    return ColumnType(_NESTED[type_.typeName()], parts=filled)
 
 
 def _has_known_part(type_: "DataType") -> bool:
     """Whether the type has a known part, other than lists, structs and maps."""
-    return any(part.typeName() not in {"void", "array", "struct", "map"} for part in _nested_types(type_))
+    return any(part.typeName() not in {"void", *_NESTED} for part in _nested_types(type_))
 
 
 def refuse_names(names: Sequence[str]) -> None:
