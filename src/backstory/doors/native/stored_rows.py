@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import coalesce, lit, struct
@@ -36,12 +37,11 @@ from backstory.model.versions_layout import (
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import keeps_row_ids, with_row_ids
 from backstory.stores.iceberg.literals import column, instant, quote
-from backstory.stores.iceberg.positions import add_places
 from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import ChooseRows
 from backstory.stores.metadata.searches import AnyOf, Between, IsNull, OneOf, Searches
-from backstory.stores.metadata.table_metadata import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable, add_positions, positions_by_file
 from backstory.strategies.copies.plan import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers
@@ -283,10 +283,14 @@ def behind_place(rows: DataFrame, low: Position) -> SparkColumn:
     return column(MEMORY).getField(OWN_TIME).isNotNull() & (place >= wanted)
 
 
-def join_places(places: Any, more: pa.Table) -> Any:
-    """The union of two sets of places, or None if both are empty."""
-    if places is None:
-        return more if len(more) else None
-    if isinstance(places, pa.Table):
+def join_places(places: Any, more: Any) -> Any:
+    """The union of two sets of places, which are tables or positions by file, or None if both are empty."""
+    parts = [part for part in (places, more) if part is not None and len(part)]
+    if len(parts) == 1:
+        return parts[0]
+    if parts and all(isinstance(part, pa.Table) for part in parts):
         return pa.concat_tables([places, more.cast(places.schema)])
-    return add_places(places, more)
+    joined = dict[str, BitMap64]()
+    for part in parts:
+        add_positions(joined, positions_by_file(part) if isinstance(part, pa.Table) else part)
+    return joined or None

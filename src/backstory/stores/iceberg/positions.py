@@ -75,12 +75,6 @@ def positions_by_path(
     return {paths[code]: positions for code, positions in coded.items()}
 
 
-def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, BitMap64]:
-    """The positions by path, extended by the places of a few more rows."""
-    add_positions(positions, positions_by_file(places))
-    return positions
-
-
 def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
     """The positions of a frame's rows by `_file`.
 

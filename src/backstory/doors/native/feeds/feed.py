@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-import pyarrow as pa
-from pyroaring import BitMap64
 from pyspark.sql.types import NullType
 
 from backstory.doors.native.feeds.agreement import (
@@ -39,6 +37,7 @@ from backstory.doors.native.settings import (
     refuses_absences,
 )
 from backstory.doors.native.sources import SourceRows
+from backstory.doors.native.stored_rows import join_places
 from backstory.doors.native.whole_rows import refuse_feed
 from backstory.engine.deliver import Plan
 from backstory.errors import Refused
@@ -49,7 +48,7 @@ from backstory.model.versions_layout import ORDERED_BY, OWN_TIME, RECORDED, ROLE
 from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
-from backstory.stores.iceberg.positions import add_places, positions_of
+from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
@@ -211,12 +210,4 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
     until = instant(settled[1])
     gone_with = (column(VALID_FROM) <= until) & (memory[ROLE] == Role.FACT.value) & memory[OWN_TIME].isNull()
     rows = feed.store.spark.table(feed.store.sql_name(feed.table.shape.table))
-    places = positions_of(rows.where(gone_with))
-    removed = planned.removed_places
-    if removed is None:
-        return places or None
-    if isinstance(removed, pa.Table):
-        return add_places(places, removed)
-    return {
-        file: places.get(file, BitMap64()) | removed.get(file, BitMap64()) for file in {*places, *removed}
-    }
+    return join_places(planned.removed_places, positions_of(rows.where(gone_with)))

@@ -36,7 +36,7 @@ from backstory.formats.rows import digest
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM
 from backstory.model.versions_layout import OWN_TIME, SEQUENCE, FactKind
 from backstory.spark.versions import arrow_of, persist_on_disk
-from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
@@ -225,18 +225,17 @@ def _events_here(feed: FeedInputs) -> _Events | None:
 
 
 def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
-    """The events as a persisted frame, in numbered columns."""
+    """The events as a persisted frame."""
     rows = persist_on_disk(_frame_of_events(feed))
     resources.callback(rows.unpersist)
-    names = _numbered_columns(feed)
-    at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
+    at, kind = sf.unix_micros(column(AT)), column(KIND)
     # Settled events touch no stored rows. In a log, the rest of the log decides which events are settled.
     settled = feed.terms(None).settled
     timely = at
     if settled and not feed.ordering.log:
         inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
         timely = sf.when(~inside, at)
-    hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
+    hashed = sf.xxhash64(*(column(name).cast("string") for name in rows.columns))
     row = rows.agg(
         sf.count(sf.lit(1)).alias("count"),
         sf.count_if(kind == FactKind.UPSERT.value).alias("upserts"),
@@ -245,8 +244,6 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
         sf.max(at).alias("last"),
     ).collect()[0]
     truncates = arrow_of(rows.where(kind == FactKind.TRUNCATE.value))
-    back = {number: name for name, number in names.items()}
-    truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
     truncates = typed_events(feed.event_mapping(counted=False), truncates)
     return _Events(
         rows,
@@ -264,19 +261,16 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFr
     """The events as a frame, without truncates."""
     rows = events.rows
     if isinstance(rows, pa.Table):
-        rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(
-            *_numbered_columns(feed).values()
-        )
-    return rows.where(column(_numbered_columns(feed)[KIND]) != FactKind.TRUNCATE.value)
+        rows = frame_of(feed.store, rows.select(schema.names).cast(schema))
+    return rows.where(column(KIND) != FactKind.TRUNCATE.value)
 
 
 def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSpan | None:
     """The events' span in their log, or None if no event has a position."""
     if not feed.ordering.log:
         return None
-    names = _numbered_columns(feed)
-    at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
-    parts = [column(names[FURTHER]).getField(name) for name in fields]
+    at, fields = column(AT), events.schema[FURTHER].dataType.names[1:]  # type: ignore[attr-defined]
+    parts = [column(FURTHER).getField(name) for name in fields]
     there = reduce(and_, (value.isNotNull() for value in (*parts, at)))
     place = sf.struct(*(part.alias(name) for part, name in zip(parts, fields, strict=True)))
     if (known := feed.stored_log) is not None and known.former_logs is not None:
@@ -306,12 +300,11 @@ def _is_of_former_log(former: FormerLogs, at: Column, place: Column, type_: str)
 
 
 def _frame_of_events(feed: FeedInputs) -> DataFrame:
-    """The source's rows as events, in numbered columns."""
+    """The source's rows as events."""
     terms = feed.event_mapping(counted=False)
-    types = event_columns(terms)
     rows = compute_by_spark(feed.source.frame(), feed.computed)
-    declared = ", ".join(f"e{number} {spark_type(type_)}" for number, type_ in enumerate(types.values()))
-    return map_batches(rows, partial(_event_batches, terms, tuple(types)), declared)
+    schema = arrow_schema(event_columns(terms))
+    return map_batches(rows, partial(_event_batches, terms, schema.names), spark_fields(schema))
 
 
 def _event_batches(
@@ -320,12 +313,7 @@ def _event_batches(
     for batch in batches:
         with carry_errors():
             events = events_of(pa.Table.from_batches([batch]), terms)
-        yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
-
-
-def _numbered_columns(feed: FeedInputs) -> dict[str, str]:
-    """The numbered columns of events, by name."""
-    return {name: f"e{n}" for n, name in enumerate(event_columns(feed.event_mapping(counted=False)))}
+        yield from events.select(names).to_batches()
 
 
 # The stored rows
