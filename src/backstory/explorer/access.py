@@ -6,7 +6,6 @@ import hmac
 import secrets
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
@@ -97,35 +96,30 @@ def _require_packages() -> None:
 
 
 def _require_token(host: str, token: str) -> None:
-    if not token and not is_loopback(host):
+    if is_loopback(host) or len(token) >= _SHORTEST:
+        return
+    if not token:
         raise UsageError(
             "no-token",
             f"Without a token, anyone who reaches {host} could read every table.",
             f"Use {option('token', new_token())}, or listen on 127.0.0.1.",
         )
-    if token and not is_loopback(host) and len(token) < _SHORTEST:
-        raise bad_option(
-            f"The token is too short: for other machines it needs at least {_SHORTEST} characters.",
-            f"Use {option('token', new_token())}.",
-        )
+    raise bad_option(
+        f"The token is too short: for other machines it needs at least {_SHORTEST} characters.",
+        f"Use {option('token', new_token())}.",
+    )
 
 
-def _listen(host: str, port: int | None) -> socket.socket:
+def _listen(host: str, wanted: int | None) -> socket.socket:
     """A listening socket. Raises Failed if it cannot be opened."""
-    family, bare = socket.AF_INET6 if ":" in host else socket.AF_INET, host.strip("[]")
-    if port is None:
-        with suppress(OSError, TypeError, UnicodeError):
-            return socket.create_server((bare, PORT), family=family)
-    port = port or 0
-    try:
-        return socket.create_server((bare, port), family=family)
-    except (OSError, OverflowError, TypeError, UnicodeError) as stop:
-        why = str(getattr(stop, "strerror", None) or stop).rstrip(".")
-        raise Failed(
-            "port-in-use",
-            f"The explorer cannot listen on {host}:{port}: {why}.",
-            "Choose another port, or 0 for a free one.",
-        ) from None
+    family, why = socket.AF_INET6 if ":" in host else socket.AF_INET, ""
+    for port in (PORT, 0) if wanted is None else (wanted,):
+        try:
+            return socket.create_server((host.strip("[]"), port), family=family)
+        except (OSError, OverflowError, TypeError, UnicodeError) as stop:
+            why = f"{host}:{port}: {str(getattr(stop, 'strerror', None) or stop).rstrip('.')}"
+    remedy = "Choose another port, or 0 for a free one."
+    raise Failed("port-in-use", f"The explorer cannot listen on {why}.", remedy)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -39,9 +39,7 @@ def error_page(question: Question | None, error: Mapping[str, Any]) -> str:
 
 def asset(name: str) -> tuple[bytes, str] | None:
     """A static file and its media type, or None for any other name."""
-    if name not in _KINDS:
-        return None
-    return _asset(name), _KINDS[name]
+    return (_asset(name), _KINDS[name]) if name in _KINDS else None
 
 
 @cache

@@ -179,11 +179,8 @@ def _wants_json(request: "Request") -> bool:
 def _failure(question: Question | None, form: str, stop: Exception) -> Response:
     """The response for an error, without folders of this machine."""
     error, status = _error_of(question, stop)
-    shown = {
-        **error.to_dict(),
-        "message": without_paths(error.message).replace("`", ""),
-        "remedy": without_paths(error.remedy).replace("`", ""),
-    }
+    texts = {"message": error.message, "remedy": error.remedy}
+    shown = error.to_dict() | {name: without_paths(text).replace("`", "") for name, text in texts.items()}
     if form == "json":
         return Response(as_json({"error": shown}) + "\n", status, media_type="application/json")
     return HTMLResponse(error_page(question, shown), status)

@@ -1,5 +1,6 @@
 """The answer for a page: its document, which is also the JSON answer, and more content for the page."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -160,10 +161,9 @@ def calendar(table: TableMetadata) -> list[list[Day | None]]:
 
 
 def _day_of_commits(day: date, made: Sequence[CommitMetadata]) -> Day:
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for commit in made:
-        for outcome, count in commit_summary(commit)["counts"].items():
-            counts[outcome] = counts.get(outcome, 0) + count
+        counts.update(commit_summary(commit)["counts"])
     moved = sum(count for outcome, count in counts.items() if outcome not in _IDLE)
     level = 0 if not made else min(1 + len(str(moved)) // 2, 4)
     return Day(day, len(made), counts, level, made[-1].id if made else None)
@@ -205,16 +205,16 @@ def table_view(source: CatalogReader, files: TableReader, question: Question) ->
     after = question.alter(key=question.after).record(shape.source_key) if question.after else None
     instant = question.instant if lasting else None
     rows = page(files, instant, question.time_of_knowledge, question.values_by_column, after, question.rows)
-    times = times_of_change(source, files)
-    before = _rows_before_change(files, rows, question, times)
+    place = _place_of(source, files, question)
+    before = _rows_before_change(files, rows, question, place)
     more = {
-        "rows": [_row_with_marks(row, rows.key, before, question, times) for row in rows.rows],
+        "rows": [_row_with_marks(row, rows.key, before, place.last) for row in rows.rows],
         "columns": rows.columns,
         "key": shape.source_key,
         "layout": shape.layout,
         "counts": _counts(files),
         "lasting": lasting,
-        "times": _slider(question, times, lasting=lasting),
+        "times": _slider(question, place),
         "calendar": calendar(files.table),
         "moments": commit_times(files.table),
         "known_times": [iso(commit.committed_at) for commit in files.table.commits[::-1][:KNOWN_TIMES]],
@@ -229,15 +229,12 @@ def table_view(source: CatalogReader, files: TableReader, question: Question) ->
 def take_step(source: CatalogReader, question: Question) -> Question:
     """Move a question to the change before or after its time."""
     with source.files(question.table) as files:
-        lasting, times = _is_history(files), times_of_change(source, files)
-        here = _time_shown(question, lasting=lasting)
-        moved = None
-        if times is not None:
-            moved = times.before(here) if question.step == "previous" else times.after(here)
-        text = iso(moved) if moved else (question.at if lasting else question.known_at)
-        if question.step == "next" and moved is None:
-            text = ""
-        return question.alter(step="", after=(), **{"at" if lasting else "known_at": text})
+        place, back = _place_of(source, files, question), question.step == "previous"
+        moved, option = None, "at" if place.lasting else "known_at"
+        if place.times is not None:
+            moved = place.times.before(place.here) if back else place.times.after(place.here)
+        text = iso(moved) if moved else "" if question.step == "next" else getattr(question, option)
+        return question.alter(step="", after=(), **{option: text})
 
 
 def _is_history(files: TableReader) -> bool:
@@ -245,8 +242,24 @@ def _is_history(files: TableReader) -> bool:
     return files.table.shape.layout in HISTORIES
 
 
-def _time_shown(question: Question, *, lasting: bool) -> datetime:
-    return (question.instant if lasting else question.time_of_knowledge) or now()
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The time that a question asks about, and the times at which its table changed.
+
+    Unless rows are `lasting`, the times are recorded times. They are None if they cannot be read. `last` is
+    the last change that is not after `here`.
+    """
+
+    lasting: bool
+    here: datetime
+    times: ChangeTimes | None
+    last: datetime | None
+
+
+def _place_of(source: CatalogReader, files: TableReader, question: Question) -> _Place:
+    lasting, times = _is_history(files), times_of_change(source, files)
+    here = (question.instant if lasting else question.time_of_knowledge) or now()
+    return _Place(lasting, here, times, None if times is None else times.until(here))
 
 
 def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | None:
@@ -265,56 +278,40 @@ def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | 
 
 
 def _rows_before_change(
-    files: TableReader, shown: Page, question: Question, times: ChangeTimes | None
+    files: TableReader, shown: Page, question: Question, place: _Place
 ) -> Mapping[Any, Row] | None:
     """The rows before the last change, or None if an earlier change is unknown or does not exist."""
-    lasting = _is_history(files)
-    last = None if times is None else times.until(_time_shown(question, lasting=lasting))
-    if times is None or last is None or times.before(last) is None:
+    if place.times is None or place.last is None or place.times.before(place.last) is None:
         return None
-    then = _just_before(last)
-    at, known_at = (then, question.time_of_knowledge) if lasting else (None, then)
+    then = _just_before(place.last)
+    at, known_at = (then, question.time_of_knowledge) if place.lasting else (None, then)
     return rows_before(files, shown, at, known_at)
 
 
 def _row_with_marks(
-    row: Row,
-    key: Sequence[str],
-    before: Mapping[Any, Row] | None,
-    question: Question,
-    times: ChangeTimes | None,
+    row: Row, key: Sequence[str], before: Mapping[Any, Row] | None, last: datetime | None
 ) -> ShownRow:
-    words = key_words({name: row[name] for name in key}) if key else ()
-    last = None if times is None else times.until(question.instant or now())
-    recent = VALID_FROM not in row or (last is not None and row[VALID_FROM] == last)
-    if before is None or not recent:
-        return ShownRow(row, frozenset(), new=False, key=words)
-    former = before.get(tuple(row[name] for name in key))
-    if former is None:
-        return ShownRow(row, frozenset(), new=True, key=words)
-    changed = (
-        name
-        for name in row
-        if name not in {VALID_FROM, VALID_TO} and name in former and differ(name, row, former)
-    )
-    return ShownRow(row, frozenset(changed), new=False, key=words)
+    changed, new = list[str](), False
+    if before is not None and (VALID_FROM not in row or row[VALID_FROM] == last):
+        former = before.get(tuple(row[name] for name in key))
+        new, common = former is None, row.keys() & (former or {}).keys() - {VALID_FROM, VALID_TO}
+        changed = [name for name in common if differ(name, row, former or {})]
+    return ShownRow(row, frozenset(changed), new, key_words({name: row[name] for name in key}))
 
 
-def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> Slider | None:
+def _slider(question: Question, place: _Place) -> Slider | None:
     """The slider, or None if the table has no change."""
+    times, here, last = place.times, place.here, place.last
     if times is None or not len(times.instants):
         return None
     places = times.some(PLACES)
-    here = _time_shown(question, lasting=lasting)
-    place = max(sum(position <= here for position in places) - 1, 0)
-    last = times.until(here)
     return Slider(
         [iso(position) for position in places],
-        place,
+        max(sum(position <= here for position in places) - 1, 0),
         _bars(times),
         times.before(last or here) is not None,
         times.after(here) is not None or bool(question.at or question.known_at),
-        (iso(_just_before(last)), iso(last)) if last and lasting else None,
+        (iso(_just_before(last)), iso(last)) if last and place.lasting else None,
     )
 
 
@@ -416,7 +413,13 @@ def diff_view(source: CatalogReader, files: TableReader, question: Question) -> 
     try:
         differences = diff(table_in_files(files), request)
     except Unreadable as unread:
-        raise _too_far_apart() if "rows" in str(unread) else unread from None
+        if "rows" not in str(unread):
+            raise
+        raise UsageError(
+            "too-many",
+            "More versions begin or end between these times than the memory can hold (`driver-memory`).",
+            "Choose times that are closer together, or run `backstory diff`, which uses Spark.",
+        ) from None
     begin = question.offset
     records = differences.page(begin, begin + question.rows)
     end = begin + len(records)
@@ -440,14 +443,6 @@ def _with_times(source: CatalogReader, files: TableReader, question: Question) -
     last = (times and times.until(now())) or now()
     first = question.first or iso(_just_before(last))
     return question.alter(first=first, to=question.to or iso(max(last, parse_instant(first))))
-
-
-def _too_far_apart() -> UsageError:
-    return UsageError(
-        "too-many",
-        "More versions begin or end between these times than the memory can hold (`driver-memory`).",
-        "Choose times that are closer together, or run `backstory diff`, which uses Spark.",
-    )
 
 
 OF_WAREHOUSE: Final[Mapping[str, Callable[[Catalog, Question], View]]] = {
