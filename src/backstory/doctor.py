@@ -3,12 +3,12 @@
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -71,12 +71,14 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
     """Try each ability on a table of the schema `backstory_doctor`, and drop the table at the end."""
     probe = _Probe(warehouse, TableName(SCHEMA, f"t_{secrets.token_hex(4)}"))
     abilities = dict[str, Ability]()
-    with _remove_at_end(probe):
+    try:
         for name, (needs, act) in (_ABILITIES if warehouse.store.has_java else _BY_SQL).items():
             if any(abilities[needed].status != WORKS for needed in needs):
                 abilities[name] = Ability(name, UNTRIED)
             else:
                 abilities[name] = _try_ability(name, act, probe)
+    finally:
+        _remove_tables(probe)
     return Diagnosis(versions_of(warehouse), list(abilities.values()))
 
 
@@ -86,19 +88,17 @@ def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
     Over Spark Connect, the versions of Spark and Iceberg are the server's. PySpark replaces Java and Scala.
     """
     store = warehouse.store
-    if not store.has_java:
-        return _versions_over_connect(store)
-    java = store.jvm.java.lang.System
-    return {
-        "backstory": version("backstory"),
-        "python": platform.python_version(),
-        "java": str(java.getProperty("java.version")),
-        "spark": str(store.spark.version),
-        "scala": str(store.jvm.scala.util.Properties.versionNumberString()),
-        "iceberg": jvm.version(store.jvm),
-        "catalog": _catalog_text(store),
-        "session": "backstory's own" if warehouse.embedded else "yours",
-    }
+    parts: dict[str, str | None] = {"spark": str(store.spark.version)}
+    if store.has_java:
+        parts = {"java": str(store.jvm.java.lang.System.getProperty("java.version")), **parts}
+        parts["scala"] = str(store.jvm.scala.util.Properties.versionNumberString())
+        parts["iceberg"] = jvm.version(store.jvm)
+        session = "backstory's own" if warehouse.embedded else "yours"
+    else:
+        parts = {"pyspark": version("pyspark"), **parts}
+        parts["iceberg"], session = iceberg_version(store.spark, store.catalog), "Spark Connect"
+    own = {"backstory": version("backstory"), "python": platform.python_version()}
+    return {**own, **parts, "catalog": _catalog_text(store), "session": session}
 
 
 def _catalog_text(store: "IcebergStore") -> str:
@@ -108,18 +108,6 @@ def _catalog_text(store: "IcebergStore") -> str:
         kind = store.iceberg().getClass().getSimpleName() if store.has_java else None
     kind = kind or store.setting(f"spark.sql.catalog.{store.catalog}.type")
     return f"{store.catalog}: {kind or 'of a class of its own'}"
-
-
-def _versions_over_connect(store: "IcebergStore") -> dict[str, str | None]:
-    return {
-        "backstory": version("backstory"),
-        "python": platform.python_version(),
-        "pyspark": version("pyspark"),
-        "spark": str(store.spark.version),
-        "iceberg": iceberg_version(store.spark, store.catalog),
-        "catalog": _catalog_text(store),
-        "session": "Spark Connect",
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +121,25 @@ class _Probe:
     def table(self) -> Table:
         return Table(self.warehouse.store, self.name)
 
+    @property
+    def archive(self) -> TableName:
+        """The name under which the scratch table is archived."""
+        return TableName(SCHEMA, f"{self.name.name}_renamed")
+
+    @property
+    def by_sql(self) -> TableName:
+        """The name of the scratch table for the abilities that are single statements."""
+        return TableName(SCHEMA, f"{self.name.name}_sql")
+
     def copy(self, at: datetime, rename: Mapping[str, str] | None = None, **columns: list[Any]) -> None:
         self.warehouse.snapshot(pa.table(columns), into=str(self.name), key="id", at=at, rename=rename)
 
 
-def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Ability:
+def _try_ability(name: str, act: Callable[[_Probe], object], probe: _Probe) -> Ability:
     """The result for one ability. Every error is a result."""
     began, status, error = time.monotonic(), WORKS, None
     try:
-        status = act(probe) or WORKS
+        status = ABSENT if act(probe) == ABSENT else WORKS
     except BackstoryError as stop:
         status, error = FAILS, stop
     except Exception as stop:  # noqa: BLE001 - every error of a catalog is a result
@@ -149,41 +147,20 @@ def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) 
     return Ability(name, status, round(time.monotonic() - began, 2), error)
 
 
-@contextmanager
-def _remove_at_end(probe: _Probe) -> Iterator[None]:
-    """Drop the scratch tables, their views and their schema at the end, if they exist."""
+def _remove_tables(probe: _Probe) -> None:
+    """Drop the scratch tables, their views and their schema, if they exist."""
     store = probe.warehouse.store
-    try:
-        yield
-    finally:
-        for view in ("current", "versions"):
-            with suppress(Exception):
-                store.spark.sql(f"DROP VIEW {store.sql_name(TableName(SCHEMA, f'{probe.name.name}_{view}'))}")
-        for name in (probe.name, _archive(probe) if store.has_java else _by_sql(probe)):
-            with suppress(Exception):
-                if store.has_java:
-                    drop(store, name)
-                else:
-                    store.spark.sql(f"DROP TABLE {store.sql_name(name)} PURGE")
-        with suppress(Exception):  # the schema has other tables while two examinations run at once
-            store.spark.sql(f"DROP NAMESPACE {quote(store.catalog)}.{quote(SCHEMA)}")
-
-
-def _by_sql(probe: _Probe) -> TableName:
-    """The name of the scratch table for the abilities that are single statements."""
-    return TableName(SCHEMA, f"{probe.name.name}_sql")
-
-
-def _archive(probe: _Probe) -> TableName:
-    return TableName(SCHEMA, f"{probe.name.name}_renamed")
-
-
-def _create(probe: _Probe) -> None:
-    probe.copy(_FIRST, id=[1, 2, 3], name=["a", "b", "c"])
-
-
-def _change(probe: _Probe) -> None:
-    probe.copy(_SECOND, id=[1, 2], name=["a", "x"])
+    for view in ("current", "versions"):
+        with suppress(Exception):
+            store.spark.sql(f"DROP VIEW {store.sql_name(TableName(SCHEMA, f'{probe.name.name}_{view}'))}")
+    for name in (probe.name, probe.archive if store.has_java else probe.by_sql):
+        with suppress(Exception):
+            if store.has_java:
+                drop(store, name)
+            else:
+                store.spark.sql(f"DROP TABLE {store.sql_name(name)} PURGE")
+    with suppress(Exception):  # the schema has other tables while two examinations run at once
+        store.spark.sql(f"DROP NAMESPACE {quote(store.catalog)}.{quote(SCHEMA)}")
 
 
 def _read(probe: _Probe) -> None:
@@ -204,10 +181,6 @@ def _task(probe: _Probe) -> None:
         raise Failed("wrong-rows", f"Python workers got {_ROWS} rows and returned {count}.", _REPORT)
 
 
-def _columns(probe: _Probe) -> None:
-    probe.copy(_THIRD, {"name": "label"}, id=[1, 2], label=["a", "x"], more=[1.5, None])
-
-
 def _conflict(probe: _Probe) -> None:
     store, note = probe.warehouse.store, Note("native", "")
     stale = existing(store, probe.name)
@@ -224,57 +197,56 @@ def _cursor(probe: _Probe) -> None:
         feed.frame.count()
 
 
-def _maintain(probe: _Probe) -> None:
-    probe.table.maintain()
-
-
-def _views(probe: _Probe) -> str | None:
-    return None if any(view["made"] for view in probe.table.views()) else ABSENT
-
-
-def _forget(probe: _Probe) -> None:
-    probe.table.forget(2, drop_cursors=True, apply=True)
-
-
-def _rename(probe: _Probe) -> None:
-    probe.table.drop(archive=str(_archive(probe)), apply=True)
-
-
 def _drop(probe: _Probe) -> None:
     store = probe.warehouse.store
-    name = _archive(probe) if load(store, probe.name) is None else probe.name
+    name = probe.archive if load(store, probe.name) is None else probe.name
     Table(store, name).drop(apply=True)
 
 
 _REPORT: Final = "Report it, with the output of `backstory doctor`."
 _ATOMIC: Final = "Use a catalog that commits atomically, such as JDBC, REST, Hive or Glue."
+_CREATED, _CHANGED, _READ = "create a table and write rows", "end rows and add versions", "read by Spark"
 # Each ability, with the abilities that it needs, in the order of the trials.
-_ABILITIES: Final[Mapping[str, tuple[Sequence[str], Callable[[_Probe], str | None]]]] = {
-    "create a table and write rows": ((), _create),
-    "end rows and add versions": (("create a table and write rows",), _change),
-    "read by Spark": (("end rows and add versions",), _read),
+_Abilities: TypeAlias = Mapping[str, tuple[Sequence[str], Callable[[_Probe], object]]]
+_VIEWS: Final[_Abilities] = {
+    "make views": (
+        [_CREATED],
+        lambda probe: None if any(view["made"] for view in probe.table.views()) else ABSENT,
+    ),
+}
+_DELIVERIES: Final[_Abilities] = {
+    _CREATED: ((), lambda probe: probe.copy(_FIRST, id=[1, 2, 3], name=["a", "b", "c"])),
+    _CHANGED: ([_CREATED], lambda probe: probe.copy(_SECOND, id=[1, 2], name=["a", "x"])),
+    _READ: ([_CHANGED], _read),
+}
+_ABILITIES: Final[_Abilities] = {
+    **_DELIVERIES,
     "run Python workers": ((), _task),
-    "add and rename columns": (("create a table and write rows",), _columns),
-    "refuse the later of two writers": (("create a table and write rows",), _conflict),
-    "keep a cursor as a tag": (("create a table and write rows",), _cursor),
-    "compact and expire": (("create a table and write rows",), _maintain),
-    "make views": (("create a table and write rows",), _views),
-    "forget a record": (("end rows and add versions",), _forget),
-    "rename a table": (("create a table and write rows",), _rename),
-    "drop a table": (("create a table and write rows",), _drop),
+    "add and rename columns": (
+        [_CREATED],
+        lambda probe: probe.copy(_THIRD, {"name": "label"}, id=[1, 2], label=["a", "x"], more=[1.5, None]),
+    ),
+    "refuse the later of two writers": ([_CREATED], _conflict),
+    "keep a cursor as a tag": ([_CREATED], _cursor),
+    "compact and expire": ([_CREATED], lambda probe: probe.table.maintain()),
+    **_VIEWS,
+    "forget a record": (
+        [_CHANGED],
+        lambda probe: probe.table.forget(2, drop_cursors=True, apply=True),
+    ),
+    "rename a table": ([_CREATED], lambda probe: probe.table.drop(archive=str(probe.archive), apply=True)),
+    "drop a table": ([_CREATED], _drop),
 }
 
 
 def _of_statements(act: "Callable[[ConnectStore, TableName], None]") -> Callable[[_Probe], None]:
-    return lambda probe: act(cast("ConnectStore", probe.warehouse.store), _by_sql(probe))
+    return lambda probe: act(cast("ConnectStore", probe.warehouse.store), probe.by_sql)
 
 
-_DELIVERED: Final = "create a table and write rows"
 # The abilities over Spark Connect: each statement of a commit, then deliveries.
-_BY_SQL: Final[Mapping[str, tuple[Sequence[str], Callable[[_Probe], str | None]]]] = {
+_BY_SQL: Final[_Abilities] = {
     **{name: (needs, _of_statements(act)) for name, (needs, act) in STATEMENTS.items()},
-    _DELIVERED: ([*STATEMENTS], _create),
-    "end rows and add versions": ((_DELIVERED,), _change),
-    "read by Spark": (("end rows and add versions",), _read),
-    "make views": ((_DELIVERED,), _views),
+    **_DELIVERIES,
+    _CREATED: ([*STATEMENTS], _DELIVERIES[_CREATED][1]),
+    **_VIEWS,
 }
