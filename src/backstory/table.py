@@ -39,7 +39,6 @@ from backstory.upkeep.options import Bounds, MaintainOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.reading.feeds import ChangeFeed
     from backstory.upkeep.forgetting import Certificate
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
@@ -118,11 +117,9 @@ class Table:
                 "Give a Spark frame, such as `spark.createDataFrame(frame)`.",
             )
         by_row = isinstance(known_at, str) and known_at in frame.columns
-        known, key = (
-            str(known_at) if by_row else optional_instant(known_at),
-            [on] if isinstance(on, str) else on,
-        )
-        return join_as_of(table_in_session(self.store, self.name), frame, list(key), at, known, how)
+        known = str(known_at) if by_row else optional_instant(known_at)
+        key = [on] if isinstance(on, str) else list(on)
+        return join_as_of(table_in_session(self.store, self.name), frame, key, at, known, how)
 
     @with_request(TimelineRequest)
     def timeline(self, request: TimelineRequest) -> Timeline:

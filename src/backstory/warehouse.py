@@ -30,7 +30,8 @@ from backstory.spark.connect import is_connect, needs_java
 from backstory.spark.session import hold_settings, require_exact_names
 from backstory.stores.iceberg.faults import show_causes, translate_faults
 from backstory.stores.iceberg.sessions import require_usable
-from backstory.stores.iceberg.store import IcebergStore, existing, load, open_store, tables
+from backstory.stores.iceberg.store import IcebergStore, existing, load, open_store
+from backstory.stores.iceberg.store import tables as list_tables
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.port import no_table, require_some
 from backstory.table import Table
@@ -76,20 +77,19 @@ def open(  # noqa: A001 - the public name
     configuration, session or version of Iceberg, and if Spark or Java is missing.
     """
     show_causes(verbose)
-    if spark is not None:
-        of_session = settings.load_for_session(config).with_choices(driver_memory, format_version)
-        terms = catalog, of_session.format_version, Memory(of_session.driver_memory)
-        if is_connect(spark):
-            from backstory.stores.connect.store import open_connect
+    loaded = settings.load(warehouse, config) if spark is None else settings.load_for_session(config)
+    loaded = loaded.with_choices(driver_memory, format_version)
+    terms = catalog, loaded.format_version, Memory(loaded.driver_memory)
+    if spark is None:
+        store = open_store(loaded, catalog, verbose=verbose)
+    elif is_connect(spark):
+        from backstory.stores.connect.store import open_connect
 
-            return Warehouse(open_connect(spark, *terms), embedded=False, rights=of_session.rights)
+        store = open_connect(spark, *terms)
+    else:
         require_usable(spark, catalog)
         store = IcebergStore(spark, *terms)
-        return Warehouse(store, embedded=False, rights=of_session.rights)
-
-    of_folder = settings.load(warehouse, config).with_choices(driver_memory, format_version)
-    store = open_store(of_folder, catalog, verbose=verbose)
-    return Warehouse(store, embedded=True, rights=of_folder.rights)
+    return Warehouse(store, embedded=spark is None, rights=loaded.rights)
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,18 @@ class Warehouse:
         """
         options["settle_before"] = optional_instant(options.get("settle_before"))
         options["known_from"] = optional_instant(options.get("known_from"))
-        return _maintain_tables(self.store, [self.table(name).name for name in tables], options, every=all)
+        named = [self.table(name).name for name in tables]
+        require_some(named, every=all)
+        from backstory.upkeep.maintaining import run_for_each
+
+        def maintain_one(name: TableName) -> "Maintained":
+            with translate_faults(name):
+                chosen = options.copy()
+                if not named and existing(self.store, name).shape.layout is not Layout.VERSIONS:
+                    chosen["settle_before"] = chosen["known_from"] = None
+                return Table(self.store, name).maintain(**chosen)
+
+        return run_for_each(named or list_tables(self.store), maintain_one, every=not named)
 
     def doctor(self) -> "Diagnosis":
         """The versions of all components, and what works in this session and catalog, on a scratch table."""
@@ -399,24 +410,3 @@ class Warehouse:
 
 def _paths(files: Paths) -> list[Path]:
     return [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
-
-
-def _maintain_tables(
-    store: IcebergStore, names: Sequence[TableName], options: MaintainOptions, *, every: bool
-) -> "list[Maintained]":
-    """Maintain the named tables, or every table.
-
-    If every table is maintained, only native tables use the bounds.
-    """
-    from backstory.upkeep.maintaining import run_for_each
-
-    require_some(names, every=every)
-
-    def maintain_one(name: TableName) -> "Maintained":
-        with translate_faults(name):
-            chosen = options.copy()
-            if not names and existing(store, name).shape.layout is not Layout.VERSIONS:
-                chosen["settle_before"] = chosen["known_from"] = None
-            return Table(store, name).maintain(**chosen)
-
-    return run_for_each(names or tables(store), maintain_one, every=not names)

@@ -103,7 +103,7 @@ class Layout(StrEnum):
     @property
     def door(self) -> str:
         """The only door that writes tables of this layout."""
-        return _DOORS[self]
+        return _DOORS.get(self, self.value)
 
     @property
     def span(self) -> Span | None:
@@ -157,20 +157,15 @@ class Layout(StrEnum):
 
 
 _MODELS_OWN: Final = frozenset({STARTED, ENDED, STATE, ROW_HASH, LOAD_RUN_ID, LOADED_AT})
+# The doors of layouts. Any other layout has the name of its door or tool.
 _DOORS: Final[Mapping[Layout, str]] = {
     Layout.FIVETRAN_LIVE: "fivetran",
     Layout.FIVETRAN_HISTORY: "fivetran",
     Layout.BASE: "historize",
     Layout.HIST: "historize",
     Layout.RUN_LOG: "historize",
-    Layout.ODF: "odf",
     Layout.ODF_LOG: "odf",
     Layout.VERSIONS: "native",
-    Layout.DBT: "dbt",
-    Layout.SQLMESH: "sqlmesh",
-    Layout.DLT: "dlt",
-    Layout.AUTOCDC: "autocdc",
-    Layout.FOREIGN: "foreign",
 }
 _ADOPTED: Final[Mapping[Layout, frozenset[str]]] = {
     Layout.DBT: frozenset({_DBT_FROM, _DBT_TO, "dbt_scd_id", _DBT_UPDATED, _DBT_DELETED}),
