@@ -10,13 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from rich.console import Console
 
 from backstory.cli.options import Options
-from backstory.cli.output import errors, print_line
+from backstory.cli.output import errors
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName, possible_names, resolve_name, table_name
@@ -28,12 +27,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from backstory.reading.questions import KnownTable
     from backstory.settings import Settings
     from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
     from backstory.stores.metadata.table_rows import TableReader
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
+Describe: TypeAlias = "Callable[[Catalog], TableMetadata | None]"
 # Use only Java's fast compiler, because a short command ends before the slow one pays off.
 FAST_START = "-XX:TieredStopAtLevel=1"
 STARTING = "Starting Spark ..."
@@ -58,33 +59,51 @@ def answer_from_metadata(options: Options, question: Callable[["Catalog"], Answe
 
 
 def answer_from_files(
-    options: Options, table: str | TableName, question: Callable[["TableReader"], Answer]
+    options: Options, table: "str | TableName | Describe", question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
     """The answer from the files of a small table, or None if Spark must read it.
 
-    Errors of backstory are raised, because Spark would refuse the table too.
+    A function finds the table in the catalog. Errors of backstory are raised, because Spark would refuse the
+    table too.
     """
 
-    def describe(catalog: "Catalog") -> "TableMetadata | None":
-        names = possible_names(table) if isinstance(table, str) else [table]
-        return next(filter(None, map(catalog.describe, names)), None)
+    def read(catalog: "Catalog", settings: "Settings") -> Answer | None:
+        from backstory.stores.metadata.table_rows import TableReader
 
-    return _answer_from_table(options, describe, question)
+        if callable(table):
+            found = table(catalog)
+        else:
+            names = possible_names(table) if isinstance(table, str) else [table]
+            found = next(filter(None, map(catalog.describe, names)), None)
+        if found is None:
+            return None
+        with Memory(settings.driver_memory).lease() as lease:
+            return question(TableReader(found, catalog, lease))
+
+    return _answer_without_spark(options, read)
 
 
-def answers_from_metadata(
-    options: Options, question: Callable[["Catalog", "TableName"], Answer]
-) -> dict[TableName, Answer | None] | None:
-    """The answers by table, or None if Spark must read the catalog.
+def answer_from_table(
+    options: Options,
+    table: str,
+    question: Callable[["KnownTable[Any, Any]"], Answer],
+    *,
+    brief: bool = False,
+    activity: str = "",
+) -> Answer:
+    """The answer to a question about a table, from its files if it is small, or else from Spark."""
+    from backstory.reading.files import table_in_files
 
-    The answer for a table is None if Spark must read the table.
-    """
-    return _answer_without_spark(
-        options,
-        lambda catalog, _: {
-            table: _answer_if_readable(partial(question, catalog, table)) for table in catalog.tables()
-        },
-    )
+    small = answer_from_files(options, table, lambda reader: question(table_in_files(reader)))
+    if small is not None:
+        return small
+    with open_warehouse(options, table, brief=brief, activity=activity) as warehouse:
+        from backstory.reading.frames import table_in_session
+        from backstory.spark.session import hold_settings
+
+        stored = warehouse.table(table)
+        with hold_settings(stored.store.session):
+            return question(table_in_session(stored.store, stored.name))
 
 
 def answer_from_dataset(
@@ -96,24 +115,7 @@ def answer_from_dataset(
     def describe(catalog: "Catalog") -> "TableMetadata | None":
         return registry.described_datasets(catalog, namespace).existing(name).table
 
-    return _answer_from_table(options, describe, question)
-
-
-def _answer_from_table(
-    options: Options,
-    describe: Callable[["Catalog"], "TableMetadata | None"],
-    question: Callable[["TableReader"], Answer],
-) -> Answer | None:
-    def read(catalog: "Catalog", settings: "Settings") -> Answer | None:
-        from backstory.stores.metadata.table_rows import TableReader
-
-        table = describe(catalog)
-        if table is None:
-            return None
-        with Memory(settings.driver_memory).lease() as lease:
-            return question(TableReader(table, catalog, lease))
-
-    return _answer_without_spark(options, read)
+    return answer_from_files(options, describe, question)
 
 
 def _answer_without_spark(
@@ -128,10 +130,10 @@ def _answer_without_spark(
         return None if catalog is None else question(catalog, settings)
 
     log_for_options(options)
-    return _answer_if_readable(read)
+    return answer_if_readable(read)
 
 
-def _answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
+def answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
     """The answer, or None after an unexpected error. Spark may be able to read more, or report the error."""
     import structlog
 
@@ -246,12 +248,6 @@ def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: 
         finally:
             ended.set()
             follower.join()
-
-
-def print_remark(options: Options, remark: str) -> None:
-    """Print a remark, such as `No differences.`, on standard error unless `--quiet` is set."""
-    if not options.quiet:
-        print_line(remark)
 
 
 def rows_of_frame(

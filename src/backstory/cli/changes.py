@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, rows_of_frame
+from backstory.cli.answers import answer, answer_from_files, answer_from_table, open_warehouse, rows_of_frame
 from backstory.cli.options import (
     BRANCH_DEFAULTS,
     BranchOptions,
@@ -19,7 +19,6 @@ from backstory.cli.options import (
     refuse_for_database,
     with_flags,
 )
-from backstory.cli.output import show, show_document
 from backstory.errors import bad_option
 from backstory.model.change import Cursor
 from backstory.model.instant import parse_instant
@@ -37,6 +36,7 @@ from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:
     from backstory.reading.feeds import ChangeFeed, SmallFeed
+    from backstory.reading.questions import KnownTable
     from backstory.stores.metadata.table_metadata import Catalog
 
 Difference = dict[str, Any]
@@ -80,13 +80,19 @@ def diff(
     else:
         between = parse_instant(from_), parse_instant(to)
     request = DiffRequest(*between, **words)
+    differences: Sequence[Difference]
     if url is not None or key:
-        differences = _read_differences_in_database(options, url, table, parse_names(key), request)[:limit]
+        from backstory.reading.database_history import read_differences
+
+        if url is None or not key:
+            raise bad_option("--url and --key must be used together.", "Write --url URL --key a,b.")
+        refuse_for_database(options, known_times=not request.is_plain)
+        differences = read_differences(url, table_name(table), parse_names(key), request)[:limit]
     else:
-        differences = _read_differences(options, table, request, limit, words)
+        differences = _read_differences(options, table, request, limit)
     show_differences(differences, options, request)
     if not differences:
-        print_remark(options, "No differences.")
+        options.remark("No differences.")
 
 
 def _branch_after_main(words: str) -> str:
@@ -110,33 +116,21 @@ def _times_around_branch(options: Options, table: str, branch: str) -> tuple[dat
     return answer(options, question)
 
 
-def _read_differences_in_database(
-    options: Options, url: str | None, table: str, key: Sequence[str], request: DiffRequest
-) -> Sequence[Difference]:
-    """The differences in a history in a database. Raises UsageError for known times and a branch."""
-    from backstory.reading.database_history import read_differences
-
-    if url is None or not key:
-        raise bad_option("--url and --key must be used together.", "Write --url URL --key a,b.")
-    refuse_for_database(options, known_times=not request.is_plain)
-    return read_differences(url, table_name(table), key, request)
-
-
 def _read_differences(
-    options: Options, table: str, request: DiffRequest, limit: int | None, words: Mapping[str, Any]
+    options: Options, table: str, request: DiffRequest, limit: int | None
 ) -> Sequence[Difference]:
     """The differences in key order, from the files of a small table, or else from Spark."""
     from backstory.reading import files, questions
 
-    small = answer_from_files(
-        options, table, lambda reader: questions.diff(files.table_in_files(reader), request)
-    )
-    if small is not None:
-        return small.page(0, limit)
-    with open_warehouse(options, table) as warehouse:
-        frame = warehouse.table(table).diff(request.first, request.second, **words)
-        sortable = "map<" not in frame.schema["key"].dataType.simpleString()
-        return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options, table)
+    def read(known: "KnownTable[Any, Any]") -> Sequence[Difference]:
+        differences = questions.diff(known, request)
+        if isinstance(differences, files.Differences):
+            return differences.page(0, limit)
+        sortable = "map<" not in differences.schema["key"].dataType.simpleString()
+        ordered = differences.orderBy("key") if sortable else differences
+        return rows_of_frame(ordered, limit, options, table)
+
+    return answer_from_table(options, table, read)
 
 
 def show_differences(
@@ -148,13 +142,13 @@ def show_differences(
     """
     whole = comparison.change is not None
     if options.output_format == "json":
-        show([as_object(difference, whole=whole) for difference in differences], "json")
+        options.show([as_object(difference, whole=whole) for difference in differences])
         return
     names = list(dict.fromkeys(name for difference in differences for name in difference["key"])) or ["key"]
     rows = [row for difference in differences for row in _difference_rows(difference, whole=whole)]
     away = ["away"] if comparison.through else []
     columns = [*names, "change", *away, "column", "before", "after"]
-    show(rows, options.output_format, columns, wide=options.wide)
+    options.show(rows, columns)
 
 
 def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Difference]:
@@ -200,7 +194,7 @@ def changes(
         stored = warehouse.table(table)
         feed = stored.changes(**words)
         if isinstance(feed, Cursor):
-            _show_feed(feed.to_dict(), [feed.to_dict()], options)
+            options.show_document(feed.to_dict(), [feed.to_dict()])
             return
         rows, columns = rows_of_frame(feed.frame, limit, options, table), feed.frame.columns
     _show_changes(stored.name, feed, rows, columns, options)
@@ -214,19 +208,6 @@ def _show_changes(
     options: Options,
 ) -> None:
     document = {"table": str(table), "since": feed.since, "until": feed.until, "changes": rows}
-    _show_feed(document, rows, options, columns)
+    options.show_document(document, rows, columns)
     if not rows:
-        print_remark(options, "No changes.")
-
-
-def _show_feed(
-    document: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    options: Options,
-    columns: Sequence[str] = (),
-) -> None:
-    """Print the document as JSON, or its rows as a table or CSV."""
-    if options.output_format == "json":
-        show_document(document)
-    else:
-        show(rows, options.output_format, columns, wide=options.wide)
+        options.remark("No changes.")

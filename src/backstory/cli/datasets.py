@@ -38,32 +38,27 @@ LINTS = ("dataset", "code", "level", "place", "message", "remedy")
 
 def list_(*, namespace: Namespace = "odf", options: Options = DEFAULTS) -> None:
     """List the datasets: source, merge strategy, last pull, records, blocks, watermark."""
-    rows = _list_without_spark(namespace, options)
-    if rows is None:
-        with open_warehouse(options, brief=True) as warehouse:
-            rows = warehouse.datasets(namespace=namespace)
-    if options.output_format == "table":
-        rows = [
-            {**with_short_times(row, "pulled", "watermark"), "merge": ", ".join(row["merge"]) or None}
-            for row in rows
-        ]
-    show(rows, options.output_format, LIST_COLUMNS, wide=options.wide)
-
-
-def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]] | None:
-    """The rows of the list, or None if a dataset or the catalog needs Spark."""
     from backstory.doors.odf import inspecting, registry
 
     datasets = answer_from_metadata(
         options, lambda catalog: registry.described_datasets(catalog, namespace).all_or_errors()
     )
-    rows = [
+    entries = [
         inspecting.unreadable_entry(name)
         if isinstance(dataset, BackstoryError)
         else answer_from_files(options, name, inspecting.list_entry_here)
         for name, dataset in (datasets or {}).items()
     ]
-    return None if datasets is None or None in rows else [row for row in rows if row is not None]
+    rows = [entry for entry in entries if entry is not None]
+    if datasets is None or len(rows) < len(entries):
+        with open_warehouse(options, brief=True) as warehouse:
+            rows = warehouse.datasets(namespace=namespace)
+    if options.for_people:
+        rows = [
+            {**with_short_times(row, "pulled", "watermark"), "merge": ", ".join(row["merge"]) or None}
+            for row in rows
+        ]
+    options.show(rows, LIST_COLUMNS)
 
 
 def inspect(
@@ -98,14 +93,14 @@ def inspect(
         return
     if lints:
         rows = [{"dataset": one.dataset.name, **lint.to_dict()} for one in inspected for lint in one.lints]
-        if rows or options.output_format != "table":
+        if rows or not options.for_people:
             show(rows, options.output_format, LINTS)
         else:
             console.print("No warnings.")
         return
     documents = [resolve_defaults(one.dataset) if resolved else one.to_dict() for one in inspected]
     if options.output_format == "json":
-        show(documents, "json")
+        options.show(documents)
     else:
         sys.stdout.write("---\n".join(map(inspecting.as_yaml, documents)))
 
@@ -157,10 +152,10 @@ def tail(
             known = registry.stored_datasets(warehouse.store, namespace).existing(dataset)
             frame = newest_rows(warehouse.store, known, limit, skip)
             names, rows = frame.columns, rows_of_frame(frame, None, options, dataset)
-    if options.output_format == "table":
+    if options.for_people:
         for name, words in inspecting.symbols(known).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
-    show(rows, options.output_format, names, wide=options.wide)
+    options.show(rows, names)
 
 
 def verify(
@@ -180,11 +175,11 @@ def verify(
     if not datasets and not all:
         raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or use `--all`.")
     verdicts = _verify_datasets(datasets, namespace, options, every=all)
-    if options.output_format == "table":
+    if options.for_people:
         _print_verdicts(verdicts)
     else:
         rows = [_verdict_fields(verdict) for verdict in verdicts]
-        show(rows, options.output_format, add_error_column(VERDICT, rows), wide=options.wide)
+        options.show(rows, add_error_column(VERDICT, rows))
     failed = exit_code(verdict.error for verdict in verdicts if verdict.error is not None)
     return failed or (Violated.exit_code if any(verdict.problems for verdict in verdicts) else 0)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
-from backstory.cli.output import console, in_flags, show
+from backstory.cli.output import in_flags, print_lines, show
 from backstory.doors.fivetran.options import ServeRequest
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
 from backstory.formats.batch_file import Compression, Format
@@ -78,28 +78,18 @@ def _require_startable(request: ServeRequest) -> None:
 
 def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, IcebergStore]":
     """A store for each catalog. Raises Failed for a catalog that does not respond."""
-    from backstory.stores.iceberg.store import IcebergStore
+    from backstory.stores.iceberg.store import IcebergStore, tables
 
     memory = Memory(settings.driver_memory)
     stores = {name: IcebergStore(spark, name, settings.format_version, memory) for name in settings.catalogs}
-    for store in stores.values():
-        _require_answer(store)
+    for name, store in stores.items():
+        try:
+            tables(store, schema="")  # lists the schemas, because any response is enough
+        except TryAgain as silent:  # a start is not retried
+            remedy = "Start it, or fix its settings in backstory.toml."
+            raise Failed(silent.code, f"The catalog {name} does not answer.", remedy) from silent
         remember_if_writable(store.home)
     return stores
-
-
-def _require_answer(store: "IcebergStore") -> None:
-    """Raise Failed, not TryAgain, if a catalog is busy or unreachable, because a start is not retried."""
-    from backstory.stores.iceberg.store import tables
-
-    try:
-        tables(store, schema="")  # lists the schemas, because any response is enough
-    except TryAgain as silent:
-        raise Failed(
-            silent.code,
-            f"The catalog {store.catalog} does not answer.",
-            "Start it, or fix its settings in backstory.toml.",
-        ) from silent
 
 
 def run(command: Callable[[], None]) -> int:
@@ -194,9 +184,8 @@ def _show_sent(sent: "SentPair", table: str, options: Options, *, dry_run: bool)
         "delete": len(rows.delete),
         "repeated_keys": [list(repeated) for repeated in sent.repeated],
     }
-    if options.output_format != "table":
-        show([{**summary, "notes": notes}], options.output_format)
-        return
-    show([summary], options.output_format)
-    for note in notes:
-        console.print(note, markup=False)
+    if options.for_people:
+        show([summary], "table")
+        print_lines(notes)
+    else:
+        options.show([{**summary, "notes": notes}])

@@ -3,27 +3,24 @@
 Options of Python calls become flags of commands, with the same names, defaults and descriptions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import Parameter as Argument
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from backstory.cli.output import Output, choose_output, in_flags
+from backstory.cli.output import Output, choose_output, in_flags, print_line, print_lines, show, show_one
 from backstory.engine.run_context import RemarkOptions
 from backstory.errors import UsageError, bad_option
 from backstory.formats.file_options import FILE_OPTIONS
 from backstory.model.options import CallOption, alternatives, declared_options
 from backstory.model.values import key_of_words, split_list
 from backstory.settings import Settings, load
-
-if TYPE_CHECKING:
-    from backstory.table import Table
 
 COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
@@ -74,6 +71,40 @@ class Options:
         """The output format, or its default."""
         return choose_output(self.output)
 
+    @property
+    def for_people(self) -> bool:
+        """Whether people read the output. Programs read JSON and CSV."""
+        return self.output_format == "table"
+
+    def show(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+        """Print rows. `columns` are the headings, which are needed if there may be no rows."""
+        show(rows, self.output_format, columns, wide=self.wide)
+
+    def show_one(self, record: Mapping[str, Any]) -> None:
+        """Print one record."""
+        show_one(record, self.output_format, wide=self.wide)
+
+    def show_document(
+        self, document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()
+    ) -> None:
+        """Print the document as JSON, or else its rows as a table or CSV."""
+        if self.output_format == "json":
+            self.show_one(document)
+        else:
+            self.show(rows, columns)
+
+    def report(self, record: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print the lines for people, or the record for programs."""
+        if self.for_people:
+            print_lines(lines)
+        else:
+            self.show_one(record)
+
+    def remark(self, text: str) -> None:
+        """Print a remark, such as `No differences.`, on standard error unless `--quiet` is set."""
+        if not self.quiet:
+            print_line(text)
+
     def settings(self) -> Settings:
         """The settings of this run."""
         return load(self.warehouse, self.config)
@@ -123,13 +154,6 @@ def require_key(words: tuple[str, ...]) -> None:
     if not words:
         remedy = "Write its value, or a=1 b=2 for a key of several columns."
         raise UsageError("no-key", "No key is given.", remedy)
-
-
-def parse_key(table: "Table", words: tuple[str, ...]) -> str | dict[str, str]:
-    """The words of a key as a value, or as values by column for a key of several columns."""
-    from backstory.stores.iceberg.store import existing
-
-    return key_of_words(existing(table.store, table.name).shape.source_key, words)
 
 
 def parse_named_key(words: tuple[str, ...]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import ast
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from textwrap import wrap
@@ -277,10 +277,15 @@ def print_line(text: str) -> None:
     errors.print(text, markup=False)
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on standard output."""
+    for line in lines:
+        console.print(line, markup=False)
+
+
 def print_changes(changes: "Rehearsals") -> None:
     """Print the changes that a dry run would have committed, one line per table."""
-    for table, lines in changes:
-        console.print(f"{table}: {'; '.join(lines)}", markup=False)
+    print_lines(f"{table}: {'; '.join(lines)}" for table, lines in changes)
 
 
 def short_time(instant: datetime | str | None) -> str:

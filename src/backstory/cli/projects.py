@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from backstory.cli.answers import answer_from_metadata, open_warehouse, print_remark
+from backstory.cli.answers import answer_from_metadata, open_warehouse
 from backstory.cli.options import DEFAULTS, Limit, Names, Options, parse_names, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
@@ -25,8 +25,6 @@ from backstory.cli.output import (
     print_error,
     print_line,
     short_time,
-    show,
-    show_one,
 )
 from backstory.errors import Violated
 from backstory.model.receipt import exit_code
@@ -79,7 +77,7 @@ def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: An
         receipts = run_project(warehouse.store, project, request, warehouse.rights, stop, watcher)
     show_receipts(receipts, options, dry_run=request.dry_run)
     if request.failed and not receipts:
-        print_remark(options, "No declaration failed in its last run.")
+        options.remark("No declaration failed in its last run.")
     return exit_code(receipts)
 
 
@@ -139,14 +137,14 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
     """Print the receipts of a run: a row for each declaration, errors, schema changes and times."""
     documents = [_receipt_in_fields(receipt.to_dict()) for receipt in receipts]
     if options.output_format == "json":
-        show(documents, "json")
+        options.show(documents)
         return
     columns = ["name", "status", "counts", "files", "seconds", "way", "archives", "error"]
     rows = [_receipt_row(receipt) for receipt in receipts]
-    if options.output_format == "table":
+    if options.for_people:
         columns = drop_idle_columns(columns, rows, ("files", "way", "archives", "error"))
-    show(rows, options.output_format, columns, wide=options.wide)
-    if options.output_format == "table":
+    options.show(rows, columns)
+    if options.for_people:
         for receipt, document in zip(receipts, documents, strict=True):
             _print_remarks(receipt, document, dry_run=dry_run)
         _print_run_summary(receipts)
@@ -224,7 +222,7 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
 
     rows = _rows_from_log(options, question)[:limit]
     if not rows:
-        print_remark(options, "There are no runs." if run_id is None else f"There is no run {run_id}.")
+        options.remark("There are no runs." if run_id is None else f"There is no run {run_id}.")
     if run_id is not None:
         rows = [{**row, "counts": json.loads(row["counts"] or "{}")} for row in rows]
     _show_times(rows, RUNS if run_id is None else OF_A_RUN, options)
@@ -248,7 +246,7 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
         options, lambda catalog, logged: log.freshness(project, catalog, logged, now, words)
     )
     if not rows:
-        print_remark(options, "Nothing is expected: no declaration has `expect`.")
+        options.remark("Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)
     return Violated.exit_code if any(row["late"] for row in rows) else 0
 
@@ -274,15 +272,14 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
             names = write_draft(file, source, partial(declared_keys_by_jdbc, warehouse.store))
     else:
         names = write_draft(file, source, declared_keys)
-    if options.output_format != "table":
-        show_one({"file": str(file), "new": is_new, "tables": names}, options.output_format)
+    options.report({"file": str(file), "new": is_new, "tables": names}, ())
     next_step = f"Next: backstory run {file} --dry-run"
     if is_new:
-        print_remark(options, f"Wrote {file} with {len(names)} table(s). {next_step}")
+        options.remark(f"Wrote {file} with {len(names)} table(s). {next_step}")
     elif names:
-        print_remark(options, f"Added {len(names)} table(s) to {file}: {', '.join(names)}. {next_step}")
+        options.remark(f"Added {len(names)} table(s) to {file}: {', '.join(names)}. {next_step}")
     else:
-        print_remark(options, f"{file} has all tables of this source, and was not changed.")
+        options.remark(f"{file} has all tables of this source, and was not changed.")
 
 
 def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) -> None:
@@ -299,12 +296,12 @@ def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) ->
 
 def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options: Options) -> None:
     """Print rows. A table shows times to the second."""
-    if options.output_format == "table":
+    if options.for_people:
         rows = [
             {name: short_time(value) if isinstance(value, datetime) else value for name, value in row.items()}
             for row in rows
         ]
-    show(rows, options.output_format, columns, wide=options.wide)
+    options.show(rows, columns)
 
 
 def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:

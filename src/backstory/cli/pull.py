@@ -23,7 +23,6 @@ from backstory.cli.output import (
     print_error,
     print_line,
     short_time,
-    show,
 )
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import Remark, collect_rehearsals, with_remark
@@ -102,9 +101,9 @@ def _show_added(
 ) -> None:
     if not options.quiet:
         print_lints(manifests)
-    if options.output_format != "table":
+    if not options.for_people:
         columns = () if manifests else ("dataset", "status")
-        show([manifest.to_dict() for manifest in manifests], options.output_format, columns)
+        options.show([manifest.to_dict() for manifest in manifests], columns)
         return
     for manifest in manifests:
         print_added(manifest)
@@ -270,12 +269,12 @@ def _watch_datasets(options: Options, line: "ProgressLine") -> Iterator["Watcher
     def on_manifest(manifest: "Added") -> None:
         if not options.quiet:
             print_lints([manifest])
-        if options.output_format == "table" and manifest.status != "unchanged":
+        if options.for_people and manifest.status != "unchanged":
             print_added(manifest)
 
     def on_end(receipt: "DatasetReceipt") -> None:
         line.end()
-        if options.output_format == "table":
+        if options.for_people:
             console.print(receipt_line(receipt), markup=False)
             if receipt.error is not None:
                 print_error(receipt.error.to_dict(), f"{receipt.dataset}: ")
@@ -341,7 +340,7 @@ def _watermark_text(receipt: "DatasetReceipt") -> str:
 def _show_receipts(
     receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Rehearsals", *, dry_run: bool
 ) -> None:
-    if options.output_format == "table":
+    if options.for_people:
         if dry_run:  # a pull that writes also rehearses `add` for its manifests
             print_changes(changes)
         counts: Counter[str] = Counter(receipt.status for receipt in receipts)
@@ -355,9 +354,9 @@ def _show_receipts(
         return
     documents = [receipt.to_dict() for receipt in receipts]
     if options.output_format == "json":
-        show(documents, "json")
+        options.show(documents)
         return
-    show([_receipt_row(document) for document in documents], "csv", COLUMNS)
+    options.show([_receipt_row(document) for document in documents], COLUMNS)
     for document in documents:
         if document["error"]:
             print_error(document["error"], f"{document['dataset']}: ")

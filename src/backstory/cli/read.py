@@ -7,22 +7,22 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import evolve
 from cyclopts import Parameter
 
 from backstory.cli.answers import (
     answer,
-    answer_from_files,
-    answers_from_metadata,
+    answer_from_metadata,
+    answer_from_table,
+    answer_if_readable,
     collect_rows,
     log_for_options,
     open_warehouse,
-    print_remark,
     rows_of_frame,
 )
 from backstory.cli.options import (
@@ -37,7 +37,6 @@ from backstory.cli.options import (
     Options,
     RowLimit,
     describe_key,
-    parse_key,
     parse_named_key,
     refuse_for_database,
     require_key,
@@ -51,14 +50,12 @@ from backstory.cli.output import (
     line_width,
     print_error,
     print_line,
-    show,
     show_document,
-    show_one,
     with_short_times,
 )
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
-from backstory.model.table import resolve_name, table_name
+from backstory.model.table import TableName, resolve_name, table_name
 from backstory.model.values import key_of_words
 from backstory.reading.options import ExportRequest, KnownRequest, ReadRequest, TimelineRequest
 from backstory.reading.timelines import Timeline
@@ -66,11 +63,10 @@ from backstory.settings import CATALOG
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
+    from backstory.model.table import Shape
+    from backstory.reading.questions import KnownTable
     from backstory.stores.metadata.table_metadata import Catalog
-    from backstory.stores.metadata.table_rows import TableReader
-    from backstory.table import Table
 
 TOKEN = "BACKSTORY_EXPLORE_TOKEN"  # noqa: S105 - the name of a variable
 # The explorer makes many short-lived objects. With Python's default, collecting them takes 1/3 of the time.
@@ -97,7 +93,7 @@ def current(
     Args:
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
     """
-    _show_rows(options, table, _Question(None, key, words), url, limit)
+    _show_rows(options, table, None, key, words, url=url, limit=limit)
 
 
 @with_flags(KnownRequest)
@@ -119,104 +115,64 @@ def as_of(
         time: A time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
     """
-    _show_rows(options, table, _Question(time, key, words), url, limit)
+    _show_rows(options, table, time, key, words, url=url, limit=limit)
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A question for rows, as a command states it: the valid time (None for now), a key and options."""
-
-    time: str | None
-    key: tuple[str, ...]
-    words: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        _ = self.instant, self.request  # raises their errors before Spark starts
-
-    @property
-    def instant(self) -> datetime | None:
-        """The valid time, or None for now."""
-        return optional_instant(self.time)
-
-    @property
-    def request(self) -> ReadRequest:
-        """The options, without the key."""
-        return ReadRequest(**self.words)
-
-    def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
-        """The answer from the files of a table.
-
-        With `limit`, it contains the first `limit` rows in key order, and perhaps others.
-        """
-        from backstory.reading.pages import first_rows_at
-
-        key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
-        return first_rows_at(files, self.instant, evolve(self.request, key=key), limit)
-
-    def of_table(self, stored: "Table") -> "DataFrame":
-        """The answer from Spark."""
-        key = parse_key(stored, self.key) if self.key else None
-        if self.time is None:
-            return stored.current(key=key, **self.words)
-        return stored.as_of(self.time, key=key, **self.words)
-
-    def no_rows_text(self, names: Sequence[str]) -> str:
-        """The remark that no rows match. `names` are the columns of the key."""
-        record = f"record with key {describe_key(names, self.key)}" if self.key else "rows"
-        at = f" at {self.time}" if self.time else ""
-        known_at = self.words["known_at"]
-        return f"No {record}{at}{f', as known at {known_at}' if known_at else ''}."
-
-
-_Rows: TypeAlias = "tuple[Sequence[str], Sequence[str], list[dict[str, Any]]]"
-
-
-def _show_rows(options: Options, table: str, question: _Question, url: str | None, limit: int | None) -> None:
-    """Print rows of a table in a warehouse, or in a database if `url` is set."""
+def _show_rows(
+    options: Options,
+    table: str,
+    time: str | None,
+    key: tuple[str, ...],
+    words: Mapping[str, Any],
+    *,
+    url: str | None,
+    limit: int | None,
+) -> None:
+    """Print the rows that are true at a time (None for now), from a warehouse, or from a database."""
+    instant, request = optional_instant(time), ReadRequest(**words)  # raise errors before Spark starts
+    key_names: Sequence[str] = ()
     if url is None:
-        key_names, names, rows = _read_rows(options, table, question, limit)
+        key_names, names, rows = _read_rows(options, table, instant, key, request, limit)
     else:
-        key_names, names, rows = (), *_read_rows_in_database(options, url, table, question)
-    show(rows[:limit], options.output_format, names, wide=options.wide)
+        from backstory.reading.database_history import read_rows
+
+        refuse_for_database(options, known_times=request.known_at is not None)
+        request = evolve(request, key=parse_named_key(key) if key else None)
+        names, rows = read_rows(url, table_name(table), instant, request)
+    options.show(rows[:limit], names)
     if not rows:
-        print_remark(options, question.no_rows_text(key_names))
+        record = f"record with key {describe_key(key_names, key)}" if key else "rows"
+        at, known_at = f" at {time}" if time else "", words["known_at"]
+        options.remark(f"No {record}{at}{f', as known at {known_at}' if known_at else ''}.")
 
 
-def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
+def _read_rows(
+    options: Options,
+    table: str,
+    instant: datetime | None,
+    key: tuple[str, ...],
+    request: ReadRequest,
+    limit: int | None,
+) -> "tuple[Sequence[str], Sequence[str], list[dict[str, Any]]]":
     """The key's columns, all columns, and the first rows in key order."""
-    from backstory.reading import files, frames, questions
+    from backstory.reading import files, frames, pages, questions
     from backstory.stores.metadata.values import rows_of
 
-    small = answer_from_files(
-        options, table, lambda reader: (question.of_files(reader, limit), reader.table.shape)
-    )
-    if small is not None:
-        unsorted, shape = small
-        first = questions.order_columns(shape, unsorted.column_names)
-    else:
-        from backstory.stores.iceberg.store import existing
-
-        with open_warehouse(options, table) as warehouse:
-            stored = warehouse.table(table)
-            frame = question.of_table(stored)
-            shape = existing(stored.store, stored.name).shape
+    def read(known: "KnownTable[Any, Any]") -> "tuple[Shape, pa.Table]":
+        shape = known.shape
+        asked = evolve(request, key=key_of_words(shape.source_key, key) if key else None)
+        if isinstance(known, files.KnownFiles):
+            return shape, pages.first_rows_at(known.files, instant, asked, limit)
+        frame = known.at(asked.known_at).of(asked).rows_at(instant)
+        if limit is not None:
             first = questions.order_columns(shape, frame.columns)
-            if limit is not None:
-                frame = frame.orderBy(*frames.sortable_columns(frame, first))
-            unsorted = collect_rows(frame, limit, options, table)
+            frame = frame.orderBy(*frames.sortable_columns(frame, first))
+        return shape, collect_rows(frame, limit, options, table)
+
+    shape, unsorted = answer_from_table(options, table, read)
+    first = questions.order_columns(shape, unsorted.column_names)
     rows = rows_of(files.sort_rows(unsorted, first).slice(0, limit))
     return shape.source_key, unsorted.column_names, rows
-
-
-def _read_rows_in_database(
-    options: Options, url: str, table: str, question: _Question
-) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """The columns and rows of a history in a database. Raises UsageError for known times and a branch."""
-    from backstory.reading.database_history import read_rows
-
-    refuse_for_database(options, known_times=question.request.known_at is not None)
-    key = parse_named_key(question.key) if question.key else None
-    return read_rows(url, table_name(table), question.instant, evolve(question.request, key=key))
 
 
 @with_flags(TimelineRequest)
@@ -247,43 +203,27 @@ def timeline(
     require_key(key)
     request = TimelineRequest(key, **words)
     if url is None:
-        life = _read_life(options, table, key, request)
+        from backstory.reading import questions
+
+        def read(known: "KnownTable[Any, Any]") -> Timeline:
+            record = key_of_words(known.shape.source_key, key)
+            return questions.life(known, evolve(request, key=record))
+
+        life = answer_from_table(options, table, read, brief=True, activity="Reading ...")
     else:
-        life = _read_life_in_database(options, url, table, key, request)
+        from backstory.reading.database_history import read_life
+
+        refuse_for_database(options, known_times=request.axis != "valid" or request.known_at is not None)
+        life = read_life(url, table_name(table), parse_named_key(key), request.columns)
     if request.svg is not None:
         life.save(request.svg)
     empty = "" if life.versions else f"{life} ({life.title})"
-    if options.output_format == "table":
+    if options.for_people:
         console.print(empty or life.draw(line_width(wide=options.wide)), markup=False)
     else:
-        show(life.versions[:limit], options.output_format)
+        options.show(life.versions[:limit])
         if empty:
-            print_remark(options, empty)
-
-
-def _read_life(options: Options, table: str, key: tuple[str, ...], request: TimelineRequest) -> Timeline:
-    from backstory.reading import files, questions
-
-    def of_files(reader: "TableReader") -> Timeline:
-        record = key_of_words(reader.table.shape.source_key, key)
-        return questions.life(files.table_in_files(reader), evolve(request, key=record))
-
-    small = answer_from_files(options, table, of_files)
-    if small is not None:
-        return small
-    with open_warehouse(options, table, brief=True, activity="Reading ...") as warehouse:
-        stored = warehouse.table(table)
-        record, columns = parse_key(stored, key), request.columns
-        return stored.timeline(record, axis=request.axis, known_at=request.known_at, columns=columns)
-
-
-def _read_life_in_database(
-    options: Options, url: str, table: str, key: tuple[str, ...], request: TimelineRequest
-) -> Timeline:
-    from backstory.reading.database_history import read_life
-
-    refuse_for_database(options, known_times=request.axis != "valid" or request.known_at is not None)
-    return read_life(url, table_name(table), parse_named_key(key), request.columns)
+            options.remark(empty)
 
 
 def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFAULTS) -> None:
@@ -305,13 +245,13 @@ def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFA
     rows = answer(options, read_commits)[:limit]
     of_dataset, of_versions = (bool(rows) and name in rows[0] for name in ("block", "recorded_at"))
     columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
-    if options.output_format == "table":
+    if options.for_people:
         rows = [_block_row(commit) for commit in rows] if of_dataset else rows
         rows = [with_short_times(commit, "committed_at") for commit in rows]
         for_programs = {"token", "operation", "committed_at" if of_versions else ""}
         columns = [name for name in columns if options.wide or name not in for_programs]
         columns = drop_idle_columns(columns, rows, ("note", "author"))
-    show(rows, options.output_format, columns, wide=options.wide)
+    options.show(rows, columns)
 
 
 def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
@@ -335,19 +275,11 @@ def export(table: NamedTable, file: Path, *, options: Options = DEFAULTS, **word
     Args:
         file: The file, which ends in .csv or .parquet.
     """
-    from backstory.reading import exports, files
+    from backstory.reading import exports
 
-    request = ExportRequest(file, **words)
-    done = answer_from_files(
-        options, table, lambda reader: exports.export(files.table_in_files(reader), request)
-    )
-    if done is None:
-        with open_warehouse(options, table, activity="Writing ...") as warehouse:
-            done = warehouse.table(table).export(file, **words)
-    if options.output_format == "table":
-        console.print(f"{done.table}: {done.rows} rows in {done.file}", markup=False)
-    else:
-        show_one(done.to_dict(), options.output_format, wide=options.wide)
+    write = partial(exports.export, request=ExportRequest(file, **words))
+    done = answer_from_table(options, table, write, activity="Writing ...")
+    options.report(done.to_dict(), [f"{done.table}: {done.rows} rows in {done.file}"])
 
 
 TABLES = ["table", "layout", "rows", "open_versions", "last_commit"]
@@ -372,16 +304,16 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
         settings = options.settings()
         absent = not settings.catalogs[CATALOG] and not settings.warehouse.exists()
         why = ": it does not exist" if absent else ""
-        print_remark(options, in_flags(f"There are no tables in {settings.location}{why}."))
+        options.remark(in_flags(f"There are no tables in {settings.location}{why}."))
     rows = rows[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in rows) else TABLES
-    if options.output_format == "table":
+    if options.for_people:
         rows = [with_short_times(row, "last_commit") for row in rows]
         columns = columns if options.wide else drop_idle_columns(columns, rows, ("memory_rows", "settled"))
         for error in moved:
             print_error(error)
-    names = columns if options.output_format == "table" else add_error_column(columns, rows)
-    show(rows, options.output_format, names, wide=options.wide)
+    names = columns if options.for_people else add_error_column(columns, rows)
+    options.show(rows, names)
     return UsageError.exit_code if moved else 0
 
 
@@ -389,7 +321,10 @@ def _inventory(options: Options) -> list[dict[str, Any]]:
     """A row for each table. Spark starts only if a table cannot be read without it."""
     from backstory.reading.commits import inventory
 
-    rows_of = answers_from_metadata(options, lambda catalog, table: inventory(catalog, [table]))
+    def read(catalog: "Catalog") -> dict[TableName, list[dict[str, Any]] | None]:
+        return {table: answer_if_readable(partial(inventory, catalog, [table])) for table in catalog.tables()}
+
+    rows_of = answer_from_metadata(options, read)
     if rows_of is None or None in rows_of.values():
         from backstory.stores.metadata.catalogs import SessionCatalog
 
@@ -416,9 +351,9 @@ def views(table: NamedTable, *, dry_run: Flag = False, options: Options = DEFAUL
     """
     with open_warehouse(options, table) as warehouse:
         rows = warehouse.table(table).views(dry_run=dry_run)
-    show(rows, options.output_format, ["view", "made", "sql"], wide=options.wide)
+    options.show(rows, ["view", "made", "sql"])
     if not dry_run and not any(row["made"] for row in rows):
-        print_remark(options, "No view was created: this catalog holds no views.")
+        options.remark("No view was created: this catalog holds no views.")
 
 
 def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
@@ -434,7 +369,7 @@ def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     with open_warehouse(options) as warehouse:
         frame = warehouse.sql(query)
         rows = rows_of_frame(frame, limit, options, "a table of the query")
-        show(rows, options.output_format, frame.columns, wide=options.wide)
+        options.show(rows, frame.columns)
 
 
 def explore(

@@ -15,7 +15,6 @@ from backstory.cli.output import (
     print_changes,
     print_error,
     show,
-    show_one,
 )
 from backstory.doors.historize.receipts import HistorizeRequest
 from backstory.doors.native.options import ApplyRequest, SnapshotRequest, source_of
@@ -86,10 +85,10 @@ def _deliver(source: str, request: SnapshotRequest | ApplyRequest, options: Opti
             receipt = door.snapshot(warehouse.store, delivered, request).to_dict()
     changes = [in_flags(change).replace("`", "") for change in receipt["schema_changes"]]
     receipt = {**receipt, "schema_changes": changes}
-    if options.output_format == "table":
+    if options.for_people:
         receipt |= {name: _nonempty_lines(receipt[name]) for name in ("keys", "columns") if name in receipt}
-    show_one(receipt, options.output_format, wide=options.wide)
-    if request.dry_run and options.output_format == "table":
+    options.show_one(receipt)
+    if request.dry_run and options.for_people:
         console.print(NOTHING_WRITTEN)
 
 
@@ -167,11 +166,11 @@ def _show_receipts(
     receipts: "Sequence[dict[str, Any]]", options: Options, changes: "Rehearsals", *, dry_run: bool
 ) -> None:
     if options.output_format == "json":
-        show(receipts, "json")
+        options.show(receipts)
         return
     columns = (*COLUMNS, "keys") if dry_run else COLUMNS
     show([_receipt_row(receipt, columns) for receipt in receipts], options.output_format, columns)
-    if options.output_format == "table":
+    if options.for_people:
         print_changes(changes)
     for receipt in receipts:
         if receipt["error"]:

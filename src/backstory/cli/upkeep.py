@@ -1,7 +1,8 @@
 """Upkeep of tables and warehouses: laws and repairs, rewinds, erasure, maintenance, and foreign histories."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
@@ -15,7 +16,7 @@ from backstory.cli.options import (
     Flag,
     NamedTable,
     Options,
-    parse_key,
+    parse_names,
     require_key,
     with_flags,
 )
@@ -25,16 +26,14 @@ from backstory.cli.output import (
     console,
     drop_idle_columns,
     print_error,
-    print_line,
+    print_lines,
     show,
-    show_document,
-    show_one,
 )
 from backstory.engine.run_context import Remark, RemarkOptions
 from backstory.errors import BackstoryError, Violated
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import attempt_each, exit_code
-from backstory.model.values import key_text
+from backstory.model.values import key_of_words, key_text
 from backstory.settings import CATALOG
 from backstory.stores.port import require_some
 from backstory.upkeep.options import MaintainOptions
@@ -81,12 +80,12 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
     failures = {table: result for table, result in results.items() if isinstance(result, BackstoryError)}
     unknown = [table for table, error in failures.items() if error.code == UNKNOWN_LAYOUT]
     laws = [record for name in (() if all else tables) or results for record in records(name, results[name])]
-    if options.output_format == "table":
+    if options.for_people:
         _print_laws(laws)
     else:
-        show(laws, options.output_format, add_error_column(RECORD, laws), wide=options.wide)
-    for table in () if options.quiet else unknown:
-        print_line(f"{table}: unknown layout; not checked.")
+        options.show(laws, add_error_column(RECORD, laws))
+    for table in unknown:
+        options.remark(f"{table}: unknown layout; not checked.")
     broken = Violated.exit_code if any(law["violations"] for law in laws) else 0
     return exit_code(error for table, error in failures.items() if table not in unknown) or broken
 
@@ -118,9 +117,8 @@ def _check_tables(names: Sequence[str], options: Options) -> "Records":
 def _print_laws(records: list[dict[str, Any]]) -> None:
     """Print the broken laws, and a line for each table."""
     broken = [{**record, "keys": ", ".join(record["keys"])} for record in records if record["violations"]]
-    for record in records:
-        if record["status"] == "noted":
-            console.print(f"{record['table']}: {'; '.join(record['keys'])}", markup=False)
+    noted = (record for record in records if record["status"] == "noted")
+    print_lines(f"{record['table']}: {'; '.join(record['keys'])}" for record in noted)
     if broken:
         show(broken, "table", RECORD[:-1])
         console.print()
@@ -155,34 +153,31 @@ def repair(
     if fix is None:
         with open_warehouse(options, table, activity="Checking ...") as warehouse:
             fix = warehouse.table(table).repair(apply=apply, **remark)
-    if options.output_format == "json":
-        show_document(fix.to_dict())
-    elif options.output_format == "csv":
+    if options.output_format == "csv":
         rows = [{**sample, "laws": ", ".join(sample["laws"])} for sample in fix.samples]
-        show(rows, "csv", ("key", "laws", "before", "after"))
+        options.show(rows, ("key", "laws", "before", "after"))
     else:
-        _print_repair(fix)
+        options.report(fix.to_dict(), _repair_lines(fix))
     return Violated.exit_code if fix.left else 0
 
 
-def _print_repair(fix: "Repair") -> None:
-    """Print some records before and after the fix, the number of rows, and the laws that are still broken."""
+def _repair_lines(fix: "Repair") -> Iterator[str]:
+    """Some records before and after the fix, the number of rows, and the laws that are still broken."""
     for sample in fix.samples:
-        console.print(f"{sample['key']}: {', '.join(sample['laws'])}", markup=False)
+        yield f"{sample['key']}: {', '.join(sample['laws'])}"
         for sign, row in _row_differences(sample["before"], sample["after"]):
-            cells = "  ".join(f"{name} {'–' if value is None else value}" for name, value in row.items())
-            console.print(f"  {sign} {cells}", markup=False)
+            cells = (f"{name} {'–' if value is None else value}" for name, value in row.items())
+            yield f"  {sign} {'  '.join(cells)}"
     if fix.keys > len(fix.samples):
-        console.print(f"... and {fix.keys - len(fix.samples)} more records")
+        yield f"... and {fix.keys - len(fix.samples)} more records"
     rows = ", ".join(f"{count} {outcome}" for outcome, count in fix.counts.items())
     if not any(fix.counts.values()):
-        console.print(f"{fix.table}: nothing to repair.", markup=False)
+        yield f"{fix.table}: nothing to repair."
     elif fix.applied:
-        console.print(f"{fix.table}: repaired; rows: {rows}.", markup=False)
+        yield f"{fix.table}: repaired; rows: {rows}."
     else:
-        console.print(f"{fix.table}: {rows}; nothing was written. Use --apply to go ahead.", markup=False)
-    for law, keys in fix.left.items():
-        console.print(f"{law} is still broken: {', '.join(keys)}", markup=False)
+        yield f"{fix.table}: {rows}; nothing was written. Use --apply to go ahead."
+    yield from (f"{law} is still broken: {', '.join(keys)}" for law, keys in fix.left.items())
 
 
 def _row_differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any]]:
@@ -225,12 +220,9 @@ def adopt(
         into: The new table, as schema.table, if the history is imported.
         dry_run: Show the changes, and write nothing.
     """
-    names = [name.strip() for name in key.split(",") if name.strip()]
+    names = parse_names((key,))
     with open_warehouse(options, brief=not into) as warehouse:
         adopted = warehouse.adopt(table, layout=layout, key=names, into=into, dry_run=dry_run, **remark)
-    if options.output_format != "table":
-        show_one(adopted.to_dict(), options.output_format)
-        return
     outcome, key_columns, verb = adopted.to_dict(), ", ".join(adopted.key), "would be" if dry_run else "is"
     if not adopted.changed:
         text = f"{adopted.table} is already adopted."
@@ -239,7 +231,7 @@ def adopt(
         text = f"{adopted.table} {verb} imported into {outcome['into']} with key {key_columns}: {counts}"
     else:
         text = f"{adopted.table} {verb} read as a history of {adopted.layout} with key {key_columns}"
-    console.print(text, markup=False)
+    options.report(outcome, [text])
 
 
 @with_flags(Remark)
@@ -268,26 +260,26 @@ def rewind(
     instant = parse_instant(time)
     with open_warehouse(options, table, activity="Reading the table's commits ...") as warehouse:
         rewound = warehouse.table(table).rewind(instant, apply=apply, **remark).to_dict()
-    if options.output_format != "table":
-        show_one(rewound, options.output_format, wide=options.wide)
-        return
-    for part in (rewound, *rewound["also"]):
-        _print_rewound(part)
-    if not apply:
-        console.print(USE_APPLY)
+    parts = (rewound, *rewound["also"])
+    options.report(rewound, [*chain.from_iterable(map(_rewound_lines, parts)), *_next_step(apply)])
 
 
-def _print_rewound(rewound: Mapping[str, Any]) -> None:
-    """Print the outcome of a rewind for one table: commits, rows and keys."""
+def _next_step(apply: bool) -> Sequence[str]:  # noqa: FBT001 - the flag of the command
+    """The line that follows a plan."""
+    return () if apply else (USE_APPLY,)
+
+
+def _rewound_lines(rewound: Mapping[str, Any]) -> Iterator[str]:
+    """The outcome of a rewind for one table: commits, rows and keys."""
     words = REWOUND_ROWS if rewound["applied"] else ROWS_TO_REWIND
     rows = ", ".join(f"{words[name]} {count}" for name, count in rewound["counts"].items() if count)
     count = len(rewound["commits"])
     verb = "undid" if rewound["applied"] else "would undo"
     text = f"{verb} {count} commit{'' if count == 1 else 's'}; rows: {rows}" if rows else "nothing to undo"
-    console.print(f"{rewound['table']}: {text}", markup=False)
+    yield f"{rewound['table']}: {text}"
     if rewound["keys"]:
         keys = (key_text(list(key), list(key.values())) for key in rewound["keys"])
-        console.print(f"  keys: {', '.join(keys)}", markup=False)
+        yield f"  keys: {', '.join(keys)}"
 
 
 @with_flags(Remark)
@@ -317,41 +309,40 @@ def forget(
         drop_cursors: Drop the cursors of consumers that have not read everything.
         apply: Erase the record, instead of only searching for it.
     """
+    from backstory.stores.iceberg.store import existing
+
     require_key(key)
     with open_warehouse(options, table, activity="Searching the table's files ...") as warehouse:
         stored = warehouse.table(table)
-        record = parse_key(stored, key)
+        record = key_of_words(existing(stored.store, stored.name).shape.source_key, key)
         certificate = stored.forget(record, drop_cursors=drop_cursors, apply=apply, **remark).to_dict()
-    if options.output_format != "table":
-        show_one(certificate, options.output_format, wide=options.wide)
-        return
+    options.report(certificate, _certificate_lines(certificate, applied=apply))
+
+
+def _certificate_lines(certificate: Mapping[str, Any], *, applied: bool) -> Iterator[str]:
+    """The outcome of an erasure in a table and in the tables that belong to it."""
     parts = (certificate, *certificate["also"])
     if all(part["status"] == "no-record" for part in parts):
         files = sum(part["searched"].get("files", 0) for part in parts)
-        console.print(f"{certificate['table']}: no such record; searched: {files} files", markup=False)
+        yield f"{certificate['table']}: no such record; searched: {files} files"
         return
-    for part in parts:
-        _print_certificate(part)
-    console.print(f"sha256 {certificate['sha256']}" if apply else USE_APPLY, markup=False)
+    yield from chain.from_iterable(map(_erasure_lines, parts))
+    yield f"sha256 {certificate['sha256']}" if applied else USE_APPLY
 
 
-def _print_certificate(certificate: Mapping[str, Any]) -> None:
-    """Print the erased rows, and the deleted and remaining files, of one table."""
+def _erasure_lines(certificate: Mapping[str, Any]) -> Iterator[str]:
+    """The erased rows, and the deleted and remaining files, of one table."""
     rows = ", ".join(f"{role} {count}" for role, count in certificate["rows"].items()) or "no rows"
     word = "forgotten" if certificate["applied"] else "not forgotten"
     rewritten = certificate["files_rewritten"]
-    console.print(f"{certificate['table']}: {word}: {rows}; files {rewritten}", markup=False)
+    yield f"{certificate['table']}: {word}: {rows}; files {rewritten}"
     counts = {name: len(certificate[f"{name}_deleted"]) for name in ("files", "metadata", "statistics")}
     deleted = ", ".join(f"{count} {name}" for name, count in counts.items())
     searched, left = certificate["searched"].get("files", 0), certificate["left"] or ()
-    console.print(
-        f"  deleted: {deleted}; searched: {searched} files; left: {len(left) or 'nothing'}", markup=False
-    )
-    for file in left:
-        console.print(f"    {file}", markup=False)
+    yield f"  deleted: {deleted}; searched: {searched} files; left: {len(left) or 'nothing'}"
+    yield from (f"    {file}" for file in left)
     if certificate["consumers"]:
-        consumers = ", ".join(certificate["consumers"])
-        console.print(f"  consumers that keep copies: {consumers}", markup=False)
+        yield f"  consumers that keep copies: {', '.join(certificate['consumers'])}"
 
 
 @with_flags(MaintainOptions, Remark)
@@ -380,8 +371,8 @@ def maintain(
     with open_warehouse(options, *tables, activity="Maintaining tables ...") as warehouse:
         receipts = warehouse.maintain(*tables, all=all, **words)
     documents = [receipt.to_dict() for receipt in receipts]
-    if options.output_format != "table":
-        show(documents, options.output_format, () if documents else MAINTENANCE_COLUMNS)
+    if not options.for_people:
+        options.show(documents, () if documents else MAINTENANCE_COLUMNS)
     else:
         _print_maintained(documents)
         if words["dry_run"]:
@@ -400,9 +391,7 @@ def _print_maintained(documents: Sequence[Mapping[str, Any]]) -> None:
         if document["left"]:
             count = len(document["left"])
             text = "files outside the table's folder are not needed any more and were not deleted"
-            console.print(f"{table}: {count} {text}:", markup=False)
-            for file in document["left"]:
-                console.print(f"  {file}", markup=False)
+            print_lines([f"{table}: {count} {text}:", *(f"  {file}" for file in document["left"])])
         if document["propose_settle_before"]:
             share, time = document["memory_share"], document["propose_settle_before"]
             console.print(f"{table}: {share:.0%} is memory; consider --settle-before {time}")
@@ -425,18 +414,11 @@ def drop(
     """
     with open_warehouse(options, table, activity="Reading the table ...") as warehouse:
         ended = warehouse.table(table).drop(archive=archive, apply=apply).to_dict()
-    if options.output_format != "table":
-        show_one(ended, options.output_format, wide=options.wide)
-        return
     word = f"archived as {ended['archive']}" if ended["archive"] else "dropped"
     outcome = word if apply else f"would be {word}"
-    console.print(
-        f"{ended['table']}: {outcome}; {ended['rows']} rows, {ended['snapshots']} snapshots", markup=False
-    )
-    if ended["cursors"]:
-        console.print(f"  cursors: {', '.join(ended['cursors'])}", markup=False)
-    if not apply:
-        console.print(USE_APPLY)
+    text = f"{ended['table']}: {outcome}; {ended['rows']} rows, {ended['snapshots']} snapshots"
+    cursors = [f"  cursors: {', '.join(ended['cursors'])}"] if ended["cursors"] else []
+    options.report(ended, [text, *cursors, *_next_step(apply)])
 
 
 def publish(table: NamedTable, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
@@ -454,12 +436,9 @@ def publish(table: NamedTable, branch: str, *, discard: Flag = False, options: O
     """
     with open_warehouse(options, table) as warehouse:
         published = warehouse.publish(table, branch, discard=discard)
-    if options.output_format != "table":
-        show_one(published.to_dict(), options.output_format, wide=options.wide)
-        return
     word = "discarded" if published.discarded else "published"
     commits = "1 commit" if published.commits == 1 else f"{published.commits} commits"
-    console.print(f"{published.table}: {word} {published.branch}, {commits}", markup=False)
+    options.report(published.to_dict(), [f"{published.table}: {word} {published.branch}, {commits}"])
 
 
 def relocate(
@@ -486,25 +465,20 @@ def relocate(
 
     with show_start(options):
         relocated = relocate_warehouse(options.warehouse, from_=from_, config=options.config, dry_run=dry_run)
-    if options.output_format == "table":
-        _print_relocated(relocated, dry_run=dry_run)
-    else:
-        show_one(relocated.to_dict(), options.output_format, wide=options.wide)
+    options.report(relocated.to_dict(), _relocated_lines(relocated, dry_run=dry_run))
 
 
-def _print_relocated(relocated: "Relocated", *, dry_run: bool) -> None:
+def _relocated_lines(relocated: "Relocated", *, dry_run: bool) -> Iterator[str]:
     if not relocated.former:
-        console.print(f"{relocated.warehouse} has not moved: nothing to do.", markup=False)
+        yield f"{relocated.warehouse} has not moved: nothing to do."
         return
-    word = "would be relocated" if dry_run else "relocated"
-    console.print(f"{relocated.warehouse}: {word} from {', '.join(relocated.former)}", markup=False)
+    word, verb = ("would be relocated", "to be written") if dry_run else ("relocated", "written")
     tables, views = len(relocated.tables), len(relocated.views)
-    counts = f"{tables} tables, {views} views, {relocated.files} files of metadata"
-    console.print(f"  {counts} {'to be written' if dry_run else 'written'}", markup=False)
-    for warning in relocated.warnings:
-        console.print(f"  {warning}", markup=False)
+    yield f"{relocated.warehouse}: {word} from {', '.join(relocated.former)}"
+    yield f"  {tables} tables, {views} views, {relocated.files} files of metadata {verb}"
+    yield from (f"  {warning}" for warning in relocated.warnings)
     if dry_run:
-        console.print(NOTHING_WRITTEN)
+        yield NOTHING_WRITTEN
 
 
 def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
@@ -521,16 +495,15 @@ def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
     with open_warehouse(options, catalog=catalog, activity="Trying each ability ...") as warehouse:
         diagnosis = warehouse.doctor()
     document = diagnosis.to_dict()
-    if options.output_format == "json":
-        show_document(document)
-    elif options.output_format == "csv":
-        show(document["abilities"], "csv")
+    if options.output_format == "csv":
+        options.show(document["abilities"])
+    elif not options.for_people:
+        options.show_one(document)
     else:
-        show_one(document["versions"], options.output_format, wide=options.wide)
+        options.show_one(document["versions"])
         rows = [
             {**ability, "error": ability["error"] and ability["error"]["message"]}
             for ability in document["abilities"]
         ]
-        columns = ["ability", "status", "seconds", "error"]
-        show(rows, options.output_format, drop_idle_columns(columns, rows, ("error",)), wide=options.wide)
+        options.show(rows, drop_idle_columns(list(rows[0]), rows, ("error",)))
     return diagnosis.exit_code
