@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from backstory.cli.answers import answer_from_metadata, open_warehouse
+from backstory.cli.answers import answer, open_warehouse
 from backstory.cli.options import DEFAULTS, Limit, Names, Options, parse_names, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
@@ -27,6 +27,7 @@ from backstory.cli.output import (
     short_time,
 )
 from backstory.errors import Violated
+from backstory.formats.memory import Memory
 from backstory.model.receipt import exit_code
 from backstory.projects.options import RunRequest, RunWatcher
 from backstory.sources.databases.address import is_database, parse_server
@@ -306,15 +307,7 @@ def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options:
 
 def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
     """The answer from the catalog and the log of runs. Spark starts only if nothing else can read them."""
-    from backstory.projects.log import rows_of_log, rows_without_spark
-    from backstory.stores.metadata.catalogs import SessionCatalog
+    from backstory.projects.log import rows_in_catalog
 
-    memory = options.settings().driver_memory
-
-    rows = answer_from_metadata(
-        options, lambda catalog: list(question(catalog, rows_without_spark(catalog, memory)))
-    )
-    if rows is not None:
-        return rows
-    with open_warehouse(options, brief=True) as warehouse:
-        return list(question(SessionCatalog(warehouse.store), rows_of_log(warehouse.store)))
+    memory = Memory(options.settings().driver_memory)
+    return answer(options, lambda catalog: list(question(catalog, rows_in_catalog(catalog, memory))))

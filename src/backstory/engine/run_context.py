@@ -102,12 +102,12 @@ TASKS, DRIVER = "tasks", "driver"
 class RunNotes:
     """Notes on the deliveries to one table in a run: where they were planned, and seconds by stage.
 
-    `files` are the files that the next commit completes, each as JSON. `archives` are the table names under
+    `files` are the marks of the files that the next commit completes. `archives` are the table names under
     which former histories of the table were archived. The id of a preview's run is empty.
     """
 
     run_id: str
-    files: list[str] = field(default_factory=list)
+    files: list[tuple[object, ...]] = field(default_factory=list)
     archives: list[str] = field(default_factory=list)
     way: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def complete_note(note: Note) -> Note:
     if notes is None:
         return note
     run = {RUN: notes.run_id} if notes.run_id else {}
-    files = {FILES: json.dumps([json.loads(file) for file in notes.files])} if notes.files else {}
+    files = {FILES: json.dumps(notes.files)} if notes.files else {}
     return replace(note, more={**note.more, **run, **files})
 
 

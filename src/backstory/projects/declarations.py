@@ -248,22 +248,18 @@ def _declare_pattern(name: str, entry: TableEntry, entries: Histories, part: Doc
 def _require_options(declared: Declaration) -> None:
     """Raise UsageError for options that the call would refuse, before anything is started."""
     options = dict(declared.options)
+    has_all_records = False
     if declared.kind == "apply":
         ApplyRequest(into=declared.name, **options)
-        _refuse_restart(declared)
-        return
-    if alien := sorted(options.keys() & _FEED_ONLY):
+    elif alien := sorted(options.keys() & _FEED_ONLY):
         raise UsageError(
             "bad-option",
             f"{alien[0]} is an option of feeds.",
             "Leave it out, or name the column that orders the changes with `sequence_by`.",
         )
-    if not SnapshotRequest(into=declared.name, **options).has_all_records:
-        _refuse_restart(declared)
-
-
-def _refuse_restart(declared: Declaration) -> None:
-    if declared.restart:
+    else:
+        has_all_records = SnapshotRequest(into=declared.name, **options).has_all_records
+    if declared.restart and not has_all_records:
         raise UsageError(
             "bad-option",
             "A history can only restart with a copy of all records.",

@@ -1,7 +1,6 @@
 """The files of a declaration: the time of each copy, and the files that were delivered before."""
 
 import hashlib
-import json
 import os
 import re
 from collections import defaultdict
@@ -9,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from backstory.doors.native.options import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
@@ -23,6 +22,8 @@ from backstory.sources.databases.address import escape_name, is_database
 from backstory.sources.source import beyond_calendar
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
+# The mark of a file, as described in `FileCopy`.
+Mark: TypeAlias = tuple[Any, ...]
 NAMED: Final = 3  # the parts of a mark that a file keeps when it is moved
 _AT: Final = re.compile(r"\{at:([^{}]+)\}")
 _NAME: Final = re.compile(r"(?<!\$)\{(table|schema)\}")
@@ -65,11 +66,16 @@ class FileCopy:
 
     path: Path
     at: datetime | None
-    mark: str
+    mark: Mark
 
-    def whole_mark(self) -> str:
+    @property
+    def name(self) -> str:
+        """The file's name in its project."""
+        return str(self.mark[0])
+
+    def whole_mark(self) -> Mark:
         """The mark with a digest of the content, which identifies the file in another folder."""
-        return json.dumps([*json.loads(self.mark), digest_of(self.path)])
+        return (*self.mark, digest_of(self.path))
 
 
 def expand(text: str, table: TableName) -> str:
@@ -132,19 +138,18 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
     return [FileCopy(path, at, _mark(path, folder)) for at, path in timed]
 
 
-def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
+def new_copies(all_copies: Sequence[FileCopy], taken: set[Mark]) -> list[FileCopy]:
     """The copies that have not been delivered yet, judged by the marks in `taken`.
 
     A file that was moved or copied, for example with its project, is recognized by its content. Its new mark
     is added to `taken`, so that the content is read only once.
     """
-    known = defaultdict[tuple[Any, ...], list[list[Any]]](list)
-    for mark in map(json.loads, taken):
-        known[tuple(mark[:NAMED])].append(mark[NAMED:])
+    known = defaultdict[Mark, list[Mark]](list)
+    for mark in taken:
+        known[mark[:NAMED]].append(mark[NAMED:])
     new = []
     for copy in all_copies:
-        mark = json.loads(copy.mark)
-        name, which = tuple(mark[:NAMED]), mark[NAMED:]
+        name, which = copy.mark[:NAMED], copy.mark[NAMED:]
         marks = known.get(name, [])
         if any(known_mark[: len(which)] == which for known_mark in marks):
             continue
@@ -178,12 +183,10 @@ def _modified_at(path: Path) -> datetime:
         raise beyond_calendar(path.name) from None
 
 
-def _mark(path: Path, folder: Path) -> str:
+def _mark(path: Path, folder: Path) -> Mark:
     """The mark of a file, as described in `FileCopy`."""
     stat = path.stat()
-    return json.dumps(
-        [_name_below(folder, path), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns]
-    )
+    return _name_below(folder, path), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns
 
 
 def _name_below(folder: Path, path: Path) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from backstory.engine.deliver import deliver_change
 from backstory.engine.run_context import FILES, RUN
@@ -24,13 +23,13 @@ from backstory.model.receipt import Receipt
 from backstory.model.table import Column, Shape, TableName, table_name
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import Declaration, Project, declare_tables, select, upstream_of
+from backstory.projects.files import Mark
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
-from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
+from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
-from backstory.stores.port import TableLike
 
 Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
 # The statuses that the next run with `--failed` repeats.
@@ -107,10 +106,7 @@ _SHAPE: Final = Shape(
 )
 
 
-Table = TypeVar("Table", bound=TableLike)
-
-
-def find_log(table: Callable[[TableName], Table | None]) -> Table | None:
+def find_log(table: Callable[[TableName], TableMetadata | None]) -> TableMetadata | None:
     """The log of runs, looked up with `table`, or None if it does not exist yet."""
     for stored in filter(None, map(table, PLACES)):
         names = {column.name for column in stored.shape.columns}
@@ -123,15 +119,12 @@ def append_beginning(
     store: IcebergStore, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
 ) -> None:
     """Log the beginning of a run. Raises the errors of `append_run`."""
-    receipts = (
-        RunReceipt(declaration.name, declaration.kind, BEGUN, run_id, started_at=began)
-        for declaration in declared
-    )
-    _append(store, project, [_row(project, receipt, (), None) for receipt in receipts])
+    receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
+    append_run(store, project, receipts, {})
 
 
 def append_run(
-    store: IcebergStore, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
+    store: IcebergStore, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[Mark]]
 ) -> None:
     """Log the end of a run. `marks` has the marks of the run's delivered files, by declaration.
 
@@ -170,22 +163,14 @@ def _append(store: IcebergStore, project: Project, rows: Sequence[Mapping[str, A
     deliver_change(store, PLACES, Note(DOOR, ""), plan)
 
 
-def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str | None) -> Mapping[str, Any]:
+def _row(project: Project, receipt: RunReceipt, marks: Sequence[Mark], uuid: str | None) -> Mapping[str, Any]:
     error = receipt.error
     return {
-        "run_id": receipt.run_id,
+        **{name: getattr(receipt, name, None) for name in COLUMNS},
         "project": str(project.path),
-        "name": receipt.name,
-        "kind": receipt.kind,
-        "status": receipt.status,
-        "started_at": receipt.started_at,
-        "seconds": receipt.seconds,
-        "attempts": receipt.attempts,
         "counts": json.dumps(dict(receipt.counts)) if receipt.counts else None,
-        "files": json.dumps([json.loads(mark) for mark in marks]) if marks else None,
+        "files": json.dumps(list(marks)) if marks else None,
         "table_uuid": uuid,
-        "way": receipt.way,
-        "blocked_by": receipt.blocked_by,
         "archives": json.dumps(list(receipt.archives)) if receipt.archives else None,
         "error_code": error and error.code,
         "error_message": error and error.message,
@@ -194,24 +179,24 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
 
 def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
     """The rows of the log, oldest run first. The list is empty if nothing has run yet."""
-    log = find_log(partial(load, store))
-    if log is None:
-        return []
-    try:
-        with store.memory.lease() as lease:
-            rows = LocalRows(store, log, lease).read(COLUMNS)
-    except (Unreadable, TooLarge):
-        rows = arrow_of(store.spark.table(store.sql_name(log.shape.table)))
-    return rows.sort_by("started_at").to_pylist()
+    return rows_in_catalog(SessionCatalog(store), store.memory)
 
 
-def rows_without_spark(catalog: Catalog, memory: int) -> list[dict[str, Any]]:
-    """The rows of the log, read from a catalog within `memory` bytes. Raises Unreadable."""
+def rows_in_catalog(catalog: Catalog, memory: Memory) -> list[dict[str, Any]]:
+    """The rows of the log. Its files are read here, or else by the session if the catalog has one.
+
+    Otherwise, raises Unreadable or TooLarge.
+    """
     log = find_log(catalog.describe)
     if log is None:
         return []
-    with Memory(memory).lease() as lease:
-        rows = TableReader(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS)
+    try:
+        with memory.lease() as lease:
+            rows = TableReader(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS)
+    except (Unreadable, TooLarge):
+        if not isinstance(catalog, SessionCatalog):
+            raise
+        rows = arrow_of(catalog.store.spark.table(catalog.store.sql_name(log.shape.table)))
     return rows.sort_by("started_at").to_pylist()
 
 
@@ -226,22 +211,22 @@ def uuid_of(stored: IcebergTable | None) -> str | None:
     return None if stored is None else str(stored.metadata["table-uuid"])
 
 
-def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTable | None) -> set[str]:
+def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTable | None) -> set[Mark]:
     """The marks of files that a declaration has delivered to its table, according to the log."""
     uuid = uuid_of(stored)
     return {
-        json.dumps(mark)
+        tuple(mark)
         for row in rows
         if row["name"] == name and row["files"] and row["table_uuid"] == uuid
         for mark in json.loads(row["files"])
     }
 
 
-def marks_of_commits(stored: IcebergTable | None) -> set[str]:
+def marks_of_commits(stored: IcebergTable | None) -> set[Mark]:
     """The marks of files in the table's own commits. Only commits record the files of a killed run."""
     commits = stored.commits if stored else ()
     texts = (commit.properties.get(FILES) for commit in commits)
-    return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
+    return {tuple(mark) for text in texts if text for mark in json.loads(text)}
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -266,14 +251,12 @@ def former_runs(catalog: Catalog, logged: Rows) -> list[dict[str, Any]]:
 
 
 def _sum_up(run_id: str, rows: Rows) -> dict[str, Any]:
-    status = Counter(row["status"] for row in rows)
-    times = [row["started_at"] for row in rows if row["started_at"] is not None]
-    ends = [row["started_at"] + timedelta(seconds=row["seconds"]) for row in rows if row["started_at"]]
-    began = min(times) if times else _time_of(run_id)
+    status, began = Counter(row["status"] for row in rows), min(row["started_at"] for row in rows)
+    ended = max(row["started_at"] + timedelta(seconds=row["seconds"]) for row in rows)
     return {
         "run_id": run_id,
         "started_at": began,
-        "seconds": round((max(ends) - began).total_seconds(), 1) if ends else 0.0,
+        "seconds": round((ended - began).total_seconds(), 1),
         **{name: status[name] for name in ("changed", "unchanged", "refused", "failed")},
         "not_begun": sum(status[name] for name in NOT_STARTED),
         "ended": True,

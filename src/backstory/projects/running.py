@@ -39,13 +39,12 @@ from backstory.projects.declarations import (
     upstream_of,
 )
 from backstory.projects.deliveries import (
-    RunTerms,
+    Delivery,
     archive_to_complete,
     archive_without_load,
     archives_of,
-    carry_out,
 )
-from backstory.projects.files import fill_in
+from backstory.projects.files import Mark, fill_in
 from backstory.projects.log import (
     BEGUN,
     UNDONE,
@@ -207,8 +206,8 @@ class _Turn:
     declared: Declaration
     attempts: int = 0
     not_before: float = 0.0
-    marks: set[str] = field(default_factory=set)
-    logged: set[str] = field(default_factory=set)
+    marks: set[Mark] = field(default_factory=set)
+    logged: set[Mark] = field(default_factory=set)
     receipt: RunReceipt | None = None
 
 
@@ -236,21 +235,19 @@ def run_project(
     began = datetime.now(UTC)
     run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     turns = {declared.name: _Turn(declared) for declared in selected}
-    terms = RunTerms(request, project.folder, rights)
-    run = _Run(store, terms, run_id, logged, upstream, _writers(selected), stop or Event(), watcher)
+    writers, stop = _writers(selected), stop or Event()
+    run = _Run(store, request, project.folder, rights, run_id, logged, upstream, writers, stop, watcher)
     if not selected or request.dry_run or request.branch is not None:
         return run.receipts(turns)
     with hold_run(store, run_id):
         _log(
             "The beginning of this run was not logged, so `failed=True` will not find it",
             partial(append_beginning, store, project, run_id, began, selected),
+            TryAgain,
         )
         receipts = run.receipts(turns)
-        marks = {name: sorted(turn.marks - turn.logged) for name, turn in turns.items()}
-        try:
-            _log(NO_END, partial(append_run, store, project, receipts, marks))
-        except TryAgain as error:
-            _warn(NO_END, error)
+        marks = {name: sorted(turn.marks - turn.logged, key=str) for name, turn in turns.items()}
+        _log(NO_END, partial(append_run, store, project, receipts, marks))
     return receipts
 
 
@@ -299,21 +296,14 @@ def _writers(selected: Iterable[Declaration]) -> dict[str, str]:
     return {table: declared.name for declared in within for table in declared.writes}
 
 
-def _log(lost: str, append: Callable[[], None]) -> None:
-    """Append to the log. If that fails, warn with `lost` and continue.
-
-    Raises TryAgain if the log could be written later.
-    """
+def _log(lost: str, append: Callable[[], None], *raised: type[BackstoryError]) -> None:
+    """Append to the log. If that fails, raise errors of the classes `raised`, or warn with `lost`."""
     try:
         append()
-    except TryAgain:
-        raise
     except BackstoryError as error:
-        _warn(lost, error)
-
-
-def _warn(lost: str, error: BackstoryError) -> None:
-    log.warning(f"{lost}: {error.message}", code=error.code)
+        if isinstance(error, raised):
+            raise
+        log.warning(f"{lost}: {error.message}", code=error.code)
 
 
 @dataclass(slots=True)
@@ -321,7 +311,9 @@ class _Run:
     """A run, with the data for all of its declarations. `listed` caches the tables of each schema."""
 
     store: IcebergStore
-    terms: RunTerms
+    request: RunRequest
+    folder: Path
+    rights: Rights
     run_id: str
     logged: Sequence[Mapping[str, Any]]
     upstream: Mapping[str, frozenset[str]]
@@ -335,7 +327,7 @@ class _Run:
         """Deliver the declarations of all turns. Returns their receipts in the same order."""
         waiting, ended = dict(turns), dict[str, RunReceipt]()
         running: dict[Future[RunReceipt], _Turn] = {}
-        jobs = self.terms.request.jobs
+        jobs = self.request.jobs
 
         def end(receipt: RunReceipt) -> None:
             ended[receipt.name] = receipt
@@ -397,7 +389,7 @@ class _Run:
     def _attempt(self, turn: _Turn) -> RunReceipt:
         """The receipt of one attempt, in a thread of the pool. It contains any error."""
         # A preview is not a run of the project: neither the log nor its commits record it.
-        request = self.terms.request
+        request = self.request
         notes = RunNotes("" if request.branch else self.run_id)
         declared, began = turn.declared, time.monotonic()
         turn.attempts += 1
@@ -408,9 +400,8 @@ class _Run:
                 if declared.times is not None and declared.times.each:
                     self._note_marks(turn)
                 archive = self._archive_without_load(declared)
-                receipt = self._without_source(declared) or carry_out(
-                    self.store, declared, self.terms, notes, turn.marks
-                )
+                delivery = Delivery(self.store, declared, request, self.folder, self.rights, notes)
+                receipt = self._without_source(declared) or delivery.carry_out(turn.marks)
                 if archive is not None and load(self.store, table_name(declared.name)) is not None:
                     notes.archives.insert(0, archive)
         except Exception as stop:  # an error of one table must not end the run
@@ -436,7 +427,7 @@ class _Run:
 
     def _without_source(self, declared: Declaration) -> RunReceipt | None:
         """In a dry run, the receipt of a declaration that reads a table that the run would create."""
-        for table in tables_read(declared) if self.terms.request.dry_run else ():
+        for table in tables_read(declared) if self.request.dry_run else ():
             writer = self.writers.get(table, declared.name)
             if writer != declared.name and not exists(self.store, table_name(table)):
                 return RunReceipt(declared.name, declared.kind, "blocked", blocked_by=writer)
@@ -447,7 +438,7 @@ class _Run:
 
         The log repeats the files of former histories once the restart is logged.
         """
-        name, branch = turn.declared.name, self.terms.request.branch
+        name, branch = turn.declared.name, self.request.branch
         stored = load(self.store, table_name(name))
         if branch and stored is not None and branch_head(stored, branch) is not None:
             stored = load(replace(self.store, branch=branch), table_name(name))
@@ -463,7 +454,7 @@ class _Run:
 
     def _archive_without_load(self, declared: Declaration) -> str | None:
         """The archive of a restart that a killed run began, if the new history has no first load yet."""
-        if not declared.restart or self.terms.request.dry_run:
+        if not declared.restart or self.request.dry_run:
             return None
         table = table_name(declared.name)  # only tables restart: a model or dataset may have any name
         if load(self.store, table) is not None:
