@@ -20,6 +20,7 @@ from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
 from backstory.reading.frames import table_in_session
+from backstory.reading.options import TimelineRequest
 from backstory.reading.questions import life
 from backstory.reading.timelines import Lane, draw_lanes
 from backstory.stores.metadata.catalogs import SessionCatalog
@@ -79,7 +80,7 @@ def test_the_table_as_of_2016_equals_the_file_of_2016(arrived):
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
     """Saint Helena is deleted from 2015-07-01 to 2018-07-01, and open again after it."""
-    versions = life(table_in_session(arrived, TABLE), {"code": "SHN"}).versions
+    versions = life(table_in_session(arrived, TABLE), TimelineRequest({"code": "SHN"})).versions
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
     assert [("2014-01", "2015-01"), ("2015-01", "2015-07"), ("2018-07", None)] == spans
@@ -87,7 +88,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 def test_a_drawn_history_names_its_changes(arrived):
     """The line of Kazakhstan names each change of its capital, and is open at the end."""
-    versions = life(table_in_session(arrived, TABLE), {"code": "KAZ"}).versions
+    versions = life(table_in_session(arrived, TABLE), TimelineRequest({"code": "KAZ"})).versions
 
     lines = draw_lanes([Lane(versions)], ["capital"], UNTIL)
 
