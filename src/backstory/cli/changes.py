@@ -1,6 +1,6 @@
 """Changes to a table. `diff` compares two times, and `changes` reads the commits between two versions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from backstory.cli.options import (
 from backstory.errors import bad_option
 from backstory.model.change import Cursor
 from backstory.model.instant import parse_instant
-from backstory.model.table import TableName, table_name
+from backstory.model.table import table_name
 from backstory.reading.options import (
     ENDS,
     ChangesRequest,
@@ -35,7 +35,6 @@ from backstory.reading.options import (
 from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:
-    from backstory.reading.feeds import ChangeFeed, SmallFeed
     from backstory.reading.questions import KnownTable
     from backstory.stores.metadata.table_metadata import Catalog
 
@@ -183,31 +182,23 @@ def changes(
     Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
     """
     request = CursorRequest(**words)
+    small, feed = None, None
     if request.advance is None and not request.drop:
         from backstory.reading.feeds import read_changes
 
         small = answer_from_files(options, table, lambda files: read_changes(files, request))
-        if small is not None:
-            _show_changes(small.table, small, small.rows[:limit], small.columns, options)
-            return
-    with open_warehouse(options, table) as warehouse:
-        stored = warehouse.table(table)
-        feed = stored.changes(**words)
-        if isinstance(feed, Cursor):
-            options.show_document(feed.to_dict(), [feed.to_dict()])
-            return
-        rows, columns = rows_of_frame(feed.frame, limit, options, table), feed.frame.columns
-    _show_changes(stored.name, feed, rows, columns, options)
-
-
-def _show_changes(
-    table: TableName,
-    feed: "ChangeFeed | SmallFeed",
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    options: Options,
-) -> None:
-    document = {"table": str(table), "since": feed.since, "until": feed.until, "changes": rows}
+    if small is not None:
+        name, feed, rows, columns = small.table, small, small.rows[:limit], small.columns
+    else:
+        with open_warehouse(options, table) as warehouse:
+            stored = warehouse.table(table)
+            feed = stored.changes(**words)
+            if isinstance(feed, Cursor):
+                options.show_document(feed.to_dict(), [feed.to_dict()])
+                return
+            name, columns = stored.name, feed.frame.columns
+            rows = rows_of_frame(feed.frame, limit, options, table)
+    document = {"table": str(name), "since": feed.since, "until": feed.until, "changes": rows}
     options.show_document(document, rows, columns)
     if not rows:
         options.remark("No changes.")

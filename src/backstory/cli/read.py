@@ -50,7 +50,7 @@ from backstory.cli.output import (
     line_width,
     print_error,
     print_line,
-    show_document,
+    print_lines,
     with_short_times,
 )
 from backstory.errors import UsageError
@@ -407,10 +407,10 @@ def explore(
         print_line(in_flags(f"There is nothing yet in {settings.location}: it does not exist."))
     running = open_explorer(table_reader(settings), host, port, token)
     if options.output_format == "json":
-        show_document({"link": running.link})
+        options.show_one({"link": running.link})
     else:
-        console.print(in_flags(f"Exploring {settings.location}"), markup=False)
-        console.print(f"  {running.link}    (Ctrl-C ends)", markup=False)
+        location = in_flags(f"Exploring {settings.location}")
+        print_lines([location, f"  {running.link}    (Ctrl-C ends)"])
     sys.stdout.flush()
     if not no_open and sys.stdout.isatty():
         threading.Thread(target=webbrowser.open, args=(running.link,), daemon=True).start()

@@ -178,17 +178,17 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, part: Docum
     source = expand(options_written["source"], table)
     with _with_place(part.at("at") if "at" in entry.model_fields_set else part):
         times = times_of_copies(source, expand(options_written.get("at") or "", table), kind)
-    options = {key: value for key, value in _options(options_written).items() if key != "at" or times.fixed}
+    if not times.fixed:
+        options_written.pop("at", None)
     declared = Declaration(
         name,
         kind,
         source,
-        options,
         reads=frozenset({source.removeprefix(TABLE)} if source.startswith(TABLE) else ()),
         writes=frozenset({name}),
         times=times,
         restart=bool(options_written.get("restart")),
-        **_schedule_fields(options_written, part),
+        **_written_fields(options_written, part),
     )
     with _with_place(part):
         _require_options(declared)
@@ -241,7 +241,7 @@ def _declare_pattern(name: str, entry: TableEntry, entries: Histories, part: Doc
         return replace(_declare_table(table, mine, entries, part), pattern=name)
 
     declare(name, ())  # raises the errors of its options
-    expect = _schedule_fields(options_written, part)["expect"]
+    expect = _written_fields(options_written, part)["expect"]
     return TablePattern(name, source, entry.without, part.place, expect, declare)
 
 
@@ -295,27 +295,16 @@ def _declare_file(
     writes: Iterable[str],
     reads: Iterable[str] = (),
 ) -> Declaration:
-    options_written = merge_entries(entry)
-    return Declaration(
-        entry.file,
-        kind,
-        entry.file,
-        _options(options_written),
-        reads=frozenset(reads),
-        writes=frozenset(writes),
-        **_schedule_fields(options_written, part),
-    )
+    fields = _written_fields(merge_entries(entry), part)
+    reads, writes = frozenset(reads), frozenset(writes)
+    return Declaration(entry.file, kind, entry.file, reads=reads, writes=writes, **fields)
 
 
-def _options(options_written: Mapping[str, Any]) -> dict[str, Any]:
-    """The options for the call that delivers an entry."""
-    return {name: value for name, value in options_written.items() if name not in _NO_OPTIONS}
-
-
-def _schedule_fields(options_written: Mapping[str, Any], part: DocumentPart) -> dict[str, Any]:
-    """The fields of a declaration that determine when it runs, and its place."""
+def _written_fields(options_written: Mapping[str, Any], part: DocumentPart) -> dict[str, Any]:
+    """The options for the call that delivers an entry, the fields that determine when, and the place."""
     expect = options_written.get("expect")
     return {
+        "options": {name: value for name, value in options_written.items() if name not in _NO_OPTIONS},
         "tags": frozenset(options_written.get("tags", ())),
         "after": tuple(options_written.get("after", ())),
         "expect": None if expect is None else pace_of(expect),
