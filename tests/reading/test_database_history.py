@@ -222,7 +222,15 @@ def test_every_type_is_compared_and_shown_as_a_warehouse_stores_it(kind, request
     place.close()
     hist = ("rawcore.rc_c_hist", "--url", address)
     one, other = first.split(",", maxsplit=1)[0], second.split(",", maxsplit=1)[0]
-    row = {"k": "x", "u": one, "t": "12:00:00", "b": "00ff", "j": "1", "valid_from": FIRST, "valid_to": SECOND}
+    row = {
+        "k": "x",
+        "u": one,
+        "t": "12:00:00",
+        "b": "00ff",
+        "j": "1",
+        "valid_from": FIRST,
+        "valid_to": SECOND,
+    }
     for key in ("k=x", f"u={one}", "t=12:00:00"):
         assert answer(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", key) == (0, [row])
     changes = {"u": [one, other], "t": ["12:00:00", None], "b": ["00ff", "01"], "j": ["1", "2"]}

@@ -145,7 +145,7 @@ def test_a_reused_former_name_keeps_its_lock_file(place):  # section 1.3: the st
 
 def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.3
     tries = iter([TryAgain("conflict", "Another writer.", "Wait."), None, *[TryAgain("away", "x", "y")] * 3])
-    loaded = door.Batch._load
+    loaded = door.ModelLoads._load
 
     def busy(self, run):
         error = next(tries)
@@ -153,7 +153,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
             raise error
         return loaded(self, run)
 
-    monkeypatch.setattr(door.Batch, "_load", busy)
+    monkeypatch.setattr(door.ModelLoads, "_load", busy)
     for name, value in {"ATTEMPTS": 3, "FIRST": 0.0, "SPREAD": 0.0}.items():
         monkeypatch.setattr(f"backstory.engine.deliver.{name}", value)
     (place.folder / "a.csv").write_text("k,a\nx,1\n")

@@ -224,7 +224,7 @@ events = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class Batch(ModelPlace):
+class ModelLoads(ModelPlace):
     """The loads of the datasets of a model, one dataset at a time."""
 
     request: LoadRequest
@@ -495,7 +495,7 @@ def run_model(
     """Load the datasets one after the other. A dataset is skipped if its input failed (R28)."""
     batch = str(uuid.uuid4())
     log = RunLog(model, target, batch, request.run_id or batch, silent=request.dry_run, clock=clock)
-    loads = Batch(model, folder, target, request, log)
+    loads = ModelLoads(model, folder, target, request, log)
     datasets = [loads.without_lost_names(each) for each in datasets_to_load(model, request.dataset)]
     loads.refuse_wrong_request(datasets)
     receipts: list[HistoryReceipt] = []
