@@ -164,7 +164,7 @@ class Table:
 
         Each record has the name of the view, whether it was created, and its SQL. The query has the parameter
         `:time` and no name. If the catalog does not support views, none is created. Raises Refused if another
-        table has the name.
+        table already has the name of a view.
         """
         from backstory.doors.historize.spark_runs import LOG, log_views
 

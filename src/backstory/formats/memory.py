@@ -172,7 +172,7 @@ class Bound:
 
 
 def bound_of(path: Path, limit: int | None = None) -> Bound:
-    """The bound for files that are unpacked from a delivered file."""
+    """The size limit for files that are unpacked from a delivered file."""
     return bound_by(path.stat().st_size, limit)
 
 

@@ -235,7 +235,7 @@ def columns_of(
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
     """The columns of two files, in types that hold the values of both.
 
-    Raises Refused if a column is missing, or if no type holds its values in both files.
+    Raises Refused if a column is missing, or if no type can hold its values from both files.
     """
     require_columns(name, one.names, other.names, strict=False)
     require_columns(name, other.names, one.names, strict=False)

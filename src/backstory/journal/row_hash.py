@@ -98,7 +98,10 @@ def _variable(variables: Variables) -> str:
 
 
 def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 - a branch a kind
-    """The letter of a value's kind, and the SQL for its string. The width of a number makes no difference."""
+    """The letter that stands for a value's kind, and the SQL for the value's string.
+
+    The width of a number makes no difference.
+    """
     text = f"CAST({value} AS STRING)"
     match type_:
         case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():

@@ -74,9 +74,9 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
         `key` is a struct of the key's columns, or of all columns if readers show no key. `change` is added,
         changed or removed. `before` and `after` are structs of the user's columns, NULL if the record did not
-        exist. `changed` has the names of the columns that differ in a changed record. NULL equals NULL, and
-        NaN equals NaN. `comparison.through` adds the column `away`, and records that are equal at both times.
-        Their `change` is returned, reverted or passed.
+        exist. `changed` contains the names of the columns that differ in a changed record. NULL equals NULL,
+        and NaN equals NaN. `comparison.through` adds the column `away`, and records that are equal at both
+        times. Their `change` is returned, reverted or passed.
         """
         from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
 

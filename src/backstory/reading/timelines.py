@@ -36,7 +36,7 @@ def shown_name(name: str) -> str:
 def name_beside(own: Collection[str], name: str, names: Collection[str]) -> str:
     """The name of a user's column in a result that also has `own` columns.
 
-    A user's own `known_from` becomes `known_from_src`. `names` are all columns of the user.
+    A user's own `known_from` becomes `known_from_src`. `names` are all of the user's columns.
     """
     shown = name
     while shown in own or (shown != name and shown in names):

@@ -148,7 +148,7 @@ class GlobOfFiles:
         path: the glob; a relative glob starts at the manifest's folder.
         event_time: the origin of the event time of rows that have none, or None for the run's time.
         by_event_time: whether files are ordered by time, then by name, instead of by name only.
-        once: whether the glob is no longer matched after all files were ingested.
+        once: whether matching stops after all files were ingested.
     """
 
     path: str

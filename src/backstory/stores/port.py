@@ -203,7 +203,7 @@ def file_lost(table: TableName | str, file: str) -> Failed:
 
 
 def file_garbled(table: TableName | str, file: str) -> Failed:
-    """The error for a table's file without the expected content."""
+    """The error for a file of a table that does not have the expected content."""
     return Failed(
         "file-garbled",
         f"A file of {table} does not have the expected content: {file}.",

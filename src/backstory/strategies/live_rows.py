@@ -69,7 +69,7 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> PartPlan:
 
 
 def _whole(delivery: LiveDelivery) -> Rows:
-    """The replace rows, in which missing values of the request's columns count as known NULLs."""
+    """The rows of replace operations. Missing values of the request's columns count as known NULLs."""
     known = delivery.replace.known
     yes = pa.repeat(pa.scalar(True), delivery.replace.count)
     for place, name in enumerate(known.column_names):

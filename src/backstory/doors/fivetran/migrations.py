@@ -167,7 +167,7 @@ def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Cha
 
 
 def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
-    """Open a successor without the value for each open version with a value in the column.
+    """For each open version with a value in the column, open a successor without that value.
 
     The column itself is not dropped (6.4).
     """

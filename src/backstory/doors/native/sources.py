@@ -370,10 +370,10 @@ def rows_of_files(
 ) -> Iterator[SourceRows]:
     """The rows of files of one format. They can be read until the context ends.
 
-    Columns of the table keep its types if possible. `rename` maps columns to new names, `retype` has new
-    types, and `written` has the options of the format. If a CSV cell equals the string that `unmodified`
-    returns for the table, it is NULL and flagged in an extra column. A column that a row of JSON lacks is
-    also NULL and flagged (V138). Malformed input is refused with its line before Spark starts.
+    Columns of the table keep its types if possible. `rename` maps columns to new names, `retype` maps columns
+    to new types, and `written` contains the options of the format. If a CSV cell equals the string that
+    `unmodified` returns for the table, it is NULL and flagged in an extra column. A column that a row of JSON
+    lacks is also NULL and flagged (V138). Malformed input is refused with its line before Spark starts.
     """
     table = stored()
     known = {

@@ -89,7 +89,7 @@ def others_read(store: IcebergStore, namespace: str, query: str, known_tables: f
 
 @contextmanager
 def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
-    """A context with the output of the query that has no alias.
+    """A context manager that yields the output of the query without an alias.
 
     Each query can read `input` and the earlier queries. `namespace` is the schema of the datasets that a
     query may read. Raises UsageError for a forbidden query (the checked text is the one that runs), and for a

@@ -90,10 +90,10 @@ ADDRESS_SETTINGS = ("uri", "warehouse")
 class IcebergStore:
     """An Iceberg catalog of a Spark session.
 
-    `session` may not have started yet, and `catalog` is the catalog's name there. `format_version` is for new
-    tables. `memory` is the memory that deliveries may use on the driver. `origin` is the option, variable or
-    file that named the warehouse. If `branch` is set, tables are read and written on their branch with this
-    name, which must exist.
+    `session` may not have started yet, and `catalog` is the catalog's name in the session. `format_version`
+    is for new tables. `memory` is the memory that deliveries may use on the driver. `origin` is the option,
+    variable or file that named the warehouse. If `branch` is set, tables are read and written on their branch
+    with this name, which must exist.
     """
 
     session: "SparkSession | LateSpark"

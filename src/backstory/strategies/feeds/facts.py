@@ -261,8 +261,8 @@ def marks_of(
 ) -> Marks:
     """The marks in `rows`, and the records for which voids in stored rows cancel them.
 
-    `first` is the index of the first delivered mark. `codes` and `stored_codes` number the further sequences
-    of both sides.
+    `first` is the index of the first delivered mark. `codes` and `stored_codes` are the numbers of the
+    further sequences of both sides.
     """
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])

@@ -1,7 +1,7 @@
 """The laws about several rows of a record in layout `versions`, and the smallest repair, in plain Python.
 
-The rules are V3, V6, V114, V117 and V118 of native.md. If versions only contradict their facts, the facts are
-folded again. Otherwise the steps of a repair are, in this order:
+The rules are V3, V6, V114, V117 and V118 of native.md. If the only fault is that versions contradict their
+facts, the facts are folded again. Otherwise the steps of a repair are, in this order:
 
 * if rows are identical in all columns, only the oldest is kept;
 * if versions have the same start, only the one written last is kept;

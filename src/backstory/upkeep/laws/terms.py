@@ -67,7 +67,7 @@ class RecordRow:
 
     `place` identifies it among the record's rows. `keyed` is true if no part of its key is NULL. `twin` is
     equal for rows that are identical in all columns, and the row with the smallest `row_id` is the oldest of
-    them. `broken` are the laws of single rows that the stored row breaks. The other fields are the layout's
+    them. `broken` contains the single-row laws that the stored row breaks. The other fields are the layout's
     columns, None if the layout lacks them.
     """
 
