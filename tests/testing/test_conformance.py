@@ -7,11 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from specification.scd2 import BaseRow, Version, historize
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer, assert_dialect_conforms
 from backstory.stores.sql.columns import Datatype
-from backstory.testing.conformance import LIFE, VERSIONS
 from backstory.testing.conformance_bench import SCHEMA
 
 pytestmark = pytest.mark.database
@@ -35,20 +33,6 @@ def test_our_databases_conform(dialect, request):
         after = engine.fetch_all(SCHEMAS)
     assert before == after
     assert (SCHEMA,) not in after
-
-
-def test_the_rule_gives_the_expected_versions():
-    """A23 to A26: After each load, the examination expects the history of the specification."""
-    history: Sequence[Version] = []
-    for _, run, now, base in LIFE:
-        rows = [BaseRow(key, name) for key, name in base.items()]
-        history, _ = historize(history, rows, now, run, lambda key, instant: (key, instant))
-        expected = {
-            (key, name, begin, *((end, ended_as) if end and end <= now else (None, begun_as)))
-            for key, name, begin, begun_as, end, ended_as in VERSIONS
-            if begin <= now
-        }
-        assert {(v.key, v.row_hash, v.started, v.ended, v.state) for v in history} == expected
 
 
 def test_an_examination_runs_after_an_interrupted_examination(duckdb_url):

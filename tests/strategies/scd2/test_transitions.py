@@ -1,7 +1,11 @@
 """The action table of section 9.1: each record has one row, which determines states and counts."""
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+
+from specification.scd2 import BaseRow, Version, historize
 
 from backstory.strategies.scd2.transitions import (
     BEGINNINGS,
@@ -17,6 +21,7 @@ from backstory.strategies.scd2.transitions import (
     now_of,
     past_of,
 )
+from backstory.testing.conformance import LIFE, RUNS, VERSIONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "historize.md"
 HEAD = "| the history has | the base has | the open version closes as | a version begins as | counted as |"
@@ -92,3 +97,29 @@ def test_a_tally_counts_outcomes_and_statements():
 def test_the_guide_has_the_table_of_transitions():
     """The guide shows the table that loads use."""
     assert drawn() in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_examination_of_dialects_expects_the_history_and_counts_of_the_rule():
+    """A23 to A26: After each load of its life, versions with their runs, and counts."""
+    history: Sequence[Version] = []
+    last = 0
+    for scenario, run, now, base in LIFE:
+        rows = [BaseRow(key, name) for key, name in base.items()]
+        history, counts = historize(history, rows, now, run, lambda key, instant: (key, instant))
+        expected = {
+            (
+                key,
+                name,
+                begin,
+                *((end, ended_as, RUNS[end]) if end and end <= now else (None, begun_as, RUNS[begin])),
+            )
+            for key, name, begin, begun_as, end, ended_as in VERSIONS
+            if begin <= now
+        }
+        assert {(v.key, v.row_hash, v.started, v.ended, v.state, v.run) for v in history} == expected, (
+            scenario
+        )
+        begun = Counter(f"insert_{state}" for _, _, begin, state, *_ in VERSIONS if begin == now > last)
+        ended = Counter(f"close_{state}" for *_, end, state in VERSIONS if end == now > last)
+        assert Counter(counts.rows) == begun + ended, scenario
+        last = now
