@@ -45,6 +45,19 @@ def test_decimals_are_read_as_java_wrote_them(case):
     )
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([{"x": None, "y": 1}], [{"x": None, "y": 2}, {"x": None, "y": 3}]),
+        ([None], [None, None]),
+    ],
+)
+def test_lists_of_nulls_without_a_schema_are_read(one, other):
+    """V61: The messages have no schema, so the type of the items is unknown."""
+    table = read(*(json.dumps({"op": "c", "after": {"id": 1, "v": value}}) for value in (one, other)))
+    assert table["after"].combine_chunks().field("v").to_pylist() == [one, other]
+
+
 UNREADABLE = {
     "an integer that is a text": (INT, "x", "unreadable-value"),
     "an integer beyond 32 bits": (INT, 2**31, "unreadable-value"),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from odf_files import ddl, declared, optional, refusal, table_of
 
-from backstory.formats.json.rows import json_rows
+from backstory.formats.json.rows import Number, ValueKinds, infer_schema, json_rows
 from backstory.formats.options import JsonOptions
 
 CITIES = [{"city": "A", "population": 1000}, {"city": "B", "population": None}, {"city": "C"}]
@@ -275,6 +275,27 @@ def test_a_column_of_empty_objects_is_text(file, values, type_, expected):
     table = table_of(file("".join(f'{{"a": {value}}}\n' for value in values)), kind="NdJson")
 
     assert (type_, expected) == (table.schema.field("a").type, only(table))
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "type_"),
+    [
+        (pa.date32(), {}, pa.date32()),
+        (pa.struct([("b", pa.int64())]), {}, pa.struct([("b", pa.int64())])),
+        (pa.struct([("b", pa.timestamp("us"))]), {"b": {}}, pa.struct([("b", pa.timestamp("us"))])),
+        (
+            pa.struct([("b", pa.int64()), ("c", pa.binary())]),
+            {"b": Number("5")},
+            pa.struct([("b", pa.int64()), ("c", pa.binary())]),
+        ),
+    ],
+)
+def test_an_empty_object_leaves_the_stored_type(stored, value, type_):
+    """Text in a column of dates is refused later, and parts that no value has keep their types."""
+    kinds = ValueKinds()
+    kinds.look(value)
+    schema = infer_schema({"a": kinds}, "a.json", {"a": pa.field("a", stored)}, sort=False)
+    assert schema.field("a").type == type_
 
 
 NESTED = {depth: "[" * depth + "]" * depth for depth in (20, 21, 300, 600, 900)}

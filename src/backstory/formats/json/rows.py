@@ -137,8 +137,8 @@ class ValueKinds:
         )
 
 
-# The type of objects without keys. No other JSON value has this type.
-_KEYLESS: Final = pa.binary()
+# The type of objects without keys. Neither a table nor any other JSON value has this type.
+_KEYLESS: Final = pa.large_binary()
 _SCALARS = {
     (): pa.null(),
     ("float",): pa.float64(),
@@ -186,8 +186,9 @@ def infer_schema(
 def _stored_type(stored: pa.DataType, type_: pa.DataType) -> pa.DataType:
     """The stored type if JSON may write its values as `type_`, else `type_`."""
     days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
-    is_keyless = type_ == _KEYLESS and pa.types.is_struct(stored)
-    return stored if is_keyless or (days and pa.types.is_string(type_)) else type_
+    if type_ == _KEYLESS:  # a day refuses `{}` as any other text
+        return stored if days or pa.types.is_struct(stored) else type_
+    return stored if days and pa.types.is_string(type_) else type_
 
 
 def _stored_inside(stored: pa.DataType, type_: pa.DataType) -> pa.DataType:

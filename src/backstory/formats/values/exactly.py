@@ -125,7 +125,9 @@ def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
     Arrow's own cast needs the fields in the same order.
     """
-    if values.type == type_ or pa.types.is_null(values.type):
+    if values.type == type_:
+        return values  # Arrow's cast to the same type garbles lists whose items are all NULL
+    if pa.types.is_null(values.type):
         return values.cast(type_)
     if pa.types.is_struct(type_) and len(type_):
         own = dict(zip(values.type.names, values.flatten(), strict=True))
