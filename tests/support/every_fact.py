@@ -80,7 +80,7 @@ class Scoped:
     """A copy of all records, or of a scope."""
 
     copy: Copy
-    scope: tuple | None
+    scope: tuple | None = None
 
 
 def _after(state, fact, key):

@@ -201,7 +201,7 @@ def copied(terms, place, copy, rows, parts=1):
     own = shape_rows(own, terms.columns, ids=True)
     others = shape_rows(marks.filter(pc.invert(mine)), terms.columns, ids=True)
     copy_terms = _copy_terms(
-        terms, place, copy, pa.concat_tables([others, own]), restated=pc.any(mine).as_py()
+        terms, place, copy, pa.concat_tables([others, own]), restated=copy.restate and pc.any(mine).as_py()
     )
     delivered_rows = pa.Table.from_pylist(
         [{"k": key, **values} for key, values in copy.rows.items()],

@@ -44,6 +44,7 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
             others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
             own = Fact(FactKind.COPY, copy.at, listed, columns, scope=scope)
             life = folded(table, key, placed(table, [*others, own])[0], copy.at)
+            life = _replacing(table, key, life, own)
             counts.update(_outcome(table, key, life, copy))
             rows += recorded_life(table, key, life, recorded)
         rows += voids_of(table, key, [], {mark_of(mark)} if copy.restate or not stored else set(), recorded)
@@ -93,11 +94,32 @@ def _is(fact: Fact, at: Instant, scope: Scope | None) -> bool:
     return fact.kind is FactKind.COPY and (fact.at, fact.scope) == (at, scope)
 
 
+def _replacing(table: StoredVersions, key: Key, life: Life, own: Fact) -> Life:
+    """The life, in which a version of the replaced copy that stays keeps its ignored values.
+
+    It also keeps its values in columns under `overwrite` that neither the copy nor a later fact sets (V18).
+    """
+    facts = [step.fact for step in life.steps]
+    begins = next((n for n, fact in enumerate(facts) if _is(fact, own.at, own.scope)), len(facts))
+    later = [fact for fact in facts[begins:] if fact.values is not None]
+    unset = [n for n in table.overwritten if not any(n in (fact.columns or table.columns) for fact in later)]
+    ignored = [n for n in table.columns if n not in table.tracked and n not in table.overwritten]
+    stored = {row.start: row.values for row in table.life(key) if row.kind is None}
+    versions = []
+    for version in life.versions:
+        former = stored.get(version.start) if _is(version.fact, own.at, own.scope) else None
+        stays = former is not None and same(table, former, version.values, table.columns)
+        values = {name: former.get(name) for name in (*ignored, *unset)} if former and stays else {}
+        versions.append(replace(version, values={**version.values, **values}))
+    return replace(life, versions=tuple(versions))
+
+
 def _outcome(table: StoredVersions, key: Key, life: Life, copy: Copy) -> Sequence[str]:
     """The outcome of a record, by its states at the copy's instant before and after the copy (V36)."""
     before, after = table.as_of(key, copy.at), life.as_of(copy.at)
     if key not in copy.rows:
-        return ["closed"] if before is not None and after is None else []
+        changed = [] if same(table, before, after, table.columns) else ["changed"]
+        return ["closed"] if before is not None and after is None else changed
     if before is None:
         return ["reopened" if table.life(key) else "new"]
     renewed = not equal_in(table.overwritten, before, after or {})

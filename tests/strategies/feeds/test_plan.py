@@ -168,6 +168,49 @@ def test_V72_a_restated_copy_applies_again_to_every_record(before, keys, parts):
 
 
 @pytest.mark.parametrize(
+    "late",
+    [
+        Feed((Event("k", 3, FactKind.DELETE),)),
+        Feed((Event(None, 3, FactKind.TRUNCATE),)),
+        Scoped(Copy(3, {}, ("v",))),
+    ],
+    ids=["delete", "truncate", "copy"],
+)
+def test_V18_a_value_under_overwrite_ends_with_its_life(late):
+    """A late end of the record removes the value from the version that follows, which never set it."""
+    table = StoredVersions(EVERYTHING, settled=None, overwritten=frozenset("o"))
+    one, other = (
+        Event("k", at, values={"v": value, **more}, columns=("v", *more))
+        for at, value, more in [(1, "e", {"o": "u"}), (5, "u", {})]
+    )
+    for number, delivery in enumerate([Feed((one,)), Feed((other,)), late]):
+        table = _after(table, delivery, number, 1, False)
+    assert table.as_of("k", 5)["o"] is None
+
+
+def test_V18_a_restated_copy_keeps_the_values_without_history_that_it_does_not_set():
+    """The version stays, with its ignored value, and with the overwritten value that the new copy lacks."""
+    table = StoredVersions(EVERYTHING, settled=None, ignored=frozenset("i"), overwritten=frozenset("o"))
+    row = {"v": "e", "w": "e", "i": "e", "o": "e"}
+    again = {**row, "i": "u"}
+    del again["o"]
+    copies = [Copy(6, {"k": row}, EVERYTHING), Copy(6, {"k": again}, tuple(again), restate=True)]
+    for number, copy in enumerate(copies):
+        table = _after(table, Scoped(copy), number, 1, False)
+    assert table.as_of("k", 6) == row
+
+
+def test_V37_a_copy_that_comes_again_leaves_its_voids():
+    """Only a restatement withdraws the voids of its mark (V72)."""
+    copy = Scoped(Copy(5, {}, EVERYTHING))
+    events = (Event("k", 3, values={"v": "e"}, columns=("v",)), Event("k", 5, FactKind.DELETE))
+    table = StoredVersions(EVERYTHING, settled=None)
+    for number, delivery in enumerate([copy, Feed(events, window=Window(3, 7))]):
+        table = _after(table, delivery, number, 1, False)
+    assert _after(table, copy, 2, 1, False) is table
+
+
+@pytest.mark.parametrize(
     ("known", "again", "start", "time"),
     [(4, 5, 4, 5), (5, 4, 4, 4), (3, 5, 4, 3), (5, 5, 4, 5)],
     ids=["later", "earlier", "known before the window", "the same time"],

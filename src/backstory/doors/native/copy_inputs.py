@@ -127,7 +127,8 @@ def feed_copy_terms(
     own = copy_mark(at, terms.recorded, terms.memory, delivered_ids(table, evolved), place.scope)
     joined = [shape_rows(rows, shape.columns, ids=terms.ids) for rows in (others_here, own)]
     compared = (*terms.compared, *terms.renewed)
-    return FeedCopyTerms(feed, at, pa.concat_tables(joined), compared, place.mark is not None)
+    restated = place.mark is not None and terms.restated
+    return FeedCopyTerms(feed, at, pa.concat_tables(joined), compared, restated)
 
 
 @dataclass(frozen=True)

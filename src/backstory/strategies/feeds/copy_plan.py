@@ -48,9 +48,9 @@ KNOWN = "there before"
 class FeedCopyTerms:
     """The settings of a copy with known facts at or after its instant.
 
-    `terms` are the feed's settings. `marks` are the live marks, followed by the copy's own mark. `restated`
-    is true if a mark with the copy's instant and scope was stored; that mark is not in `marks`. `compared`
-    are the delivered columns outside the key.
+    `terms` are the feed's settings. `marks` are the live marks, except a mark with the copy's instant and
+    scope, followed by the copy's own mark. `restated` is true if the copy replaces such a mark. `compared` are
+    the delivered columns outside the key.
     """
 
     terms: FeedTerms
@@ -73,7 +73,6 @@ class _CopyFold(RecordFold):
 
     @property
     def own_mark(self) -> int:
-        """The index of the copy's own mark."""
         return self.arrival.first_mark
 
     @cached_property

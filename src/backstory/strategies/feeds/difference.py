@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from backstory.model.versions_layout import COLUMNS, KIND, OWN_TIME, ROLE, SEQUENCE, FactKind, Role
 from backstory.strategies.copies.version_rows import move_ends, past_rows, with_columns, withdraw_facts
-from backstory.strategies.feeds.facts import BEFORE, CLEAR, COPY, UPSERT, RecordFacts, times_to_store
+from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
 from backstory.strategies.feeds.fold import RecordFold
 from backstory.strategies.feeds.records import Pool, StoredRecords, make_rows, values_at
 from backstory.strategies.feeds.states import Runs, States
@@ -23,7 +23,7 @@ class HistoryDifference:
     """Recomputed and stored rows of the same records.
 
     `since` has, for each record, the first instant at which it can change. `sequence` has the further
-    sequence for each index of the pool.
+    sequence for each index of the pool. `copied` is a mask of the facts of a delivered copy.
     """
 
     terms: FeedTerms
@@ -32,11 +32,14 @@ class HistoryDifference:
     states: States
     since: np.ndarray
     sequence: pa.Array | None
+    copied: np.ndarray
 
     @classmethod
     def of(cls, fold: RecordFold) -> Self:
         """The difference between the recomputed and the stored rows of a fold's records."""
-        return cls(fold.terms, fold.pool, fold.stored_records, fold.states, fold.since, fold.sequence)
+        states = fold.states
+        copied = states.facts.mark == fold.own_mark
+        return cls(fold.terms, fold.pool, fold.stored_records, states, fold.since, fold.sequence, copied)
 
     @property
     def facts(self) -> RecordFacts:
@@ -79,10 +82,9 @@ class HistoryDifference:
         same = rows >= 0
         if len(self.stored.rows):
             same &= self.stored.version[rows]
-        # A restated copy keeps the ignored values of a version that stays.
-        copied = self.facts.kind[begin] == COPY
+        # If a copy replaces another one, its own versions that stay keep their ignored values.
         for name in (*self.terms.tracked, *self.terms.ignored_columns):
-            where = np.flatnonzero(same if name in self.terms.tracked else same & ~copied)
+            where = np.flatnonzero(same if name in self.terms.tracked else same & ~self.copied[begin])
             same[where] = self.pool.alike(name, self.places(name)[where], rows[where])
         event = np.flatnonzero(same & (self.facts.kind[begin] == UPSERT))
         same[event] = self._has_same_times(begin[event], rows[event])
@@ -120,9 +122,17 @@ class HistoryDifference:
         differs = np.zeros(len(self._first_rows), bool)
         where = np.flatnonzero(self._is_stored & self.runs.reaches)
         for name in self.terms.overwritten:
-            places = self.places(name)[where]
-            differs[where] |= (places >= 0) & ~self.pool.alike(name, places, self._first_rows[where])
+            places, rows = self.places(name)[where], self._first_rows[where]
+            differs[where] |= self._is_set(places, where) & ~self.pool.alike(name, places, rows)
         return differs
+
+    def _is_set(self, places: np.ndarray, versions: np.ndarray) -> np.ndarray:
+        """Whether facts decide the values at these places of the pool, which may be NULL.
+
+        If a copy replaces another one and lacks a column, its versions that stay keep the column's values.
+        """
+        decided: np.ndarray = (places >= 0) | ~self.copied[self.runs.begin[versions]]
+        return decided
 
     def _moved_versions(self) -> Iterator[tuple[pa.Table, bool]]:
         """Stored versions whose end moves, and versions with newer values of columns without history."""
@@ -135,7 +145,7 @@ class HistoryDifference:
             stored = now = self.stored.rows.take(pa.array(rows[where]))
             for name in self.terms.overwritten:
                 old, places = stored[name].combine_chunks(), self.places(name)[where]
-                newer = pa.array(self._needs_renewal[where] & (places >= 0))
+                newer = pa.array(self._needs_renewal[where] & self._is_set(places, np.flatnonzero(where)))
                 newest = self.pool.at(name, places).cast(old.type)
                 now = with_columns(now, {name: pc.if_else(newer, newest, old)})
             if ended:

@@ -152,6 +152,11 @@ class RecordFold:
         arrival, orders = self.arrival, self._orders
         return marks_of(arrival.marks, arrival.first_mark, orders[2], self.stored_records, orders[0])
 
+    @property
+    def own_mark(self) -> int | None:
+        """The index of a delivered copy's own mark, or None for a feed."""
+        return None
+
     @cached_property
     def _new_truncates(self) -> np.ndarray:
         """The indexes of the delivered truncates among the marks."""
