@@ -4,11 +4,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from fetch_steps import glob_step, url_step
 from web import serving
 
 from backstory.sources import source
 from backstory.sources.fetching import fetch
-from backstory.sources.source import FetchContext, GlobOfFiles, Resource
+from backstory.sources.source import FetchContext
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 
@@ -45,7 +46,7 @@ def ask(asking):
     """Fetch a source: `ask(step, state=…)` or `ask(address)`, with different parts of FetchContext."""
 
     def fetch_source(step, **differing):
-        step = Resource(url=step) if isinstance(step, str) else step
+        step = url_step(url=step) if isinstance(step, str) else step
         return fetch(step, replace(asking, **differing))
 
     return fetch_source
@@ -54,4 +55,4 @@ def ask(asking):
 @pytest.fixture
 def glob():
     """The files of a fetch: `glob("data/*.csv", once=True)`."""
-    return GlobOfFiles
+    return glob_step

@@ -5,17 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fetch_steps import url_step
 
 from backstory.errors import Failed, UsageError
 from backstory.sources import savepoint
-from backstory.sources.source import (
-    ETAG,
-    LAST_MODIFIED,
-    Resource,
-    SourceState,
-    instant_of_nanoseconds,
-    instant_text,
-)
+from backstory.sources.source import ETAG, LAST_MODIFIED, SourceState, instant_of_nanoseconds, instant_text
 
 MODIFIED = datetime(2024, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 STATE = SourceState(LAST_MODIFIED, "2024-01-02T03:04:05.678Z")
@@ -142,7 +136,7 @@ def test_a_file_is_never_uncacheable(ask, cities):
     ],
 )
 def test_the_event_time_is_the_modification_or_the_system_time(ask, cities, event_time, expected):
-    step = Resource(cities.as_uri(), event_time=event_time)
+    step = url_step(cities.as_uri(), event_time=event_time)
 
     assert only(ask(step)).event_time == expected
 

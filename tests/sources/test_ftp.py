@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from fetch_steps import from_path, url_step
 from ftp import serving
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.sources.fetching import check
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.savepoint import forget
-from backstory.sources.source import PathTime, Resource
 from backstory.sources.templates import fill
 
 BODY = b"city,population\nA,1000\n"
@@ -26,7 +26,7 @@ def get(asking):
     """Fetch an address, with other fields of the step and parts of FetchContext."""
 
     def fetch_address(address, *, step=None, **differing):
-        step = Resource(address, **(step or {}))
+        step = url_step(address, **(step or {}))
         context = replace(asking, **differing)
         return fetch_ftp(step, fill(step.url, context.environment), context)
 
@@ -57,14 +57,14 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
         ({}, False),
         ({"event_time": "FromSystemTime"}, False),
         ({"event_time": "FromMetadata"}, True),
-        ({"event_time": PathTime("(.)")}, True),
+        ({"event_time": from_path("(.)")}, True),
     ],
 )
 def test_the_event_time_of_ftp_is_always_the_time_of_the_run(site, get, step, warned):
     """1.4: The event time follows the row `Url ftp`. An impossible setting causes a warning."""
     answer = get(site.play("a", BODY), step=step)
 
-    check(Resource(site.url("a"), **step))
+    check(url_step(site.url("a"), **step))
     assert only(answer).event_time is None
     assert any("provides no modification time" in line for line in answer.warnings) == warned
 

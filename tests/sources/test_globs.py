@@ -5,12 +5,13 @@ import os
 from datetime import UTC, datetime
 
 import pytest
+from fetch_steps import from_path
 
 from backstory.errors import Failed, Refused, UsageError
-from backstory.sources.source import ETAG, LAST_MODIFIED, PathTime, SourceState
+from backstory.sources.source import ETAG, LAST_MODIFIED, SourceState
 
 PATTERN = r"cities-(\d{4}-\d\d-\d\d)"
-FROM_PATH = PathTime(PATTERN)
+FROM_PATH = from_path(PATTERN)
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ class TestEventTime:
 
     def test_folders_above_the_manifest_are_not_matched_for_the_time(self, put, ask, glob, tmp_path):
         put("backup-1999/cities-2024.csv")
-        step = glob("*.csv", event_time=PathTime(r"-(\d{4})", "%Y"))
+        step = glob("*.csv", event_time=from_path(r"-(\d{4})", "%Y"))
 
         [fetched] = ask(step, folder=tmp_path / "backup-1999").deliveries
 
@@ -255,7 +256,7 @@ class TestEventTime:
     def test_an_anchored_pattern_matches_the_whole_path(self, put, ask, glob):
         put("cities-2024-01-01.csv")
 
-        [fetched] = ask(glob("*.csv", event_time=PathTime(f"^/.*/{PATTERN}"))).deliveries
+        [fetched] = ask(glob("*.csv", event_time=from_path(f"^/.*/{PATTERN}"))).deliveries
 
         assert fetched.event_time == datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -9,17 +9,12 @@ from typing import ClassVar
 
 import httpx2
 import pytest
+from fetch_steps import from_path, url_step
 from web import Play, serving
 
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.sources import http
-from backstory.sources.source import (
-    ETAG,
-    LAST_MODIFIED,
-    PathTime,
-    Resource,
-    SourceState,
-)
+from backstory.sources.source import ETAG, LAST_MODIFIED, SourceState
 
 BODY = b"city,population\nA,1000\n"
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -108,7 +103,7 @@ def test_an_unreadable_last_modified_date_is_ignored(web, ask, date):
 def test_last_modified_is_the_event_time_with_or_without_an_etag(web, ask, etag, event_time):
     address = web.play("/a", Play(BODY, etag=etag, modified=DATE))
 
-    assert only(ask(Resource(address, event_time=event_time))).event_time == INSTANT
+    assert only(ask(url_step(address, event_time=event_time))).event_time == INSTANT
 
 
 def test_the_event_time_depends_on_the_declared_source(web, ask, asking):
@@ -117,9 +112,9 @@ def test_the_event_time_depends_on_the_declared_source(web, ask, asking):
     bare = web.play("/bare", Play(BODY, etag='"one"'))
 
     assert only(ask(bare)).event_time is None
-    assert only(ask(Resource(address, event_time="FromSystemTime"))).event_time == asking.system_time
+    assert only(ask(url_step(address, event_time="FromSystemTime"))).event_time == asking.system_time
     with pytest.raises(UsageError) as caught:
-        ask(Resource(address, event_time=PathTime("(.*)")))
+        ask(url_step(address, event_time=from_path("(.*)")))
     assert caught.value.code == "event-time"
 
 
@@ -250,7 +245,7 @@ def test_declared_headers_and_the_user_agent_are_sent(web, ask):
         ("Accept", "text/csv"),
     ]
 
-    only(ask(Resource(address, headers=headers), environment={"KEY": "grün"}))
+    only(ask(url_step(address, headers=headers), environment={"KEY": "grün"}))
     only(ask(address, fetch_uncacheable=True))
 
     first, second = (seen.headers for seen in web.seen)
@@ -262,7 +257,7 @@ def test_declared_headers_and_the_user_agent_are_sent(web, ask):
 def test_a_declared_user_agent_replaces_the_default(web, ask):
     address = web.play("/a", Play(BODY))
 
-    ask(Resource(address, headers=(("user-agent", "mine"),)))
+    ask(url_step(address, headers=(("user-agent", "mine"),)))
 
     assert web.seen[0].headers.get_all("User-Agent") == ["mine"]
 
@@ -275,7 +270,7 @@ def test_private_headers_are_sent_only_to_their_host(web, ask):
         web.play("/a", Play(b"", 302, headers=(("Location", "/here"),)))
         headers = [("X-Key", "secret"), ("Accept", "text/csv")]
 
-        only(ask(Resource(web.url("/a", "user:password@"), headers=headers)))
+        only(ask(url_step(web.url("/a", "user:password@"), headers=headers)))
 
         assert [seen.headers["X-Key"] for seen in web.seen] == ["secret", "secret"]
         assert all(seen.headers["Authorization"] for seen in web.seen)
@@ -301,7 +296,7 @@ def test_an_invalid_address_is_a_usage_error(ask, address):
 )
 def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
     with pytest.raises(UsageError) as caught:
-        ask(Resource(web.play("/a", Play(BODY)), headers=((name, value),)))
+        ask(url_step(web.play("/a", Play(BODY)), headers=((name, value),)))
 
     assert caught.value.code == "invalid-header"
     assert "secret" not in str(caught.value)
@@ -309,7 +304,7 @@ def test_a_header_that_cannot_be_sent_is_a_usage_error(web, ask, name, value):
 
 def test_a_template_without_a_value_is_a_usage_error(web, ask):
     with pytest.raises(UsageError):
-        ask(Resource(web.play("/a", Play(BODY)), headers=(("X", "${{ env.UNSET }}"),)))
+        ask(url_step(web.play("/a", Play(BODY)), headers=(("X", "${{ env.UNSET }}"),)))
     assert web.seen == []
 
 
@@ -340,7 +335,7 @@ class TestUncacheable:
         assert only(ask(address, asked_before=True, fetch_uncacheable=True)).path.read_bytes() == BODY
 
     def test_refetch_always_fetches_an_uncacheable_source(self, web, ask):
-        step = Resource(web.play("/a", Play(BODY)), always=True)
+        step = url_step(web.play("/a", Play(BODY)), always=True)
 
         assert ask(step).warnings == []
         assert only(ask(step, asked_before=True)).path.read_bytes() == BODY
@@ -359,7 +354,7 @@ class TestForever:
     """`cache: Forever` never contacts a source again after it was ingested (D29)."""
 
     def test_no_request_is_made_after_the_first_success(self, web, ask):
-        step = Resource(web.play("/a", Play(BODY, etag='"one"')), once=True)
+        step = url_step(web.play("/a", Play(BODY, etag='"one"')), once=True)
 
         state = only(ask(step)).state
         for known in ({}, {"state": state}, {"state": state, "fetch_uncacheable": True}):
@@ -367,7 +362,7 @@ class TestForever:
         assert len(web.seen) == 1
 
     def test_a_failed_pull_does_not_complete_the_source(self, web, ask):
-        step = Resource(web.play("/a", Play(b"", 404), Play(BODY)), once=True)
+        step = url_step(web.play("/a", Play(b"", 404), Play(BODY)), once=True)
 
         with pytest.raises(Failed):
             ask(step)
@@ -394,7 +389,7 @@ class TestSecrets:
 
         output = ""
         try:
-            answer = ask(Resource(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+            answer = ask(url_step(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
             output = f"{only(answer).name} {answer.warnings}"
         except BackstoryError as error:
             output = everything(error)
@@ -417,7 +412,7 @@ class TestSecrets:
         web.play("/hidden-folder/a.csv", Play(BODY, etag='"one"'))
         address = web.url("/${{ env.PLACE }}/a.csv?key=quer1-key", "anna:pass%20word@")
 
-        ask(Resource(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
+        ask(url_step(address, headers=self.HEADERS), environment=self.ENVIRONMENT)
 
         [savepoint] = asking.cache.glob("*.json")
         assert [secret for secret in self.SECRETS if secret in savepoint.read_text()] == []

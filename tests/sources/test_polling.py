@@ -1,10 +1,10 @@
 """Each scheme is fetched in its own way, and an impossible one is refused without a request (5.2)."""
 
 import pytest
+from fetch_steps import from_path, glob_step, url_step
 
 from backstory.errors import UsageError
 from backstory.sources.fetching import check
-from backstory.sources.source import GlobOfFiles, PathTime, Resource
 from backstory.sources.templates import redact, without_secrets
 
 
@@ -21,9 +21,9 @@ def test_other_schemes_are_refused(ask, scheme):
 @pytest.mark.parametrize(
     "step",
     [
-        Resource("${{ env.BASE }}/a", event_time=PathTime("(.)")),
-        GlobOfFiles("*", "FromMetadata"),
-        GlobOfFiles("*", PathTime("(.)", "%Q")),
+        url_step("${{ env.BASE }}/a", event_time=from_path("(.)")),
+        glob_step("*", "FromMetadata"),
+        glob_step("*", from_path("(.)", "%Q")),
     ],
 )
 def test_impossible_settings_are_refused_without_a_request(step):

@@ -10,11 +10,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from fetch_steps import url_step
 from web import Play
 
 from backstory.errors import Failed
 from backstory.sources import savepoint
-from backstory.sources.source import ETAG, Resource, SourceState
+from backstory.sources.source import ETAG, SourceState
 
 FIRST = Play(b"first", etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT")
 SECOND = Play(b"second", etag='"two"')
@@ -105,20 +106,20 @@ def test_a_download_for_another_step_is_not_reused(web, ask, fields):
     address = web.play("/a", FIRST, SECOND)
     ask(address)
 
-    assert only(ask(Resource(address, **fields))).path.read_bytes() == b"second"
+    assert only(ask(url_step(address, **fields))).path.read_bytes() == b"second"
 
 
 def test_a_download_for_other_template_values_is_not_reused(web, ask):
     web.play("/2023", FIRST)
     web.play("/2024", SECOND)
-    step = Resource(web.url("/") + "${{ env.YEAR }}")
+    step = url_step(web.url("/") + "${{ env.YEAR }}")
     ask(step, environment={"YEAR": "2023"})
 
     assert only(ask(step, environment={"YEAR": "2024"})).path.read_bytes() == b"second"
 
 
 def test_a_reused_download_has_the_system_time_of_the_run(web, ask, asking):
-    step = Resource(web.play("/a", FIRST), event_time="FromSystemTime")
+    step = url_step(web.play("/a", FIRST), event_time="FromSystemTime")
     ask(step)
     later = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -264,14 +265,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from backstory.sources.source import FetchContext
 from backstory.sources.fetching import fetch
-from backstory.sources.source import Resource
+from backstory.doors.odf.manifest.events import Url
 
 def die(stage, done, total):
     if done > 3000:
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[2])
-fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {}, progress=die))
+fetch(Url(url=sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {}, progress=die))
 """
 
     def test_a_killed_download_leaves_only_a_partial_file(self, web, ask, asking):
@@ -309,7 +310,7 @@ fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {},
 def test_a_cache_without_savepoints_fails(web, ask, asking, monkeypatch):
     """If a folder blocks the savepoint, the download is not returned as if it were kept."""
     address = web.play("/a", FIRST)
-    place = savepoint.place_of(Resource(address), asking)
+    place = savepoint.place_of(url_step(address), asking)
     (place / "full").mkdir(parents=True)
 
     with pytest.raises(Failed) as caught:

@@ -3,17 +3,17 @@
 from datetime import UTC, datetime
 
 import pytest
+from fetch_steps import from_path
 
 from backstory.errors import Refused, UsageError
 from backstory.sources.fetching import check_format, codes, path_time
-from backstory.sources.source import PathTime
 
 WHOLE = datetime(2024, 3, 4, 5, 6, 7, tzinfo=UTC)
 DAY = datetime(2024, 3, 4, tzinfo=UTC)
 
 
 def source(timestamp_format="%Y-%m-%d", pattern="(.*)"):
-    return PathTime(pattern, timestamp_format)
+    return from_path(pattern, timestamp_format)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from fetch_steps import url_step
 from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain
 from backstory.sources import source
-from backstory.sources.source import Resource
 
 BODY = bytes(range(256)) * 40
 WHOLE = Play(BODY, etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT", ranges=True)
@@ -228,5 +228,5 @@ def test_an_interrupted_transfer_leaves_no_files(web, ask, asking):
 def test_a_single_attempt_makes_one_request(web, ask, monkeypatch):
     monkeypatch.setattr(source, "ATTEMPTS", 1)
     with pytest.raises(TryAgain):
-        ask(Resource(web.play("/a", CUT)))
+        ask(url_step(web.play("/a", CUT)))
     assert len(web.seen) == 1

@@ -20,7 +20,6 @@ from backstory.sources.source import (
     Answer,
     FetchContext,
     FetchedFile,
-    FetchStep,
     GlobOfFiles,
     PathTime,
     Resource,
@@ -29,6 +28,7 @@ from backstory.sources.source import (
     instant_of_nanoseconds,
     instant_text,
     of_kind,
+    origin_of,
 )
 from backstory.sources.templates import fill, has_templates, without_secrets
 
@@ -207,7 +207,7 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
 
 def _is_timed(step: GlobOfFiles) -> bool:
     """Whether files are ordered by the times in their paths, instead of by name."""
-    return step.by_event_time and isinstance(step.event_time, PathTime)
+    return step.order == "ByEventTime" and isinstance(step.event_time, PathTime)
 
 
 def _name(spelled: str, step: GlobOfFiles) -> str:
@@ -228,7 +228,7 @@ def _event_time(spelled: str, step: GlobOfFiles, context: FetchContext) -> datet
         # The form in the manifest is first: the folders above it differ from machine to machine.
         paths = [spelled, (context.folder / spelled).absolute().as_posix()]
         return path_time(step.event_time, _name(spelled, step), paths).astimezone(UTC)
-    return context.system_time if step.event_time == "FromSystemTime" else None
+    return context.system_time if origin_of(step) == "FromSystemTime" else None
 
 
 def _warnings(late: Sequence[str], since: str) -> list[str]:
@@ -267,7 +267,7 @@ def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
     state = SourceState(LAST_MODIFIED, instant_text(modified))
     if of_kind(context.state, LAST_MODIFIED) == state.value:
         return Answer("up-to-date")
-    time = context.system_time if step.event_time == "FromSystemTime" else modified
+    time = context.system_time if origin_of(step) == "FromSystemTime" else modified
     name = shown_name if has_templates(step.url) else path.name
     return Answer("new", iter((FetchedFile(path, name, time, state),)))
 
@@ -312,14 +312,14 @@ def _modification_time(path: Path, shown_name: str) -> datetime:
 SCHEMES: Final = {"", "file", "http", "https", "ftp"}
 
 
-def fetch(step: FetchStep, context: FetchContext) -> Answer:
+def fetch(step: Resource | GlobOfFiles, context: FetchContext) -> Answer:
     """Fetch the source's data that the dataset does not have yet.
 
     Raises UsageError for an unsupported step, Failed if the source does not exist, and TryAgain if the source
     cannot be reached now. Raises Refused if a file path lacks the time that the step expects.
     """
     check(step)
-    if step.once and context.complete:
+    if step.cache is not None and context.complete:
         return Answer("up-to-date")
     if isinstance(step, GlobOfFiles):
         return fetch_glob(step, context)
@@ -334,7 +334,7 @@ def fetch(step: FetchStep, context: FetchContext) -> Answer:
     raise _unsupported_scheme(scheme)
 
 
-def check(step: FetchStep) -> None:
+def check(step: Resource | GlobOfFiles) -> None:
     """Raise UsageError if the scheme, the path or the event time of the step is unsupported.
 
     No request is made. A scheme that comes from a template is not checked.
@@ -348,7 +348,7 @@ def check(step: FetchStep) -> None:
             "The event time of a Url cannot be FromPath.",
             "Use FromMetadata or FromSystemTime, or fetch files with FilesGlob.",
         )
-    if isinstance(step, GlobOfFiles) and step.event_time == "FromMetadata":
+    if isinstance(step, GlobOfFiles) and origin_of(step) == "FromMetadata":
         raise UsageError(
             "event-time",
             "The event time of a FilesGlob cannot be FromMetadata.",

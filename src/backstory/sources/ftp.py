@@ -26,7 +26,7 @@ def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> 
     The event time of its rows is the time of the run (1.4). Raises Failed if the file does not exist. Raises
     TryAgain if the server returns nothing after several attempts.
     """
-    forced = context.fetch_uncacheable or step.always
+    forced = context.fetch_uncacheable or step.refetch is not None
     if context.asked_before and not forced:
         return source.Answer("uncacheable")
     target = request_to(step, url, context)
@@ -38,8 +38,8 @@ def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> 
     fetched = source.FetchedFile(
         data_file, target.name, None, None, since, source.KeptDownload(place.name, point.data)
     )
-    warnings = [] if step.always or step.once else [NO_STATE]
-    warnings += [] if step.event_time in {None, "FromSystemTime"} else [NO_TIME]
+    warnings = [] if step.refetch or step.cache else [NO_STATE]
+    warnings += [] if source.origin_of(step) in {None, "FromSystemTime"} else [NO_TIME]
     return source.Answer("new", iter((fetched,)), [text.format(name=target.name) for text in warnings])
 
 

@@ -18,7 +18,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 
@@ -70,17 +70,17 @@ class FileRequest:
 
 
 def request_to(
-    step: source.Resource, url: str, context: source.FetchContext, headers: Sequence[tuple[str, str]] = ()
+    step: source.Resource, url: str, context: source.FetchContext, headers: Sequence[Any] = ()
 ) -> FileRequest:
     """The request for the file at this URL, with these headers. Raises UsageError for an invalid URL."""
-    values = [fill(value, context.environment) for _, value in headers]
+    values = [fill(header.value, context.environment) for header in headers]
     try:
         secrets = private_parts(url, values)
     except ValueError:
         raise no_address() from None
-    for text in (step.url, *(value for _, value in headers)):
+    for text in (step.url, *(header.value for header in headers)):
         secrets |= secrets_of(text, context.environment)
-    filled = [(name.encode(), value.encode()) for (name, _), value in zip(headers, values, strict=True)]
+    filled = [(header.name.encode(), value.encode()) for header, value in zip(headers, values, strict=True)]
     return FileRequest(without_secrets(step.url), url, filled, frozenset(secrets))
 
 
@@ -404,7 +404,7 @@ def fetch_http(step: source.Resource, url: str, context: source.FetchContext) ->
     Raises Failed if the resource does not exist. Raises TryAgain if the server returns nothing after several
     attempts.
     """
-    forced = context.fetch_uncacheable or step.always
+    forced = context.fetch_uncacheable or step.refetch is not None
     if context.asked_before and context.state is None and not forced:
         return source.Answer("uncacheable")
     target = request_to(step, url, context, step.headers)
@@ -423,12 +423,12 @@ def fetch_http(step: source.Resource, url: str, context: source.FetchContext) ->
     fetched = source.FetchedFile(
         path=data_file,
         name=target.name,
-        event_time=context.system_time if step.event_time == "FromSystemTime" else point.event_time,
+        event_time=context.system_time if source.origin_of(step) == "FromSystemTime" else point.event_time,
         state=point.state,
         taken_up=point.created_at if saved else None,
         kept=source.KeptDownload(place.name, point.data),
     )
-    warnings = [] if saved or point.state or step.always else [NO_STATE.format(name=target.name)]
+    warnings = [] if saved or point.state or step.refetch else [NO_STATE.format(name=target.name)]
     return source.Answer("new", iter((fetched,)), warnings)
 
 

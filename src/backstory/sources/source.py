@@ -1,14 +1,14 @@
-"""Sources: the step to fetch, its context and retries (section 5.2), a source's state, and fetched files."""
+"""Sources: the step to fetch, its context and its retries (section 5.2), a source's state, and fetched files."""
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import structlog
 
@@ -108,56 +108,74 @@ def _final_error(error: TryAgain, number: int, pause_seconds: float) -> TryAgain
     return TryAgain(error.code, f"{error.message.removesuffix('.')} ({attempts}{pause}).", error.remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class PathTime:
+class EventTime(Protocol):
+    """The origin of the event time of rows that have none."""
+
+    @property
+    def kind(self) -> str:
+        """`FromMetadata` (caching headers, or modification time), `FromSystemTime` or `FromPath`."""
+
+
+@runtime_checkable
+class PathTime(EventTime, Protocol):
     """The event time is in a file's path: group 1 of the pattern, in a strftime or Java format."""
 
-    pattern: str
-    timestamp_format: str = "%Y-%m-%d"
+    @property
+    def pattern(self) -> str:
+        """The regular expression."""
+
+    @property
+    def timestamp_format(self) -> str:
+        """The format of the time."""
 
 
-# The event time is in the source's metadata (the caching headers, or the file's modification time), is the
-# time of the run, or is in a file's path.
-EventTime = Literal["FromMetadata", "FromSystemTime"] | PathTime
+class FetchStep(Protocol):
+    """A step of a manifest that fetches data. Its paths are relative to the manifest's folder."""
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """The origin of the event time, or None for the default of the scheme."""
+
+    @property
+    def cache(self) -> object:
+        """None, unless nothing is fetched any more after all data were ingested."""
+
+    @property
+    def refetch(self) -> object:
+        """None, unless to fetch even if the source does not report whether it changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A resource at an http, https, ftp or file URL. A relative path starts at the manifest's folder.
+@runtime_checkable
+class Resource(FetchStep, Protocol):
+    """A resource at an http, https, ftp or file URL, or a path."""
 
-    Attributes:
-        url: the address, which may contain templates.
-        headers: names and values of HTTP headers; the values may contain templates.
-        event_time: the origin of the event time of rows that have none, or None for the scheme's default.
-        once: whether the resource is no longer fetched after all of it was ingested.
-        always: whether to fetch the resource even if the source does not report whether it changed.
-    """
+    @property
+    def url(self) -> str:
+        """The address, which may contain templates."""
 
-    url: str
-    headers: tuple[tuple[str, str], ...] = ()
-    event_time: EventTime | None = None
-    once: bool = False
-    always: bool = False
+    @property
+    def headers(self) -> Sequence[Any]:
+        """HTTP headers, each with a `name` and a `value`, which may contain templates."""
 
 
-@dataclass(frozen=True, slots=True)
-class GlobOfFiles:
-    """Local files that match a glob. Each file is a separate delivery.
+@runtime_checkable
+class GlobOfFiles(FetchStep, Protocol):
+    """Local files that match a glob. Each file is a separate delivery."""
 
-    Attributes:
-        path: the glob; a relative glob starts at the manifest's folder.
-        event_time: the origin of the event time of rows that have none, or None for the run's time.
-        by_event_time: whether files are ordered by time, then by name, instead of by name only.
-        once: whether matching stops after all files were ingested.
-    """
+    @property
+    def path(self) -> str:
+        """The glob."""
 
-    path: str
-    event_time: EventTime | None = None
-    by_event_time: bool = False
-    once: bool = False
+    @property
+    def order(self) -> str:
+        """`ByEventTime`, then by name, or `ByName`."""
 
 
-FetchStep = Resource | GlobOfFiles
+def origin_of(step: FetchStep) -> str | None:
+    """The kind of the event time's origin, or None for the default of the scheme."""
+    return None if step.event_time is None else step.event_time.kind
+
+
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
 

@@ -18,9 +18,8 @@ from backstory.doors.odf.columns import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import read_options
 from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_here
 from backstory.doors.odf.lints import Lint, lints, refuse_errors, secrets
-from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.dataset import Dataset
-from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
+from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource, Url
 from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, cache_in
 from backstory.doors.odf.registry import (
     Argument,
@@ -39,18 +38,7 @@ from backstory.model.instant import optional_instant
 from backstory.model.table import TableName
 from backstory.settings import Rights
 from backstory.sources import fetching
-from backstory.sources.fetching import fetch
-from backstory.sources.source import (
-    Answer,
-    EventTime,
-    FetchContext,
-    FetchStep,
-    GlobOfFiles,
-    PathTime,
-    Progress,
-    Resource,
-    ignore_progress,
-)
+from backstory.sources.source import Answer, FetchContext, Progress, ignore_progress
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
@@ -59,63 +47,18 @@ from backstory.stores.port import TableLike
 log = structlog.get_logger()
 
 
-def source_of(step: manifest.Fetch) -> FetchStep:
-    """Convert a manifest's step to a step of `sources`.
-
-    Raises UsageError `unsupported-source` for a kind that is only parsed (O12).
-    """
-    match step:
-        case manifest.Url():
-            return Resource(
-                step.url,
-                tuple((header.name, header.value) for header in step.headers),
-                _event_time(step.event_time),
-                once=step.cache is not None,
-                always=step.refetch is manifest.Refetch.ALWAYS,
-            )
-        case manifest.FilesGlob():
-            return GlobOfFiles(
-                step.path,
-                _event_time(step.event_time),
-                by_event_time=step.order is manifest.Order.BY_EVENT_TIME,
-                once=step.cache is not None,
-            )
-    raise UsageError(
-        "unsupported-source",
-        f"Sources of kind {step.kind} cannot be pulled.",
-        "Export its data to files or to an HTTP server, and fetch them with Url or FilesGlob.",
-    )
-
-
-def check(step: manifest.Fetch) -> None:
-    """Raise UsageError if the step's scheme or event time is unsupported. Other kinds are not checked."""
-    if isinstance(step, manifest.Url | manifest.FilesGlob):
-        fetching.check(source_of(step))
-
-
 def check_manifest(dataset: Dataset, lints: Iterable[Lint]) -> tuple[Lint, ...]:
     """The lints of a manifest. Raises UsageError if the manifest cannot be added."""
     lints = tuple(lints)
     refuse_errors(lints)
-    if dataset.polling is not None:
-        check(dataset.polling.fetch)
+    if dataset.polling is not None and isinstance(dataset.polling.fetch, Url | FilesGlob):
+        fetching.check(dataset.polling.fetch)
     for _, source in dataset.sources():
         declared = declared_schema(source.read)
         options = read_options(source.read)
         if declared is not None:
             refuse_unwritable(options, arrow_schema(declared))
     return lints
-
-
-def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
-    match rule:
-        case manifest.FromPath():
-            return PathTime(rule.pattern, rule.timestamp_format)
-        case manifest.FromMetadata():
-            return "FromMetadata"
-        case manifest.FromSystemTime():
-            return "FromSystemTime"
-    return None
 
 
 @frozen
@@ -192,8 +135,15 @@ def ask(dataset: KnownDataset[TableLike], state: PollContext, run: IngestRequest
         why = "Dataset does not specify a polling source" if source is None else off
         return replace(unchanged_receipt(dataset, state.head), status="disabled", hint=why)
     state.allow_queries()
+    step = source.fetch
+    if not isinstance(step, Url | FilesGlob):
+        raise UsageError(
+            "unsupported-source",
+            f"Sources of kind {step.kind} cannot be pulled.",
+            "Export its data to files or to an HTTP server, and fetch them with Url or FilesGlob.",
+        )
     head, seen = state.head, frozenset[str]()
-    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
+    if isinstance(step, FilesGlob) and dataset.table is not None and head.block is not None:
         paths = (block.event.get("path") for block in state.logged())
         seen = frozenset(str(path) for path in paths if path is not None)
     context = FetchContext(
@@ -210,7 +160,7 @@ def ask(dataset: KnownDataset[TableLike], state: PollContext, run: IngestRequest
         progress=run.progress,
         unpacked_limit=run.rights.unpacked_limit,
     )
-    return Poll(run, head, source, context, fetch(source_of(source.fetch), context))
+    return Poll(run, head, source, context, fetching.fetch(step, context))
 
 
 def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetReceipt:
