@@ -1,4 +1,4 @@
-"""Sources: the step to fetch, its context and its retries (section 5.2), a source's state, and fetched files."""
+"""Sources: the step to fetch, its context and retries (section 5.2), a source's state, and fetched files."""
 
 import random
 import time

@@ -184,7 +184,7 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     assert [each.status for each in outcomes] == ["added", "failed", "added", "unchanged"]
     assert add(tmp_path / "1.yaml")[0].status == "updated"
     known = stored_datasets(store, "odf_names").find("LONE")
-    assert (known.name.name, known.dataset.account) == ("lone", "acc")
+    assert (known.name.name, known.dataset.document["content"]["name"]) == ("lone", "acc/Lone")
 
 
 def test_a_dataset_added_by_two_processes_is_added_once(store, tmp_path):

@@ -40,11 +40,6 @@ def test_each_event_sets_its_part(tmp_path):
         tmp_path,
     )
     assert list(dataset.push) == ["default"]
-    assert (dataset.info.description, dataset.license.short_name, dataset.attachments.attachments.items) == (
-        "d",
-        "s",
-        (),
-    )
     assert (dataset.vocab.event_time_column, dataset.schema.fields_[0].name) == ("at", "a")
 
 
@@ -67,8 +62,7 @@ def test_a_push_source_that_is_added_again_is_replaced(tmp_path):
 
 def test_the_account_is_not_part_of_the_name(tmp_path):
     dataset = dataset_of(manifest().replace("name: cities", "name: Me/demo.City-2"), tmp_path)
-    assert (dataset.account, dataset.name) == ("Me", "demo.City-2")
-    assert dataset_of(manifest(), tmp_path).account is None
+    assert dataset.name == "demo.City-2"
 
 
 @pytest.mark.parametrize(

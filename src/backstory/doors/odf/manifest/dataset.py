@@ -252,32 +252,22 @@ class Dataset:
     """
 
     name: str
-    account: str | None
     folder: Path
     document: Mapping[str, Any] = field(repr=False)
     polling: odf.SetPollingSource | None = None
     push: Mapping[str, odf.AddPushSource] = field(default_factory=dict)
     vocab: odf.SetVocab = field(default_factory=odf.SetVocab)
     schema: DataSchema | None = None
-    info: odf.SetInfo | None = None
-    license: odf.SetLicense | None = None
-    attachments: odf.SetAttachments | None = None
     polling_disabled: bool = False
     disabled_push: frozenset[str] = frozenset()
     written: Document | None = field(default=None, compare=False, repr=False)
 
     def sources(self) -> list[tuple[DocumentPath, DatasetSource]]:
         """The sources, each with its path in the document."""
-        events = self.document["content"]["metadata"]
-        numbers: dict[tuple[str, str], int] = {}
-        for number, event in enumerate(events):
-            numbers[event["kind"], event.get("sourceName", "default")] = number
-        sources: list[tuple[DocumentPath, DatasetSource]] = []
-        if self.polling is not None:
-            sources.append((("content", "metadata", numbers["SetPollingSource", "default"]), self.polling))
-        for name, source in self.push.items():
-            sources.append((("content", "metadata", numbers["AddPushSource", name]), source))
-        return sources
+        events = enumerate(self.document["content"]["metadata"])
+        numbers = {e.get("sourceName", "default"): number for number, e in events if "merge" in e}
+        sources = self.push if self.polling is None else {"default": self.polling}
+        return [(("content", "metadata", numbers[name]), source) for name, source in sources.items()]
 
     def place(self, path: DocumentPath) -> str:
         """The place of a part of the manifest, for error messages."""
@@ -302,15 +292,8 @@ def fold(
     """
     document = to_document(snapshot)
     refuse_broken_rules(snapshot, written or manifest_document(document), known=known)
-    account, _, name = snapshot.content.name.rpartition("/")
-    return Dataset(
-        name=name,
-        account=account or None,
-        folder=folder,
-        document=document,
-        written=written,
-        **_fold_events(snapshot),
-    )
+    name = snapshot.content.name.rpartition("/")[2]
+    return Dataset(name, folder, document, written=written, **_fold_events(snapshot))
 
 
 def to_document(snapshot: odf.DatasetSnapshot) -> dict[str, Any]:
@@ -353,8 +336,8 @@ def _fold_events(snapshot: odf.DatasetSnapshot) -> dict[str, Any]:
                 fields["disabled_push"] |= {event.source_name}
             case odf.SetDataSchema():
                 fields["schema"] = event.schema_
-            case odf.SetVocab() | odf.SetInfo() | odf.SetLicense() | odf.SetAttachments():
-                fields[event.kind.removeprefix("Set").lower()] = event
+            case odf.SetVocab():
+                fields["vocab"] = event
     return fields
 
 
