@@ -105,21 +105,7 @@ def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
 
 def type_document(datatype: odf.DataType) -> dict[str, Any]:
     """The document of a type, without attributes that have their default values."""
-    document: dict[str, Any] = {"kind": datatype.kind}
-    for name, info in type(datatype).model_fields.items():
-        value = getattr(datatype, name)
-        if name != "kind" and value != info.default:
-            document[str(info.alias)] = _document(value)
-    return document
-
-
-def _document(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_document(item) for item in value]
-    if isinstance(value, odf.DataField):
-        extra = {"extra": value.extra} if value.extra else {}
-        return {"name": value.name, "type": type_document(value.type), **extra}
-    return type_document(value) if isinstance(value, odf.ManifestPart) else value
+    return datatype.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:

@@ -279,7 +279,7 @@ def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
     if format_ is None or format_ == source.read.kind.lower():
         return source
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
-    read = TypeAdapter(Read).validate_python({**_reading(format_), **schema})
+    read = TypeAdapter(Read).validate_python({**schema, **_reading(format_)})
     return source.model_copy(update={"read": read})
 
 

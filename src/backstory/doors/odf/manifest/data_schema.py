@@ -18,7 +18,9 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -60,6 +62,12 @@ class ManifestPart(BaseModel):
 
         @property
         def kind(self) -> str: ...
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The document, which has the kind even if default values are left out."""
+        document = serialize(self)
+        return {"kind": self.kind, **document} if "kind" in type(self).model_fields else document
 
 
 def any_case(*names: str) -> BeforeValidator:
