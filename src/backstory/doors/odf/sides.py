@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
 
-# In the frames of `encode_log`: a struct of the data columns. No source has a column with this name.
-ROW: Final = "backstory row"
+# In the frames of `encode_log`: the record's previous row. No source has a column with this name.
+BEFORE: Final = "backstory before"
 
 
 def log_schema(columns: LogColumns, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
@@ -107,38 +107,24 @@ def _operations(
 
     `I` becomes `+A`. `U` becomes `-C` of the previous row and `+C`. `D` becomes `-R` of the previous row.
     """
-    vocab = columns.vocab
+    vocab, op = columns.vocab, _operation(columns)
     system = [name for name in (vocab.offset_column, vocab.system_time_column) if name in rows.columns]
     place = vocab.offset_column if vocab.offset_column in system else columns.time
-    whole_row = sf.struct(*(sf.col(quote(name)).alias(name) for name in data))
-    before = sf.lag(sf.struct(TIME, ROW)).over(Window.partitionBy("key").orderBy(PLACE))
-    stored = rows.select(
-        *map(quote, system),
-        _operation(columns).alias(OP),
-        sf.col(quote(columns.time)).alias(TIME),
-        whole_row.alias(ROW),
-        sf.col(quote(place)).alias(PLACE),
-        sf.struct(*map(quote, key)).alias("key"),
-    ).withColumn("before", before)
+    names = [columns.time, *data]
+    records = Window.partitionBy(*map(quote, key)).orderBy(quote(place))
+    before = sf.lag(sf.struct(*map(quote, names))).over(records)
+    now, former = [sf.col(quote(name)) for name in names], [sf.col(quote(BEFORE))[name] for name in names]
 
-    def event(op: Op, time: "Column", row: "Column") -> "Column":
-        return sf.struct(sf.lit(int(op)).alias(OP), time.alias(TIME), row.alias(ROW))
+    def event(op: Op, values: "Sequence[Column]") -> "Column":
+        parts = (value.alias(name) for name, value in zip(names, values, strict=True))
+        return sf.struct(sf.lit(int(op)).alias(vocab.operation_type_column), *parts)
 
-    row, old = (sf.col(TIME), sf.col(ROW)), (sf.col("before")[TIME], sf.col("before")[ROW])
-    events = sf.when(
-        sf.col(OP) == Op.CORRECT_TO, sf.array(event(Op.CORRECT_FROM, *old), event(Op.CORRECT_TO, *row))
-    )
-    events = events.when(sf.col(OP) == Op.RETRACT, sf.array(event(Op.RETRACT, *old)))
-    events = events.otherwise(sf.array(event(Op.APPEND, *row)))
-    events_in_rows = stored.select(*map(quote, system), sf.explode(events).alias("event"))
-    values = {name: sf.col(quote(name)) for name in system}
-    values = {vocab.operation_type_column: sf.col("event")[OP], **values, columns.time: sf.col("event")[TIME]}
-    order = [name for name in (vocab.offset_column, vocab.operation_type_column) if name in values]
-    order += [name for name in values if name not in order]
-    return events_in_rows.select(
-        *(values[name].alias(name) for name in order),
-        *(sf.col("event")[ROW].getField(name).alias(name) for name in data),
-    )
+    pair = sf.array(event(Op.CORRECT_FROM, former), event(Op.CORRECT_TO, now))
+    events = sf.when(op == Op.CORRECT_TO, pair).when(op == Op.RETRACT, sf.array(event(Op.RETRACT, former)))
+    events = events.otherwise(sf.array(event(Op.APPEND, now)))
+    built = rows.withColumn(BEFORE, before).select(*map(quote, system), sf.inline(events))
+    order = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column, *names)
+    return built.select(*(quote(name) for name in order if name in built.columns))
 
 
 def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, timed: bool) -> "DataFrame":
