@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh64_intdigest
 
-from backstory.stores.iceberg.schema import spark_name
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import whole_numbers
@@ -224,11 +223,6 @@ class SmallRows:
     """A small dataset, read from files. Raises Unreadable if only Spark can read or hash it."""
 
     files: TableReader
-
-    @property
-    def columns(self) -> list[tuple[str, str]]:
-        """The columns in their order, each with its type in the form of Spark's `simpleString`."""
-        return [(each["name"], spark_name(each["type"])) for each in self.files.table.fields]
 
     def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
         """The rows of each span and, under None, the rows in no span.

@@ -9,7 +9,7 @@ also contains the newest block, so that the state of a dataset is found without 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha3_256
@@ -26,8 +26,10 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.schema import spark_name
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.catalogs import SessionCatalog
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import require_layout
@@ -142,6 +144,11 @@ def snapshots(table: TableMetadata) -> Iterator[dict[str, str]]:
 def walk(table: TableMetadata) -> Iterator[Block]:
     """The blocks of the table's snapshots, newest first, each parsed when it is needed."""
     return (block for properties in snapshots(table) if (block := from_properties(properties)) is not None)
+
+
+def column_types(fields: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The columns in their order, each with its type in the form of Spark's `simpleString`."""
+    return [(field["name"], spark_name(field["type"])) for field in fields]
 
 
 def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
@@ -271,16 +278,12 @@ class Journal:
 def stored_journal(store: IcebergStore, table: IcebergTable) -> Journal:
     """The journal of a table that a store loaded."""
     name = table.shape.table
-    return Journal(table, partial(_log_table, store, name), partial(log_rows, store, name))
+    return Journal(table, partial(_log_table, SessionCatalog(store), name), partial(log_rows, store, name))
 
 
 def journal_in_files(files: TableReader) -> Journal:
     """The journal in a table's files. Raises Unreadable if only Spark can read it."""
-
-    def log() -> TableMetadata | None:
-        reader = _log_files(files)
-        return None if reader is None else reader.table
-
+    log = partial(_log_table, files.catalog, files.table.shape.table)
     return Journal(files.table, log, partial(log_rows_in_files, files))
 
 
@@ -289,7 +292,7 @@ def log_rows(store: IcebergStore, dataset: TableName, *, newest: bool = False) -
 
     The list is empty if there is no log.
     """
-    name, log = log_of(dataset), _log_table(store, dataset)
+    name, log = log_of(dataset), _log_table(SessionCatalog(store), dataset)
     if log is None or not log.rows:
         return []
     with translate_faults(name):
@@ -298,9 +301,9 @@ def log_rows(store: IcebergStore, dataset: TableName, *, newest: bool = False) -
         return arrow_of(rows).to_pylist()
 
 
-def _log_table(store: IcebergStore, dataset: TableName) -> IcebergTable | None:
+def _log_table(catalog: Catalog, dataset: TableName) -> TableMetadata | None:
     """The dataset's log, or None if there is no log or another table has its name."""
-    log = load(store, log_of(dataset))
+    log = catalog.describe(log_of(dataset))
     return log if log and log.shape.layout is Layout.ODF_LOG else None
 
 
@@ -347,14 +350,8 @@ def _missing_blocks(store: IcebergStore, table: IcebergTable, log: IcebergTable 
 
 def log_rows_in_files(files: TableReader, *, newest: bool = False) -> list[dict[str, Any]]:
     """The result of `log_rows`, read without Spark."""
-    log = _log_files(files)
-    if log is None or not log.table.rows:
+    log = _log_table(files.catalog, files.table.shape.table)
+    if log is None or not log.rows:
         return []
-    rows = rows_of(rows_in_order(log, log.table.shape.names, [NUMBER]))
+    rows = rows_of(rows_in_order(replace(files, table=log), log.shape.names, [NUMBER]))
     return rows[-1:] if newest else rows
-
-
-def _log_files(files: TableReader) -> TableReader | None:
-    """The files of the dataset's log, or None if there is no log or another table has its name."""
-    log = files.other_table(log_of(files.table.shape.table))
-    return log if log and log.table.shape.layout is Layout.ODF_LOG else None

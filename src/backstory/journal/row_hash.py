@@ -27,7 +27,7 @@ from backstory.journal.arrow_hash import Slice, Span
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.schema import names_by_id, spark_name
+from backstory.stores.iceberg.schema import names_by_id
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
@@ -209,15 +209,10 @@ def _bucket(name: str) -> "Column":
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
-    """The rows and columns of a dataset, read by Spark."""
+    """The rows of a dataset, read by Spark."""
 
     store: IcebergStore
     table: IcebergTable
-
-    @property
-    def columns(self) -> list[tuple[str, str]]:
-        """The columns in their order, each with its type in the form of Spark's `simpleString`."""
-        return [(field["name"], spark_name(field["type"])) for field in self.table.fields]
 
     def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
         """The rows of each span and, under None, the rows in no span. `names` is for `slice_hashes`."""

@@ -13,6 +13,7 @@ from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore, existing
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_metadata import existing as described
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
@@ -85,7 +86,7 @@ def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
 
 
 def _verdict(
-    table: TableLike,
+    table: TableMetadata,
     history: tuple[list[Block], list[Problem]],
     rows: "SparkRows | SmallRows",
     renamings: Renamings,
@@ -102,7 +103,7 @@ def _verdict(
     name = table.shape.table
     problems = [
         *problems,
-        *_column_problems(name, rows, blocks, namings),
+        *_column_problems(table, blocks, namings),
         *_row_problems(wrong, slices, twice),
     ]
     return Verdict(name, len(blocks), sum(each.rows for each in slices.values()), _in_order(problems))
@@ -271,8 +272,7 @@ def _namings(table: TableLike, blocks: Sequence[Block], renamings: Renamings) ->
 
 
 def _column_problems(
-    table: TableName,
-    rows: "SparkRows | SmallRows",
+    table: TableMetadata,
     blocks: Sequence[Block],
     namings: Mapping[int, Mapping[str, str]],
 ) -> Iterator[Problem]:
@@ -281,10 +281,10 @@ def _column_problems(
         return  # columns of an empty dataset may still change
     newest = blocks[-1]
     then = namings[newest.sequence]
-    names = [(then.get(name, name), type_) for name, type_ in rows.columns]
+    names = [(then.get(name, name), type_) for name, type_ in chain.column_types(table.fields)]
     hashes = {chain.schema_hash(names[:count]) for count in range(1, len(names) + 1)}
     if newest.event.get("schema_hash") not in hashes:
-        why = f"The columns of {table} differ from those of block {newest.sequence}."
+        why = f"The columns of {table.shape.table} differ from those of block {newest.sequence}."
         yield _problem(newest, "schema", why)
 
 

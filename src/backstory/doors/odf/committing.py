@@ -34,7 +34,7 @@ from backstory.model.instant import iso
 from backstory.model.table import Column, Shape, TableName
 from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.literals import literal, null_columns
-from backstory.stores.iceberg.schema import columns_from, spark_name, spark_type
+from backstory.stores.iceberg.schema import columns_from, spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.events.plan import EventSummary
 from backstory.strategies.events.sides import sorted_places
@@ -243,8 +243,8 @@ def block_change(
 
     def block_properties(pending: IcebergTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_text()
-        types = [(field["name"], spark_name(field["type"])) for field in pending.fields]
-        event.update(schema_hash=chain.schema_hash(types), counts=dict(counts))
+        hashed = chain.schema_hash(chain.column_types(pending.fields))
+        event.update(schema_hash=hashed, counts=dict(counts))
         block = chain.Block(sequence, previous, ingestion.now, "AddData", event)
         return {TOKEN: ingestion.file.token or block.hash, **block.properties()}
 

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.model.table import TableName
 from backstory.stores.metadata.parquet_files import (
     Field,
     HeldParts,
@@ -63,11 +62,6 @@ class TableReader:
     table: TableMetadata
     catalog: Catalog
     lease: MemoryLease
-
-    def other_table(self, name: TableName) -> "TableReader | None":
-        """Another table of the catalog, with the same lease of memory, or None if it does not exist."""
-        metadata = self.catalog.describe(name)
-        return None if metadata is None else TableReader(metadata, self.catalog, self.lease)
 
     def rows(
         self,
