@@ -23,7 +23,7 @@ from backstory.doors.odf.manifest.events import ChangelogStream, SnapshotMerge, 
 from backstory.doors.odf.registry import KnownDataset, LogColumns
 from backstory.engine.staging import ARRIVAL, StagedRows, type_with_void
 from backstory.errors import Refused
-from backstory.model.types import fits
+from backstory.model.types import fits, widens
 from backstory.spark.versions import frame_fields, require_fields, try_cast
 from backstory.stores.iceberg.literals import cast_as_shown, quote
 from backstory.stores.iceberg.schema import column_type
@@ -141,9 +141,8 @@ def conform_columns(
         if isinstance(batch[name].dataType, spark.NullType):
             values[name] = sf.lit(None)
         elif (partly_void := type_with_void(batch[name])) != batch[name].dataType:
-            if not _fits_but_for_void(partly_void, field.dataType):
-                raise _wrong_type(name, partly_void, field.dataType)
-            values[name] = _fill_voids(sf.col(quote(name)), partly_void, field.dataType)
+            misfit = _wrong_type(name, partly_void, field.dataType)
+            values[name] = _fill_voids(sf.col(quote(name)), partly_void, field.dataType, misfit)
         elif not _fits(actual, field.dataType):
             raise _wrong_type(name, actual, field.dataType)
         elif isinstance(actual, spark.FloatType) and actual != field.dataType:
@@ -151,40 +150,33 @@ def conform_columns(
     return list(expected.fields), values
 
 
-def _fill_voids(value: "Column", actual: "spark.DataType", expected: "spark.DataType") -> "Column":
-    """The value, with NULLs of the expected types for parts of void type."""
+def _fill_voids(
+    value: "Column", actual: "spark.DataType", expected: "spark.DataType", misfit: Refused
+) -> "Column":
+    """The value, with NULLs of the expected types for parts of void type.
+
+    Raises `misfit` if another part does not fit into its expected type.
+    """
     match actual, expected:
         case spark.NullType(), _:
             return sf.lit(None).cast(expected)
         case spark.ArrayType(), spark.ArrayType():
             return sf.transform(
-                value, lambda item: _fill_voids(item, actual.elementType, expected.elementType)
+                value, lambda item: _fill_voids(item, actual.elementType, expected.elementType, misfit)
             )
-        case spark.MapType(), spark.MapType():
+        case spark.MapType(), spark.MapType() if actual.keyType == expected.keyType:
             return sf.transform_values(
-                value, lambda _, item: _fill_voids(item, actual.valueType, expected.valueType)
+                value, lambda _, item: _fill_voids(item, actual.valueType, expected.valueType, misfit)
             )
-        case spark.StructType(), spark.StructType():
-            pairs = zip(actual, expected, strict=True)
-            parts = [_fill_voids(value[f.name], f.dataType, e.dataType).alias(e.name) for f, e in pairs]
+        case spark.StructType(), spark.StructType() if actual.names == expected.names:
+            parts = (
+                _fill_voids(value[one.name], one.dataType, other.dataType, misfit).alias(other.name)
+                for one, other in zip(actual, expected, strict=True)
+            )
             return sf.when(value.isNotNull(), sf.struct(*parts))
+    if not _fits(actual, expected):
+        raise misfit
     return cast_as_shown(value, actual, expected)
-
-
-def _fits_but_for_void(actual: "spark.DataType", expected: "spark.DataType") -> bool:
-    """Whether every value of the first type fits into the second type. Parts of void type always fit."""
-    match actual, expected:
-        case spark.NullType(), _:
-            return True
-        case spark.ArrayType(), spark.ArrayType():
-            return _fits_but_for_void(actual.elementType, expected.elementType)
-        case spark.MapType(), spark.MapType():
-            values = _fits_but_for_void(actual.valueType, expected.valueType)
-            return values and bool(actual.keyType == expected.keyType)
-        case spark.StructType(), spark.StructType():
-            pairs = [(f.dataType, e.dataType) for f, e in zip(actual, expected, strict=False)]
-            return actual.names == expected.names and all(_fits_but_for_void(*pair) for pair in pairs)
-    return _fits(actual, expected)
 
 
 def _fits(actual: "spark.DataType", expected: "spark.DataType") -> bool:
@@ -352,24 +344,12 @@ def taken_columns(
         kind = spark.DateType if dated else spark.TimestampType
         if not isinstance(time.dataType, kind):
             return None
-    if not all(field.name in void or _widens(batch[field.name].dataType, field.dataType) for field in data):
+    types = [(batch[field.name].dataType, field.dataType) for field in data if field.name not in void]
+    if not all(widens(column_type(actual), column_type(wanted)) for actual, wanted in types):
         return None
     taken = {name: field.name for name, field in ((OP, op), (TIME, time)) if field is not None}
     taken |= {field.name: field.name for field in data}
     return {name: names[column] for name, column in taken.items() if column not in void}
-
-
-def _widens(actual: "spark.DataType", wanted: "spark.DataType") -> bool:
-    """Whether a cast preserves all values."""
-    match actual, wanted:
-        case spark.DecimalType(), spark.DecimalType():
-            return actual.scale == wanted.scale and actual.precision <= wanted.precision
-        case (
-            (spark.ByteType() | spark.ShortType() | spark.IntegerType()),
-            (spark.IntegerType() | spark.LongType()),
-        ):
-            return True
-    return bool(actual == wanted)
 
 
 def side_tables(read: StagedRows, taken: Mapping[str, str], schema: pa.Schema) -> Iterator[pa.Table]:
