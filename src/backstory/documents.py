@@ -7,6 +7,7 @@ before it is built.
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -219,6 +220,14 @@ class DocumentPart:
     def place(self) -> str:
         """The place of this part: file, line and path."""
         return self.document.place(self.path)
+
+    @contextmanager
+    def locate_errors(self) -> Iterator[None]:
+        """Add the place of this part to each UsageError within the block."""
+        try:
+            yield
+        except UsageError as wrong:
+            raise self.wrong(wrong.message, wrong.remedy, wrong.code) from None
 
     def require_names(self) -> None:
         """Raise UsageError if a key of this part is not a string, because YAML reads 2026.10 as 2026.1."""

@@ -7,7 +7,6 @@ declaration belongs to no pattern. Every other table belongs to the first patter
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -171,12 +170,12 @@ def _declarations(entries: Histories, document: Document, folder: Path) -> Itera
 
 def _declare_table(name: str, entry: TableEntry, entries: Histories, part: DocumentPart) -> Declaration:
     """The declaration of a table, from its entry in the document."""
-    with _with_place(part):
+    with part.locate_errors():
         table = table_name(name)
     options_written = _options_of_table(entry, entries, part)
     kind = _kind_of_table(options_written)
     source = expand(options_written["source"], table)
-    with _with_place(part.at("at") if "at" in entry.model_fields_set else part):
+    with (part.at("at") if "at" in entry.model_fields_set else part).locate_errors():
         times = times_of_copies(source, expand(options_written.get("at") or "", table), kind)
     if not times.fixed:
         options_written.pop("at", None)
@@ -190,7 +189,7 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, part: Docum
         restart=bool(options_written.get("restart")),
         **_written_fields(options_written, part),
     )
-    with _with_place(part):
+    with part.locate_errors():
         _require_options(declared)
     return declared
 
@@ -269,7 +268,7 @@ def _require_options(declared: Declaration) -> None:
 
 def _declare_model(entry: ModelEntry, part: DocumentPart, folder: Path) -> Declaration:
     _refuse_secrets(entry, part)
-    with _with_place(part):
+    with part.locate_errors():
         model, _ = open_model(folder / entry.file)
     sets = [dataset for dataset in model.target_datasets if entry.dataset in {None, dataset.name}]
     bases = {f"{namespace_of(model, dataset)}.{dataset.name}" for dataset in sets}
@@ -281,7 +280,7 @@ def _declare_model(entry: ModelEntry, part: DocumentPart, folder: Path) -> Decla
 def _declare_dataset(entry: DatasetEntry, part: DocumentPart, folder: Path) -> Declaration:
     names = [entry.file]
     if is_file(entry.file):
-        with _with_place(part):
+        with part.locate_errors():
             manifests = read_manifests(folder / entry.file)
         names = [snapshot.content.name for _, snapshot in manifests]
     return _declare_file(entry, "dataset", part, writes={f"{entry.namespace}.{name}" for name in names})
@@ -310,15 +309,6 @@ def _written_fields(options_written: Mapping[str, Any], part: DocumentPart) -> d
         "expect": None if expect is None else pace_of(expect),
         "place": part.place,
     }
-
-
-@contextmanager
-def _with_place(part: DocumentPart) -> Iterator[None]:
-    """Add the place in the document to each UsageError."""
-    try:
-        yield
-    except UsageError as wrong:
-        raise part.wrong(wrong.message, wrong.remedy, wrong.code) from None
 
 
 def _refuse_secrets(entry: BaseModel, part: DocumentPart) -> None:

@@ -42,11 +42,8 @@ def check_source(source: odf.SetPollingSource | odf.AddPushSource, part: Documen
     """Raise UsageError for the first rule that the source breaks."""
     if isinstance(source, odf.SetPollingSource):
         for path, text in _template_texts(source.fetch):
-            try:
+            with part.at("fetch", *path).locate_errors():
                 templates.check(text)
-            except UsageError as broken:
-                at = part.at("fetch", *path)
-                raise at.wrong(broken.message, broken.remedy, broken.code) from None
     _check_read(source.read, part.at("read"))
     if source.preprocess is not None:
         _check_query(source.preprocess, part.at("preprocess"))
@@ -80,10 +77,8 @@ def _check_read(read: odf.Reader, part: DocumentPart) -> None:
         _check_schema(read.schema_, part.at("schema"))
     names = []
     for number, column in enumerate(read.ddl_schema or ()):
-        try:
+        with ddl.at(number).locate_errors():
             names.append(ddl_field(column).name)
-        except UsageError as broken:
-            raise ddl.at(number).wrong(broken.message, broken.remedy) from None
     _refuse_repeated_columns(names, ddl)
 
 
