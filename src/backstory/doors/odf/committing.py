@@ -22,6 +22,7 @@ from backstory.doors.odf.polling import IngestRequest
 from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, cache_in, fetch_hash
 from backstory.doors.odf.registry import SCHEMA, LogColumns, RegisteredDataset
 from backstory.doors.odf.sides import LogMerge, log_schema, stored_frame
+from backstory.engine.plans import PlanResult
 from backstory.engine.row_buffers import sort_rows
 from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
@@ -36,7 +37,7 @@ from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.literals import literal, null_columns
 from backstory.stores.iceberg.schema import columns_from, spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.strategies.events.plan import EventSummary
+from backstory.strategies.events.plan import EVENTS, outcomes_of
 from backstory.strategies.events.sides import sorted_places
 from backstory.strategies.frames import number_data, number_events, sort_order
 
@@ -192,15 +193,10 @@ def records_more(event: Mapping[str, Any], head: Head) -> bool:
     return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
 
 
-def rows_change(
-    ingestion: Ingestion,
-    event: dict[str, Any],
-    merge: LogMerge,
-    events: "pa.Table | RowBatches | DataFrame | None",
-    summary: EventSummary,
-) -> Change:
+def rows_change(ingestion: Ingestion, event: dict[str, Any], merge: LogMerge, planned: PlanResult) -> Change:
     """The change that adds the sorted and numbered events, with the block that records them."""
     columns, start, data = ingestion.dataset.columns, ingestion.head.next_offset, merge.delivered.data
+    events, sums = planned.rows(EVENTS), planned.sums
     rows: DataFrame | pa.Table | RowBatches
     if isinstance(events, pa.Table | RowBatches):
         ordered = sort_rows(events, partial(sorted_places, terms=merge.terms), merge.resources)
@@ -212,9 +208,9 @@ def rows_change(
         assert events is not None
         by = sort_order(merge.terms, data)
         frame = number_data(events, len(data))
-        frame = merge.resources.enter_context(number_events(frame, summary.rows, by, start))
+        frame = merge.resources.enter_context(number_events(frame, sums.counts[EVENTS], by, start))
         rows = stored_frame(columns, frame, [field.name for field in data], literal(ingestion.now))
-    return block_change(ingestion, event, merge.delivered, rows, +summary.counts)
+    return block_change(ingestion, event, merge.delivered, rows, outcomes_of(sums))
 
 
 def _number_batches(columns: LogColumns, events: RowBatches, now: datetime, start: int) -> Iterator[pa.Table]:

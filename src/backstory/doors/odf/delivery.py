@@ -31,7 +31,7 @@ from backstory.observe import time_stage
 from backstory.spark.session import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.strategies.events.plan import EVENTS, EventSummary, sample_keys
+from backstory.strategies.events.plan import EVENTS, newest_time, outcomes_of, sample_keys
 from backstory.strategies.events.terms import (
     EventEncoding,
     EventTerms,
@@ -177,15 +177,7 @@ def deliver_file(file: committing.DatasetFile) -> tuple[DatasetReceipt, bool]:
 def _open_plan(
     file: committing.DatasetFile, store: IcebergStore
 ) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
-    """A context with the plan of the delivery, whose rows can be read until it is closed."""
-    with ExitStack() as resources:
-        yield _plan(file, store, resources)
-
-
-def _plan(
-    file: committing.DatasetFile, store: IcebergStore, resources: ExitStack
-) -> Plan[tuple[DatasetReceipt, bool]]:
-    """Plan the delivery against the current dataset.
+    """A context with the plan of the delivery, whose rows can be read until it is closed.
 
     The plan's result is the receipt, and whether there was a commit.
     """
@@ -193,17 +185,19 @@ def _plan(
     head = committing.head_to_extend(store, dataset)
     note = committing.note_of(file)
     if _is_outrun(file, dataset, head) or _has_run(file, dataset):
-        unchanged = _receipt(dataset, head, head.system_time)
-        return Plan(dataset.table, None, note, lambda _: (unchanged, False))
+        unchanged = _receipt(dataset, head, head.system_time, PlanSums())
+        yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
+        return
     now = file.run.now
     notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
     if head.system_time is not None and now < head.system_time:
         newest = f"{iso(head.system_time)}, the newest one of the dataset"
         notes.append(f"The system time {iso(now)} was raised to {newest}.")
         now = head.system_time
-    change, receipt = _compare(committing.Ingestion(file, dataset, head, now), resources)
-    receipt = replace(receipt, notes=(*notes, *receipt.notes))
-    return Plan(dataset.table, change, note, lambda made: (receipt, made is not None), file.run.dry_run)
+    with ExitStack() as resources:
+        change, receipt = _compare(committing.Ingestion(file, dataset, head, now), resources)
+        receipt = replace(receipt, notes=(*notes, *receipt.notes))
+        yield Plan(dataset.table, change, note, lambda made: (receipt, made is not None), file.run.dry_run)
 
 
 def _compare(ingestion: committing.Ingestion, resources: ExitStack) -> tuple[Change | None, DatasetReceipt]:
@@ -214,7 +208,7 @@ def _compare(ingestion: committing.Ingestion, resources: ExitStack) -> tuple[Cha
         return _merge(ingestion, file.frame, resources)
     event = committing.event_of(ingestion, 0, head.watermark)
     change = committing.block_change(ingestion, event) if committing.records_more(event, head) else None
-    return change, _receipt(ingestion.dataset, head, ingestion.now)
+    return change, _receipt(ingestion.dataset, head, ingestion.now, PlanSums())
 
 
 def _read(
@@ -287,29 +281,32 @@ def _merge(
         merge = LogMerge(file.store, dataset, file.read, delivered, terms, moment, resources)
         planned = merge.plan()
         refuse_failed(planned.sums.counts, delivered.required, columns.time)
-        summary = EventSummary.of(planned.sums)
+        newest = newest_time(planned.sums)
         refuse_problems(planned.sums, file.fetched.name)
         notes = late + refuse_retractions(planned.sums, terms)
     resources.enter_context(translate_faults(dataset.name))
     resources.enter_context(refuse_failing_rows())
-    change = _change(ingestion, merge, planned, summary)
-    return change, replace(_receipt(dataset, head, ingestion.now, summary), notes=tuple(notes))
+    watermark = head.watermark_after(newest)
+    change = _change(ingestion, merge, planned, watermark)
+    receipt = _receipt(dataset, head, ingestion.now, planned.sums)
+    return change, replace(receipt, watermark=watermark, notes=tuple(notes))
 
 
 def _change(
-    ingestion: committing.Ingestion, merge: LogMerge, planned: PlanResult, summary: EventSummary
+    ingestion: committing.Ingestion, merge: LogMerge, planned: PlanResult, watermark: datetime | None
 ) -> Change | None:
     """The change, or None if neither the log nor the source's progress changes.
 
     A dry run only counts rows.
     """
+    rows = planned.sums.counts[EVENTS]
     if ingestion.file.run.dry_run:
-        return Change(+summary.counts) if summary.rows else None
+        return Change(outcomes_of(planned.sums)) if rows else None
     head, delivered = ingestion.head, merge.delivered
-    event = committing.event_of(ingestion, summary.rows, head.watermark_after(summary.newest))
-    if summary.rows:
+    event = committing.event_of(ingestion, rows, watermark)
+    if rows:
         ingestion.file.run.stage("Committing data")
-        return committing.rows_change(ingestion, event, merge, planned.rows(EVENTS), summary)
+        return committing.rows_change(ingestion, event, merge, planned)
     if committing.records_more(event, head) or (ingestion.dataset.schema is None and delivered.known):
         return committing.block_change(ingestion, event, delivered if delivered.known else None)
     return None
@@ -343,13 +340,13 @@ def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime |
     return instant.date() if instant is not None and delivered.dated else instant
 
 
-def _receipt(
-    dataset: RegisteredDataset, head: Head, now: datetime | None, summary: EventSummary | None = None
-) -> DatasetReceipt:
-    counts = {name: summary.counts[name] if summary else 0 for name in COUNTS}
-    if summary is None or not summary.rows:
-        return DatasetReceipt(dataset.dataset.name, "up-to-date", counts, None, head.watermark, now)
-    span = (head.next_offset, head.next_offset + summary.rows - 1)
+def _receipt(dataset: RegisteredDataset, head: Head, now: datetime | None, sums: PlanSums) -> DatasetReceipt:
+    rows, start = sums.counts[EVENTS], head.next_offset
     return DatasetReceipt(
-        dataset.dataset.name, "updated", counts, span, head.watermark_after(summary.newest), now
+        dataset.dataset.name,
+        "updated" if rows else "up-to-date",
+        {name: sums.counts[name] for name in COUNTS},
+        (start, start + rows - 1) if rows else None,
+        head.watermark,
+        now,
     )

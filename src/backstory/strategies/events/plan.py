@@ -4,7 +4,6 @@ Records are independent, so all rows or only the rows of some keys can be planne
 tasks. The commit sorts and numbers the events.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -42,33 +41,16 @@ DAY: Final = 86_400_000_000
 EVENTS: Final = "events"
 
 
-@dataclass(frozen=True, slots=True)
-class EventSummary:
-    """The totals of the events that a delivery adds to a log.
-
-    `counts` are the numbers of records by outcome, and `rows` is the number of events. `newest` is the
-    greatest event time; a day counts as its midnight in UTC.
-    """
-
-    counts: Counter[str]
-    rows: int
-    newest: datetime | None
-
-    @classmethod
-    def of(cls, sums: PlanSums) -> "EventSummary":
-        """The totals of the events of all parts."""
-        counts = Counter({name: sums.counts[name] for name in (*MADE, *COUNTED, LATE)})
-        newest = sums.greatest.get(NEWEST)
-        return cls(counts, sums.counts[EVENTS], None if newest is None else _instant(newest))
+def outcomes_of(sums: PlanSums) -> dict[str, int]:
+    """The numbers of records by outcome, without zeros."""
+    return {name: count for name in (*MADE, *COUNTED, LATE) if (count := sums.counts[name])}
 
 
-def sample_keys(sums: PlanSums, name: str) -> list[dict[str, Any]]:
-    """Up to ten keys of rows with a problem, or of retracted records."""
-    rows = sums.samples.get(name)
-    return [] if rows is None else _distinct(rows).to_pylist()
-
-
-def _instant(microseconds: int) -> datetime:
+def newest_time(sums: PlanSums) -> datetime | None:
+    """The greatest event time, or None if there is none. A day counts as its midnight in UTC."""
+    microseconds = sums.greatest.get(NEWEST)
+    if microseconds is None:
+        return None
     try:
         return EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -77,6 +59,12 @@ def _instant(microseconds: int) -> datetime:
             f"An event time is in the year {1970 + microseconds // 31_556_952_000_000}.",
             "Nothing was written; the last year is 9999. Use timestamp_millis for milliseconds.",
         ) from None
+
+
+def sample_keys(sums: PlanSums, name: str) -> list[dict[str, Any]]:
+    """Up to ten keys of rows with a problem, or of retracted records."""
+    rows = sums.samples.get(name)
+    return [] if rows is None else _distinct(rows).to_pylist()
 
 
 @dataclass(frozen=True)
