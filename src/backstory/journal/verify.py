@@ -96,15 +96,11 @@ def _verdict(
     namings = _namings(table, blocks, renamings)
     slices = _slices(rows, blocks, namings)
     wrong = [block for block in blocks if block.offsets and _differs(block, slices[block.sequence])]
-    twice = {
-        block.sequence: rows.count_repeated(*block.offsets or ()) if slices[block.sequence].rows else 0
-        for block in wrong
-    }
     name = table.shape.table
     problems = [
         *problems,
         *_column_problems(table, blocks, namings),
-        *_row_problems(wrong, slices, twice),
+        *_row_problems(rows, wrong, slices),
     ]
     return Verdict(name, len(blocks), sum(each.rows for each in slices.values()), _in_order(problems))
 
@@ -295,14 +291,14 @@ def _differs(block: Block, rows: Slice) -> bool:
 
 
 def _row_problems(
-    wrong: Sequence[Block], slices: Mapping[int | None, Slice], twice: Mapping[int, int]
+    stored: "SparkRows | SmallRows", wrong: Sequence[Block], slices: Mapping[int | None, Slice]
 ) -> Iterator[Problem]:
     """Problems in the rows of blocks, and in rows that belong to no block."""
     for block in wrong:
         assert block.offsets is not None
         rows, (start, end) = slices[block.sequence], block.offsets
-        if twice[block.sequence]:
-            why = f"{twice[block.sequence]} offsets of block {block.sequence} appear twice."
+        if rows.rows and (twice := stored.count_repeated(start, end)):
+            why = f"{twice} offsets of block {block.sequence} appear twice."
             yield _problem(block, "offsets", why)
         elif rows.rows != end - start + 1:
             why = f"Block {block.sequence} wrote {end - start + 1} rows, but {rows.rows} are stored."

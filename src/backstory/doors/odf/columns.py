@@ -111,7 +111,8 @@ def type_document(datatype: odf.DataType) -> dict[str, Any]:
 def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
     """The Arrow field. Only top-level columns have metadata, which includes their nested types."""
     inner, needed = unwrap_option(field.type)
-    if top and _is_empty(inner):
+    type_ = _arrow(inner)
+    if top and _holds_empty_struct(type_):
         raise UsageError(
             "empty-struct",
             f"The column {field.name} is declared as a Struct without fields, which no table can hold.",
@@ -122,7 +123,7 @@ def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
     if field.extra:
         metadata[EXTRA] = _compact(field.extra)
     nullable = not needed or inner.kind == "Null"
-    return pa.field(field.name, _arrow(inner), nullable, metadata if top else None)
+    return pa.field(field.name, type_, nullable, metadata if top else None)
 
 
 def _compact(document: Any) -> str:
@@ -143,17 +144,10 @@ def _arrow(datatype: odf.DataType) -> pa.DataType:
     return ARROW[datatype.kind]
 
 
-def _is_empty(datatype: odf.DataType) -> bool:
+def _holds_empty_struct(type_: pa.DataType) -> bool:
     """Whether the type is a struct without fields, or contains one."""
-    inner, _ = unwrap_option(datatype)
-    match inner:
-        case odf.Struct():
-            return not inner.fields_ or any(_is_empty(field.type) for field in inner.fields_)
-        case odf.List():
-            return _is_empty(inner.item_type)
-        case odf.Map():
-            return _is_empty(inner.key_type) or _is_empty(inner.value_type)
-    return False
+    inner = (type_.field(place).type for place in range(type_.num_fields))
+    return type_ == pa.struct([]) or any(map(_holds_empty_struct, inner))
 
 
 def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch for each family
