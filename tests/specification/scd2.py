@@ -8,7 +8,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backstory.model.change import exceeds
-from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tally, now_of, past_of
+from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, Now, Past, State, Tally
+
+
+def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
+    """The past of a record, given whether it has an open version, one closed by this load, or any."""
+    holds = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
+    return next(past for past in Past if holds[past])
+
+
+def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
+    """The state of a record, given whether the base has it, its hash is the same, and deletes cover it."""
+    if past is not Past.OPEN:
+        return Now.PRESENT if there else Now.ABSENT
+    if there:
+        return Now.SAME if same else Now.OTHER
+    return Now.ABSENT if in_scope else Now.SPARED
 
 
 class LoadRejected(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from specification.scd2 import BaseRow, Version, historize
+from specification.scd2 import BaseRow, Version, historize, now_of, past_of
 
 from backstory.strategies.scd2.transitions import (
     BEGINNINGS,
@@ -18,8 +18,6 @@ from backstory.strategies.scd2.transitions import (
     State,
     Step,
     Tally,
-    now_of,
-    past_of,
 )
 from backstory.testing.conformance import LIFE, RUNS, VERSIONS
 

@@ -94,21 +94,6 @@ CLOSINGS: Final = tuple(dict.fromkeys(step.closing for step in TRANSITIONS.value
 BEGINNINGS: Final = tuple(dict.fromkeys(step.beginning for step in TRANSITIONS.values() if step.beginning))
 
 
-def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
-    """The past of a record, given whether it has an open version, one closed by this load, or any."""
-    holds = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
-    return next(past for past in Past if holds[past])
-
-
-def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
-    """The state of a record, given whether the base has it, its hash is the same, and deletes cover it."""
-    if past is not Past.OPEN:
-        return Now.PRESENT if there else Now.ABSENT
-    if there:
-        return Now.SAME if same else Now.OTHER
-    return Now.ABSENT if in_scope else Now.SPARED
-
-
 @dataclass(frozen=True, slots=True)
 class Tally:
     """The number of records in each case of the table."""
