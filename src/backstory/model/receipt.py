@@ -13,8 +13,9 @@ from backstory.model.instant import iso
 Named = TypeVar("Named")
 Done = TypeVar("Done")
 
-# The metadata of a field that `to_dict` omits.
-NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
+# The metadata of a field that `to_dict` omits, always or if it is None or an empty list.
+NOT_IN_JSON: Final[Mapping[str, str]] = {"in JSON": "never"}
+IF_ANY: Final[Mapping[str, str]] = {"in JSON": "if any"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,13 +49,15 @@ class Receipt:
     def to_dict(self) -> dict[str, Any]:
         """The fields, as `--output json` prints them."""
         values = {
-            field.name: getattr(self, field.name)
+            field: iso(value) if isinstance(value, datetime) else _plain(value)
             for field in fields(self)
-            if not NOT_IN_JSON.keys() & field.metadata.keys()
+            if field.metadata != NOT_IN_JSON
+            for value in [getattr(self, field.name)]
         }
         return {
-            name: iso(value) if isinstance(value, datetime) else _plain(value)
-            for name, value in values.items()
+            field.name: value
+            for field, value in values.items()
+            if field.metadata != IF_ANY or value not in (None, [])
         }
 
 

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from backstory.errors import BackstoryError, Failed
 from backstory.model.instant import iso, optional_instant
-from backstory.model.receipt import Receipt
+from backstory.model.receipt import IF_ANY, Receipt
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
 HashChange = Literal["version", "rehash"]
@@ -113,14 +113,8 @@ class HistoryReceipt(Receipt):
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     schema_changes: Sequence[str] = ()
     error: BackstoryError | None = None
-    keys: Mapping[str, Sequence[object]] | None = None
-    warnings: Sequence[str] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as `--output json` prints them. Keys and warnings are included only if there are any."""
-        values = Receipt.to_dict(self)
-        left_out = {name for name in ("keys", "warnings") if values[name] in (None, [])}
-        return {name: value for name, value in values.items() if name not in left_out}
+    keys: Mapping[str, Sequence[object]] | None = field(default=None, metadata=IF_ANY)
+    warnings: Sequence[str] = field(default=(), metadata=IF_ANY)
 
 
 def stored_receipt(stored: Mapping[str, Any]) -> HistoryReceipt:

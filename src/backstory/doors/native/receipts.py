@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.options import ApplyRequest
 from backstory.errors import bad_option, option
 from backstory.formats.reading import comma_notes
-from backstory.model.receipt import Receipt
+from backstory.model.receipt import IF_ANY, Receipt
 
 # The outcomes of records in a copy, disjoint and in this order (V36).
 COPY_COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
@@ -33,12 +33,7 @@ class DeliveryReceipt(Receipt):
     schema_changes: Sequence[str] = ()
     recorded_at: str | None = None
     snapshot_id: int | None = None
-    warnings: Sequence[str] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, with `warnings` only if it is not empty."""
-        values = Receipt.to_dict(self)
-        return values if self.warnings else {name: values[name] for name in values if name != "warnings"}
+    warnings: Sequence[str] = field(default=(), metadata=IF_ANY)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
