@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
@@ -201,12 +202,13 @@ class _Versions:
         earlier = scd2.past_keys_of(self.terms, versions)
         for kind, rows in relevant.items():
             for table in tables_of(rows):
-                self.planned.sums.add(scd2.pasts_of(self.terms, *_halves(table, appear=BEGIN[kind]), earlier))
+                appear = np.full(len(table), BEGIN[kind])
+                self.planned.sums.add(scd2.pasts_of(self.terms, table, appear, earlier))
         return earlier
 
     def _begin_locally(self, earlier: scd2.PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
         work, dataset = self.work, self.work.load.dataset
-        versions = scd2.begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
+        versions = scd2.begun_versions(self.terms, rows, np.full(len(rows), appear), earlier)
         key = {"key": replace(work.load, dialect=DuckDB()).hist_key(ROWS_ALIAS)}
         keys = compute_locally(work, versions.select([dataset.key]), key)["key"]
         return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[scd2.ENDS])
@@ -241,12 +243,6 @@ class _Versions:
         rows = work.with_pepper(begun.alias("r"))
         keyed = rows.withColumn(work.load.pair.hist_key, work.sql(work.load.pair.version_key("r")))
         return keyed.select(*map(quote, names))
-
-
-def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
-    """The rows as two tables: changed records, and records that appeared. One of the tables is empty."""
-    nothing = rows.slice(0, 0)
-    return (nothing, rows) if appear else (rows, nothing)
 
 
 def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table]) -> pa.Table | RowBatches:

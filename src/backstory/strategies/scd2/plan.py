@@ -35,7 +35,7 @@ from backstory.model.values import key_text
 from backstory.strategies.keys import key_codes
 from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are, refused_part
 from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, Case, Now, Past, State, Tally
-from backstory.strategies.values import Matches, alike, pair_rows, side_codes, take_rows
+from backstory.strategies.values import Matches, alike, pair_rows, side_codes, take_rows, with_row_ids
 
 # The sides of a load.
 STAGED, BASE, OPEN = "staged", "base", "open versions"
@@ -297,11 +297,8 @@ def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
 def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
     """The stage's rows that are new or changed. Changed rows keep their row ids."""
     rows, (changed, before) = one.drop_columns([LIVE]), matches.changed
-    appeared, replacing = take_rows(rows, matches.appeared), take_rows(rows, changed)
-    if ROW_ID in stored.column_names:
-        replacing = replacing.append_column(ROW_ID, stored[ROW_ID].take(before))
-        appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
-    return pa.concat_tables([appeared, replacing])
+    incoming = take_rows(rows, pa.concat_arrays([matches.appeared, changed]))
+    return with_row_ids(incoming, stored, np.concatenate([np.full(len(matches.appeared), -1), before]))
 
 
 def _with_values(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
@@ -443,12 +440,15 @@ def _early_rows(
     return refused_part(faults, partial(sample, terms)) or PartPlan()
 
 
-def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """The number of appearing records with a past, and the records whose version begins too early (P5)."""
-    counts = {past: int(mask.sum()) for past, mask in _masks_by_past(terms, appeared, earlier).items()}
-    begun = pa.concat_tables([changed, appeared])
-    early = {BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
-    part = PartPlan(counts={SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
+def pasts_of(terms: LoadTerms, rows: pa.Table, appear: np.ndarray, earlier: PastKeys) -> PartPlan:
+    """The number of appearing records with a past, and the records whose version begins too early (P5).
+
+    `rows` of the base begin versions. The mask `appear` is false for rows of changed records.
+    """
+    masks = _masks_by_past(terms, rows, appear, earlier)
+    early = {BEGINS_EARLY: rows.filter(pc.is_in(rows[terms.key], value_set=earlier.later))}
+    seen, interrupted = (int(masks[past].sum()) for past in (Past.CLOSED, Past.INTERRUPTED))
+    part = PartPlan(counts={SEEN: seen, INTERRUPTED: interrupted})
     return part + (refused_part(early, partial(sample, terms)) or PartPlan())
 
 
@@ -482,25 +482,23 @@ def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> 
     )
 
 
-def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> pa.Table:
-    """The versions that begin, made from rows of the base that changed or appeared. They have no keys yet."""
-    pasts = _masks_by_past(terms, appeared, earlier)
-    cases = [
-        (changed, Past.OPEN, Now.OTHER),
-        *((take_rows(appeared, np.flatnonzero(mask)), past, Now.PRESENT) for past, mask in pasts.items()),
-    ]
+def begun_versions(terms: LoadTerms, rows: pa.Table, appear: np.ndarray, earlier: PastKeys) -> pa.Table:
+    """The versions that begin with rows of the base, as in `pasts_of`. They have no keys yet."""
     return pa.concat_tables(
-        _begin_versions(terms, rows, terms.words[state])
-        for rows, past, now in cases
-        if (state := TRANSITIONS[past, now].begins) is not None
+        _begin_versions(terms, take_rows(rows, np.flatnonzero(mask)), terms.words[state])
+        for past, mask in _masks_by_past(terms, rows, appear, earlier).items()
+        if (state := TRANSITIONS[past, Now.OTHER if past is Past.OPEN else Now.PRESENT].begins) is not None
     )
 
 
-def _masks_by_past(terms: LoadTerms, appeared: pa.Table, earlier: PastKeys) -> dict[Past, np.ndarray]:
-    """For each past, a mask of the appearing records."""
-    keys = appeared[terms.key]
+def _masks_by_past(
+    terms: LoadTerms, rows: pa.Table, appear: np.ndarray, earlier: PastKeys
+) -> dict[Past, np.ndarray]:
+    """For each past, a mask of the rows."""
+    keys = rows[terms.key]
     own, seen = (np.asarray(pc.is_in(keys, value_set=each)) for each in (earlier.interrupted, earlier.seen))
-    return {Past.INTERRUPTED: own, Past.CLOSED: seen & ~own, Past.NOTHING: ~seen & ~own}
+    pasts = {Past.INTERRUPTED: own, Past.CLOSED: seen & ~own, Past.NOTHING: ~seen & ~own}
+    return {Past.OPEN: ~appear, **{past: mask & appear for past, mask in pasts.items()}}
 
 
 def _begin_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
@@ -564,8 +562,7 @@ def plan_beginnings(
     The versions have no keys yet. The side `EARLIER` is optional.
     """
     rows = sides[BEGINNING]
-    appears, rows = rows[APPEARS], rows.drop_columns([APPEARS])
+    appear, rows = np.asarray(rows[APPEARS]), rows.drop_columns([APPEARS])
     earlier = past_keys_of(terms, sides[EARLIER]) if EARLIER in sides else PastKeys()
-    changed, appeared = rows.filter(pc.invert(appears)), rows.filter(appears)
-    begun = in_schema(begun_versions(terms, changed, appeared, earlier), schema)
-    return PartPlan({BEGINS: begun}) + pasts_of(terms, changed, appeared, earlier)
+    begun = in_schema(begun_versions(terms, rows, appear, earlier), schema)
+    return PartPlan({BEGINS: begun}) + pasts_of(terms, rows, appear, earlier)
