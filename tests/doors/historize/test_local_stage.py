@@ -13,8 +13,9 @@ from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.load_sides import local_stage_side, stage_frame
 from backstory.doors.historize.runs import LoadRun
-from backstory.doors.historize.spark_tables import SparkWork
+from backstory.doors.historize.spark_tables import SparkWork, base_shape
 from backstory.doors.historize.stage import stage_of
+from backstory.formats.delivered import arrow_schema
 from backstory.strategies.scd2.plan import LIVE
 
 COLUMNS = "k:BIGINT* select i:INTEGER d:DECIMAL(38,10) b:BOOLEAN day:DATE at:TIMESTAMP raw:BINARY j:JSON gone:BOOLEAN"
@@ -64,7 +65,8 @@ def work_of(place, columns, rows, schema=None, **more):
 
 def here(work):
     """The rows of the stage, with the same keys."""
-    staged = local_stage_side(work)
+    types = arrow_schema({each.name: each.type for each in base_shape(work.load).columns})
+    staged = local_stage_side(work, types.append(pa.field(LIVE, pa.bool_())))
     if staged is None:
         return None
     sides = (staged.rows, staged.columns([work.load.dataset.key]))

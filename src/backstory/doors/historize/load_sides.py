@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as sf
 
 from backstory.doors.historize.model import (
     LOAD_COLUMNS,
@@ -61,10 +60,11 @@ ROWS_AT_ONCE: Final = 1 << 18
 StageReader = Callable[[], Iterator[pa.Table]]
 
 
-def local_stage_side(work: SparkWork) -> LocalSide | None:
+def local_stage_side(work: SparkWork, schema: pa.Schema) -> LocalSide | None:
     """The stage's rows as rows of the base, with the flag `LIVE`, or None if Spark must read or compute them.
 
-    Reading raises the errors of `read_stage`, and Unreadable if Spark turns out to be needed.
+    `schema` has the columns of the base and the flag. Reading raises the errors of `read_stage`, and
+    Unreadable if Spark turns out to be needed.
     """
     columns = user_columns(work.load.dataset)
     stage = work.run.stage
@@ -76,32 +76,21 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     local = replace(work.load, dialect=DuckDB())
     values = {**local.base_values(ROWS_ALIAS, ()), scd2.LIVE: "TRUE" + local.live(ROWS_ALIAS)}
 
-    def read_columns(names: Sequence[str]) -> SideRows:
-        return _computed_rows(work, read, columns, {name: values[name] for name in names})
+    def compute(read: StageReader, some: pa.Schema) -> Iterator[pa.Table]:
+        wanted = {name: values[name] for name in some.names}
+        for rows in combine_tables(read(), ROWS_AT_ONCE):
+            yield _base_rows(work, columns, wanted, rows).cast(some)
 
     def select_rows(keep: KeepRows) -> SideRows:
-        return _computed_rows(work, lambda: keep(read()), columns, values)
+        return SideRows(schema, partial(compute, lambda: keep(read()), schema))
 
-    return LocalSide(_computed_rows(work, read, columns, values), columns=read_columns, select=select_rows)
-
-
-def _computed_rows(
-    work: SparkWork, read: StageReader, columns: Sequence[ModelColumn], values: Mapping[str, str]
-) -> SideRows:
-    """Rows with the given values (SQL by name), computed from the given columns of the stage."""
-    types = arrow_schema({each.name: column_type(each) for each in columns})
-    schema = _base_rows(work, columns, values, types.empty_table()).schema
-
-    def tables() -> Iterator[pa.Table]:
-        for rows in combine_tables(read(), ROWS_AT_ONCE):
-            yield _base_rows(work, columns, values, rows).cast(schema)
-
-    return SideRows(schema, tables)
+    return replace(columnar_side(schema, partial(compute, read)), select=select_rows)
 
 
 def _base_rows(
     work: SparkWork, columns: Sequence[ModelColumn], values: Mapping[str, str], rows: pa.Table
 ) -> pa.Table:
+    """Rows with the given values (SQL by name), computed from the given columns of the stage."""
     if not all(has_usual_years(rows[each.name]) for each in columns):
         raise Unreadable("instants that Spark and DuckDB write in two ways")
     fixed = {
@@ -237,10 +226,8 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) ->
     """
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
     rows = closed.select(*map(quote, scd2.earlier_columns(terms)))
-    if (pruned := pruned_keys(work, terms.key)) is not None:
-        nothing = (sf.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
-        rows = rows.unionByName(pruned.select("*", *nothing))
-    return rows
+    pruned = pruned_keys(work, terms.key)
+    return rows if pruned is None else rows.unionByName(pruned, allowMissingColumns=True)
 
 
 def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
@@ -266,7 +253,7 @@ def _stage_side(work: SparkWork, base: TablePlan) -> Side:
         live = work.sql(_live_sql(work, "r")).alias(scd2.LIVE)
         return stage_frame(work).alias("r").select(*map(quote, schema.names[:-1]), live)
 
-    return Side(schema, frame, lambda _lease, _met: local_stage_side(work), *_size_and_count(work))
+    return Side(schema, frame, lambda _lease, _met: local_stage_side(work, schema), *_size_and_count(work))
 
 
 def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
@@ -338,18 +325,20 @@ def _table_side(
     def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         schema = side_schema(plan, names, [*places, *ids], *flags)
         if plan.table is None or not plan.has_rows:
-            rows = empty_side(schema)
-        elif plan.as_stored and len(constants) == len(flags):
-            rows = columnar_side(schema, partial(_stored_tables, work, plan.table, constants, open_))
-        else:
+            return empty_side(schema)
+        if not plan.as_stored or len(constants) < len(flags):
             return None
-        assert rows.columns is not None
-        read = rows.columns([*compared, *(field.name for field in (*places, *ids)), *flags])
-        rows = replace(rows, rows=read) if compared else rows
-        return replace(rows, whole=partial(_all_columns, work, plan, lease)) if open_ else rows
+        rows = columnar_side(schema, partial(_stored_tables, work, plan.table, constants, open_))
+        if compared:
+            assert rows.columns is not None
+            read = rows.columns([*compared, *(field.name for field in (*places, *ids)), *flags])
+            rows = replace(rows, rows=read)
+        stored = LocalRows(work.store, plan.table, lease)
+        whole = partial(_all_columns, stored, side_schema(plan, names, [*places, *ids]))
+        return replace(rows, whole=whole) if open_ else rows
 
     def frame() -> "DataFrame":
-        stored = _open_rows(plan) if open_ else plan.rows
+        stored = plan.rows.where(column(ColumnRole.ENDED).isNull()) if open_ else plan.rows
         rows = stored.select(*map(quote, names), *([FILE, POSITION, *plan.ids] if placed else []))
         marks = (work.sql(sql).alias(name) for name, sql in flags.items())
         return rows.alias("h" if open_ else "b").select("*", *marks)
@@ -375,28 +364,16 @@ def _stored_tables(
             yield pa.table([*columns], names=schema.names).cast(schema)
 
 
-def _open_rows(hist: TablePlan) -> "DataFrame":
-    return hist.rows.where(column(ColumnRole.ENDED).isNull())
+def _all_columns(rows: LocalRows, schema: pa.Schema, some: pa.Table) -> pa.Table:
+    """Some of the rows in the same order, with all columns of the schema.
 
-
-def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
-    """The open versions in the same order, with all columns, places and ids.
-
-    Raises TooLarge if the lease cannot hold them.
+    Missing columns are read by place. Raises TooLarge if the lease cannot hold them.
     """
-    key = work.load.dataset.key
-    schema = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *ids_of(hist)])
-    if hist.table is None or not len(rows):
+    if not len(some):
         return schema.empty_table()
-    names = [name for name in schema.names if name not in rows.column_names]
-    try:
-        rest = LocalRows(work.store, hist.table, lease).read_at(rows, names)
-    except Unreadable:
-        whole = arrow_of(
-            rows_of_keys(work.store, _open_rows(hist), rows.select([key])).select(*map(quote, schema.names))
-        )
-        return whole.take(pc.index_in(rows[key], value_set=whole[key].combine_chunks())).cast(schema)
-    values = [(rest if name in names else rows)[name] for name in schema.names]
+    names = [name for name in schema.names if name not in some.column_names]
+    rest = rows.read_at(some, names)
+    values = [(rest if name in names else some)[name] for name in schema.names]
     return pa.table(values, names=schema.names).cast(schema)
 
 

@@ -7,7 +7,7 @@ lease. If the load fails or is killed, the base is restored, either at once or b
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -150,12 +150,6 @@ def lease_of(table: IcebergTable | None) -> LoadLease | None:
     """The lease that a history's properties contain, or None."""
     text = table and table.properties.get(LOADING)
     return LoadLease(**json.loads(text)) if text else None
-
-
-def refuse_leased(table: IcebergTable | None) -> None:
-    """Raise TryAgain (CONCURRENT_RUN) while another load is between its commits."""
-    if table is not None and (lease := lease_of(table)) is not None:
-        raise _concurrent(table, lease)
 
 
 def recover(work: SparkWork) -> None:
@@ -345,13 +339,13 @@ class SparkTarget(runs.Target):
         of_hist = model.hist
         hist = plan_table(store, hist_shape(model), of_hist.target_columns, of_hist.names, self.dialect)
         require_hist_columns(model, hist.plan.added)
-        refuse_leased(hist.table)
+        if hist.table is not None and (lease := lease_of(hist.table)) is not None:
+            raise _concurrent(hist.table, lease)  # another load is between its commits
         return base, hist
 
-    @contextmanager
     def _plan(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
-    ) -> Iterator[PlannedLoad]:
+    ) -> AbstractContextManager[PlannedLoad]:
         """The planned load of base and history. `before` is its outcome so far."""
         if work.run.skip_base and base.table is None:
             missing = f"There is no table {base.wanted.table}."
@@ -362,8 +356,7 @@ class SparkTarget(runs.Target):
         newest = None if hist.table is None else newest_of(work.store, hist.table)
         work = replace(work, base=base.table)
         base, hist = preview_base(work, base), preview_history(work, hist)
-        with plan_load(work, base, hist, newest, before) as planned:
-            yield planned
+        return plan_load(work, base, hist, newest, before)
 
     def log_rows(self, loads: Sequence[runs.LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {runs.LOADS: [log_row(load) for load in loads]}
