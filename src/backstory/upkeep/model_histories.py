@@ -43,10 +43,16 @@ def drop_views(history: StoredHistory) -> list[str]:
 
 
 def create_views(history: StoredHistory) -> list[str]:
-    """The statements that create the views that the history's model defines."""
-    return [
-        f"CREATE VIEW {history.name_with_suffix(suffix)} AS\n{sql}" for suffix, sql in definitions(history)
-    ]
+    """The statements that create the views that the history's model defines.
+
+    The views are also marked if marks can be read in this dialect.
+    """
+    views = {history.name_with_suffix(suffix): sql for suffix, sql in definitions(history)}
+    created = [f"CREATE VIEW {view} AS\n{sql}" for view, sql in views.items()]
+    if _query(history.dialect) is None:
+        return created
+    marks = ((view, history.text(_mark(sql))) for view, sql in views.items())
+    return created + [f"COMMENT ON VIEW {view} IS {mark}" for view, mark in marks]
 
 
 def definitions(history: StoredHistory) -> Iterator[tuple[str, str]]:
@@ -90,17 +96,6 @@ def defined_view_marks(history: StoredHistory) -> dict[str, str | None]:
     return {suffix: _mark(sql) for suffix, sql in definitions(history)}
 
 
-def create_marked_views(history: StoredHistory) -> list[str]:
-    """The statements that create the views, and mark them if marks can be read in this dialect."""
-    created = create_views(history)
-    if _query(history.dialect) is None:
-        return created
-    return created + [
-        f"COMMENT ON VIEW {history.name_with_suffix(suffix)} IS {history.text(_mark(sql))}"
-        for suffix, sql in definitions(history)
-    ]
-
-
 def _mark(sql: str) -> str:
     return f"backstory {sha256(sql.encode()).hexdigest()}"
 
@@ -129,7 +124,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The number of pruned versions, and the instant from which the history is now complete."""
+    """The number of pruned versions, and the instant from which the history is then complete."""
 
     versions: int
     watermark: datetime | None
@@ -151,6 +146,13 @@ def preview_query(history: StoredHistory, cut: Cut) -> str:
     """The query for the number of versions to prune and for their latest end."""
     ended = history.end_of("h")
     return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {prunable_condition(history, cut)}"
+
+
+def preview_pruning(history: StoredHistory, engine: Engine, cut: Cut) -> Pruned:
+    """The result that `prune` would have."""
+    count, newest = engine.fetch_all(preview_query(history, cut))[0]
+    ends = [end for end in (newest and in_utc(newest), history.watermark) if end]
+    return Pruned(count, max(ends, default=None))
 
 
 def archive_columns(history: StoredHistory) -> list[TableColumn]:
@@ -245,23 +247,22 @@ def prune(
 
     `remember` is called with the watermark before anything is deleted. Raises Failed if a copy differs.
     """
-    count, newest = engine.fetch_all(preview_query(history, cut))[0]
-    if not count:
-        return Pruned(0, history.watermark)
+    pruned = preview_pruning(history, engine, cut)
+    if not pruned.versions or pruned.watermark is None:
+        return pruned
     for statement in copy_statements(history, cut, run_id, instant):
         engine.execute(statement)
     missing = engine.execute_scalar(uncopied_query(history, cut))
-    watermark = max(in_utc(newest), history.watermark or in_utc(newest))
     if not missing:
-        remember(watermark)
-        missing = count - engine.execute(delete_statement(history, cut))
+        remember(pruned.watermark)
+        missing = pruned.versions - engine.execute(delete_statement(history, cut))
     if missing:
         raise Failed(
             "ARCHIVE_DIFFERS",
             f"{missing} versions of {history.model.name} were not written to its archive.",
             "Nothing is lost; check the archive.",
         )
-    return Pruned(count, watermark)
+    return pruned
 
 
 ERASED = "erased"
@@ -287,20 +288,18 @@ def versions_of(history: StoredHistory, table: str, key: Key) -> str:
     return f"SELECT COUNT(*) FROM {table} AS h WHERE {history.is_record('h', key)}"
 
 
-def stored_tables(history: StoredHistory, engine: Engine) -> dict[str, list[str]]:
-    """The history and the archive, if they exist, with their stored columns."""
-    columns = {
-        history.table: engine.introspect_table(history.schema, history.model.name),
-        history.archive: engine.introspect_table(history.schema, history.model.archive_name),
-    }
-    return {table: list(stored) for table, stored in columns.items() if stored}
+def erase_record(history: StoredHistory, engine: Engine, key: Key, *, rows: bool, apply: bool) -> int:
+    """Erase a record's values or rows from the history and archive. Returns the number of its versions.
 
-
-def erase_record(history: StoredHistory, engine: Engine, key: Key, *, rows: bool = False) -> int:
-    """Erase a record's values or rows from the history and archive. Returns the number of erased versions."""
+    Without `apply`, they are only counted.
+    """
     count = 0
-    for table, stored in stored_tables(history, engine).items():
-        count += int(engine.execute_scalar(versions_of(history, table, key)))
-        statement = forget_rows(history, table, key) if rows else forget_values(history, table, stored, key)
-        engine.execute(statement)
+    names = {history.table: history.model.name, history.archive: history.model.archive_name}
+    for table, name in names.items():
+        if stored := engine.introspect_table(history.schema, name):
+            count += int(engine.execute_scalar(versions_of(history, table, key)))
+            if apply and rows:
+                engine.execute(forget_rows(history, table, key))
+            elif apply:
+                engine.execute(forget_values(history, table, list(stored), key))
     return count

@@ -235,10 +235,6 @@ class Load(SqlNames):
         """The names of the states as they are stored in the table."""
         return stored_labels(self.dataset.historization.state_labels)
 
-    def same_key(self, left: str, right: str) -> str:
-        """SQL that tests whether the rows of two aliases belong to the same record."""
-        return self.pair.same_key(left, right)
-
     # Keys and hashes
 
     def base_key(self, alias: str) -> str:
@@ -291,13 +287,16 @@ class Load(SqlNames):
     @cached_property
     def base(self) -> str:
         """The relation with the base's rows, with one row for each key if identical rows are collapsed."""
-        if self.dataset.historization.duplicate_keys == "reject":
-            return self.base_table
-        columns = base_columns(self.dataset)
-        return self._unique_rows(self.base_table, columns)
+        return self._unique_rows(self.base_table)
 
-    def _unique_rows(self, source: str, columns: Sequence[ModelColumn]) -> str:
-        """For each key, one row of a relation: the row whose strings sort first."""
+    def _unique_rows(self, source: str) -> str:
+        """A relation with the base's columns, with one row for each key if identical rows are collapsed.
+
+        This is the row whose strings sort first.
+        """
+        if self.dataset.historization.duplicate_keys == "reject":
+            return source
+        columns = base_columns(self.dataset)
         compared = [column for column in columns if column.system_role not in LOAD_COLUMNS]
         order = ", ".join(self._sort_value(column) for column in compared)
         if live := self.live("d").removeprefix(" AND "):  # a row flagged as deleted is not a duplicate
@@ -347,9 +346,7 @@ class Load(SqlNames):
     @cached_property
     def unique_stage_rows(self) -> str:
         """The relation of `stage_rows`, with one row for each key if identical rows are collapsed."""
-        if self.dataset.historization.duplicate_keys == "reject":
-            return self.stage_rows
-        return self._unique_rows(self.stage_rows, base_columns(self.dataset))
+        return self._unique_rows(self.stage_rows)
 
     @cached_property
     def stage_rows(self) -> str:

@@ -26,7 +26,7 @@ from backstory.doors.historize.load_sides import (
     side_schema,
 )
 from backstory.doors.historize.preflight import refuse_faults, refuse_late, warn_of_collisions
-from backstory.doors.historize.receipts import LoadOutcome, LoadStep
+from backstory.doors.historize.receipts import LoadOutcome, LoadStep, milliseconds_since
 from backstory.doors.historize.spark_runs import NEWEST
 from backstory.doors.historize.spark_tables import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_tables import (
@@ -129,8 +129,7 @@ def plan_load(
             beginnings = versions.begin(resources)
         refuse_late(sums)
         changes = partial(_base_change, work.store, planned), partial(versions.change, beginnings)
-        took = round((time.monotonic() - began) * 1000)
-        yield _assemble_load(work, sums, changes, newest, before, took)
+        yield _assemble_load(work, sums, changes, newest, before, milliseconds_since(began))
 
 
 def _kinds(base: TablePlan, hist: TablePlan, terms: scd2.LoadTerms) -> dict[str, pa.Schema]:

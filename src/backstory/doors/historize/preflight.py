@@ -17,7 +17,6 @@ from backstory.doors.historize.model import (
     LOAD_COLUMNS,
     STRICT,
     ColumnRole,
-    Historization,
     ModelColumn,
     business_keys,
     hashed_columns,
@@ -110,12 +109,20 @@ def stage_checks(load: Load) -> Iterator[Check]:
     yield check("KEYS_CHANGED", moved, KEYS_CHANGED)
 
 
-def mass_delete(rules: Historization, deleted: int, open_: int) -> str | None:
-    """P7: the error message if the load would close too large a share of the open versions, or None."""
+def refuse_losses(
+    load: Load, *, delivered: int, open_: int, deleted: int, keys: Sequence[object] = ()
+) -> None:
+    """P6, P7: raise Refused if the load would close all open versions, or too large a share of them.
+
+    `delivered` is the number of records in the base. `keys` are keys of the `deleted` records.
+    """
+    rules = load.dataset.historization
+    if open_ and not delivered and not rules.allow_empty_snapshot:
+        raise rejection("EMPTY_SNAPSHOT", f"The base {load.dataset.name} is empty.")
     ratio = rules.max_delete_ratio
-    if ratio is None or not exceeds(deleted, ratio, open_):
-        return None
-    return f"{deleted} of {open_} open versions would be closed as deleted."
+    if ratio is not None and exceeds(deleted, ratio, open_):
+        message = f"{deleted} of {open_} open versions would be closed as deleted."
+        raise rejection("MASS_DELETE", message, keys)
 
 
 def hist_checks(load: Load) -> Iterator[Check]:
@@ -141,7 +148,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
     else:
         others = (load.other_text(each, "x", "r") for each in keys)
         unlike = " OR ".join([pair.other_hash("x", "r"), *others])
-        other = f"{load.same_key('x', 'r')} AND ({unlike}){load.live('x')}"
+        other = f"{pair.same_key('x', 'r')} AND ({unlike}){load.live('x')}"
         exists = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {other}){live}"
         yield of_base("DUPLICATE_KEY", exists, f"share {key}")
     several = _repeated_keys(load, load.mirrored_keys, hist, "h", lambda alias: f" AND {pair.is_open(alias)}")
@@ -152,17 +159,17 @@ def hist_checks(load: Load) -> Iterator[Check]:
     early = f"{is_open} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
     yield of_history("NON_MONOTONIC_TIMESTAMP", early, LATE)
     same = (
-        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {pair.is_open('o')}"
+        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {pair.same_key('o', 'r')} AND {pair.is_open('o')}"
         f" AND NOT {pair.is_other('r', 'o')})"
     )
-    versioned = f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{live} AND NOT {same})"
+    versioned = f"EXISTS (SELECT 1 FROM {base} AS r WHERE {pair.same_key('r', 'h')}{live} AND NOT {same})"
     late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
     yield of_history("NON_MONOTONIC_TIMESTAMP", late, LATE)
     dating = load.dataset.historization.effective_dating
     if dating is not None and dating.late_policy == "reject":
         dated = f"{_effective(load, 'r', LOAD_TIMESTAMP)} < {_effective(load, 'h', started)}"
         later = (
-            f"{is_open} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {load.same_key('r', 'h')}{live}"
+            f"{is_open} AND EXISTS (SELECT 1 FROM {load.base} AS r WHERE {pair.same_key('r', 'h')}{live}"
             f" AND {pair.is_other('r', 'h')} AND {dated})"
         )
         message = f"Changed rows have an earlier {dating.column} than their open version."
@@ -246,25 +253,19 @@ def collidable_columns(load: Load) -> list[ModelColumn]:
     return [*business_keys(load.dataset), *hashed_columns(load.dataset)]
 
 
-def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each of the `collidable_columns`, SQL that tests whether its strings differ between two rows."""
-    return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
-
-
-def collisions_query(load: Load) -> str | None:
-    """The query that counts, by column, changed records with the same hash.
-
-    Returns None if no column must be checked.
-    """
-    differs = text_differences(load, "s", "b")
+def count_collisions(engine: Engine, load: Load, values: Mapping[str, str]) -> Mapping[str, int]:
+    """The number of changed records with the same hash, by column whose string changed."""
+    differs = {each.name: load.other_text(each, "s", "b") for each in collidable_columns(load)}
     if not differs:
-        return None
+        return {}
     counted = ", ".join(f"COUNT(CASE WHEN {each} THEN 1 END)" for each in differs.values())
     same_hash = f"{load.of('s', ColumnRole.ROW_HASH)} = {load.of('b', ColumnRole.ROW_HASH)}"
-    return (
+    sql = (
         f"SELECT {counted} FROM {load.unique_stage_rows} AS s JOIN {load.base_table} AS b"
-        f" ON {load.same_key('s', 'b')} AND {same_hash} WHERE {load.differs('s', 'b')}"
+        f" ON {load.pair.same_key('s', 'b')} AND {same_hash} WHERE {load.differs('s', 'b')}"
     )
+    (counts,) = engine.query(sql, values)
+    return dict(zip(differs, counts, strict=True))
 
 
 def warn_of_collisions(load: Load, counts: Mapping[str, int]) -> None:
@@ -319,22 +320,18 @@ def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]
 
 def _refuse_history(load: Load, sums: PlanSums) -> None:
     """Run the checks P1 to P4, P6 and P7 on the history, with the counts of a plan. Raises Refused."""
-    dataset, rules = load.dataset, load.dataset.historization
+    dataset = load.dataset
     _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, scd2.NO_KEY)
     _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, scd2.NO_HASH)
     _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, scd2.LIVE_TWICE)
     _refuse("MULTIPLE_OPEN", "Keys have more than one open version.", sums, scd2.OPEN_TWICE)
     _refuse("spoilt-table", NO_BEGINNING, sums, scd2.NEVER_BEGAN)
     match = scd2.counted_match(scd2.OPEN, sums.counts)
-    if match.stored and not match.delivered and not rules.allow_empty_snapshot:
-        raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
-    if many := mass_delete(rules, match.vanished, match.stored):
-        raise rejection("MASS_DELETE", many, scd2.sampled_keys(sums, scd2.DELETED))
-    if rules.effective_dating:
-        dated = rules.effective_dating.column
-        _refuse(
-            "LATE_EFFECTIVE", f"Changed rows have an earlier {dated} than before.", sums, scd2.EARLIER_DATE
-        )
+    keys = scd2.sampled_keys(sums, scd2.DELETED)
+    refuse_losses(load, delivered=match.delivered, open_=match.stored, deleted=match.vanished, keys=keys)
+    if dating := dataset.historization.effective_dating:
+        message = f"Changed rows have an earlier {dating.column} than before."
+        _refuse("LATE_EFFECTIVE", message, sums, scd2.EARLIER_DATE)
 
 
 def refuse_late(sums: PlanSums) -> None:

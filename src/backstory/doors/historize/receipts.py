@@ -1,5 +1,6 @@
 """The request for a load, and the receipt of its result (design: interface, section 5)."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -72,6 +73,21 @@ class LoadStep:
     name: str
     rows: int = 0
     milliseconds: int = 0
+
+    def row(self, number: int, status: str = "success") -> dict[str, Any]:
+        """The step as a row of the log, without the columns that identify its load."""
+        return {
+            "step_no": number,
+            "step": self.name,
+            "rows_affected": self.rows,
+            "duration_ms": self.milliseconds,
+            "status": status,
+        }
+
+
+def milliseconds_since(began: float) -> int:
+    """The milliseconds since a time of `time.monotonic`."""
+    return round((time.monotonic() - began) * 1000)
 
 
 @dataclass(frozen=True, slots=True)

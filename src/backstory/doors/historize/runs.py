@@ -13,7 +13,7 @@ import structlog
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, Model, ModelColumn, ModelDataset, StateLabels
-from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, status_of
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
 from backstory.doors.historize.resolve import namespace_of, source_of
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
@@ -285,8 +285,7 @@ class RunLog:
                 self.target.register(run, error)
         status = {"status": "error", "status_reason": error.code, "error_message": error_text(error.message)}
         row = {**self._row(dataset, began, "error"), **status, "attempt_no": run.attempt if run else 1}
-        step = {"step_no": 1, "step": "preflight", "rows_affected": 0, "duration_ms": 0}
-        step |= {"status": "error", "error_code": error.code}
+        step = {**LoadStep("preflight").row(1, "error"), "error_code": error.code}
         instant = iso(run.instant) if run else None
         ended = {"status": status_of(error), "load_timestamp": instant, "dataset_key": self._key(dataset)}
         self.loads.append(LoadEntry(row, [step], ended))
@@ -298,16 +297,7 @@ class RunLog:
         rows = sum(step.rows for step in outcome.steps if step.name != "merge")
         took = sum(step.milliseconds for step in outcome.steps)
         totals = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
-        steps = [
-            {
-                "step_no": number,
-                "step": step.name,
-                "rows_affected": step.rows,
-                "duration_ms": step.milliseconds,
-                "status": "success",
-            }
-            for number, step in enumerate(outcome.steps, start=1)
-        ]
+        steps = [step.row(number) for number, step in enumerate(outcome.steps, start=1)]
         ended = {**receipt.to_dict(), "dataset_key": run.key, **registered_counts(outcome)}
         self.loads.append(LoadEntry({**row, **totals, "delta_cutoff": run.cutoff}, steps, ended))
 

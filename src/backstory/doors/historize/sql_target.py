@@ -25,7 +25,7 @@ from backstory.doors.historize.model import (
     label_changes,
     user_columns,
 )
-from backstory.doors.historize.receipts import LoadOutcome, LoadStep, status_of
+from backstory.doors.historize.receipts import LoadOutcome, LoadStep, milliseconds_since, status_of
 from backstory.doors.historize.stage import (
     Stage,
     no_stage,
@@ -52,7 +52,7 @@ from backstory.strategies.scd2.statements import (
 )
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, TRANSITIONS, Past, State, Tally
 from backstory.upkeep.model_histories import (
-    create_marked_views,
+    create_views,
     defined_view_marks,
     drop_views,
     stored_view_marks,
@@ -252,11 +252,7 @@ class SqlTarget(runs.Target):
             if run.rehash_base:  # a delta contains only some of the base's rows
                 every = f"{load.of('h', dataset.key)} IS NOT NULL"
                 run_statements(engine, [_rehash("rehash_base", load, load.base_table, every)], values)
-            if query := preflight.collisions_query(load):
-                (counts,) = engine.query(query, values)
-                preflight.warn_of_collisions(
-                    load, dict(zip(preflight.text_differences(load, "s", "b"), counts, strict=True))
-                )
+            preflight.warn_of_collisions(load, preflight.count_collisions(engine, load, values))
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
         changes += apply_shape(engine, load, hist.names, hist.target_columns)
@@ -271,14 +267,14 @@ class SqlTarget(runs.Target):
 def base_steps(load: Load) -> list[Statement]:
     """The statements that load a base: delete vanished and changed rows, then insert (section 3.7)."""
     columns = [load.name(column.name) for column in base_columns(load.dataset)]
-    stage_key = f"SELECT 1 FROM {load.unique_stage_rows} AS s WHERE {load.same_key('s', 'b')}"
+    stage_key = f"SELECT 1 FROM {load.unique_stage_rows} AS s WHERE {load.pair.same_key('s', 'b')}"
     steps = []
     if load.deletes_base:
         scope = f"({load.delete_scope}) AND " if load.delete_scope else ""
         steps.append(Statement("base_delete", _deletion(load, f"{scope}NOT EXISTS ({stage_key})")))
     changed = f"EXISTS ({stage_key} AND ({load.differs('s', 'b')}))"
     delete = load.dialect.render_delete_detection_statement(load.base_table, "b", changed)
-    absent = f"NOT EXISTS (SELECT 1 FROM {load.base_table} AS b WHERE {load.same_key('b', 's')})"
+    absent = f"NOT EXISTS (SELECT 1 FROM {load.base_table} AS b WHERE {load.pair.same_key('b', 's')})"
     insert = load.dialect.render_insert_select_guarded(
         load.base_table, columns, [f"s.{name}" for name in columns], load.unique_stage_rows, "s", absent
     )
@@ -321,7 +317,7 @@ def _relabel(load: Load, before: StateLabels) -> Statement:
 def _is_return(load: Load, before: StateLabels) -> str:
     """SQL that tests whether a version (alias `h`) is open and began when its record returned."""
     state, started = load.of("h", ColumnRole.STATE), load.of("h", ColumnRole.STARTED)
-    earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
+    earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.pair.same_key('p', 'h')}"
     continued = f"{load.of('p', ColumnRole.ENDED)} = {started} AND {load.of('p', ColumnRole.STATE)} = "
     return (
         f"{load.pair.is_open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
@@ -458,7 +454,7 @@ def refresh_views(engine: Engine, load: Load) -> None:
     in_force = stored_view_marks(engine, history)
     if in_force != defined_view_marks(history):
         dropped = drop_views(history) if in_force else []
-        engine.execute_all([*dropped, *create_marked_views(history)])
+        engine.execute_all([*dropped, *create_views(history)])
 
 
 def _history(engine: Engine, load: Load) -> StoredHistory:
@@ -480,13 +476,10 @@ def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_r
     started, pair = time.monotonic(), load.pair
     preflight.run_checks(engine, load, preflight.hist_checks(load), values)
     tally = count_cases(pair, lambda sql: engine.query(sql, values))
-    rules = load.dataset.historization
-    if not tally.base_records and tally.open_records and not rules.allow_empty_snapshot:
-        raise preflight.rejection("EMPTY_SNAPSHOT", f"The base {load.dataset.name} is empty.")
-    if message := preflight.mass_delete(rules, tally.counts[State.DELETED], tally.open_records):
-        raise preflight.rejection("MASS_DELETE", message)
+    deleted = tally.counts[State.DELETED]
+    preflight.refuse_losses(load, delivered=tally.base_records, open_=tally.open_records, deleted=deleted)
     keys = _sample(engine, load, values) if dry_run else {}
-    steps = [LoadStep("preflight", 0, _milliseconds(started))]
+    steps = [LoadStep("preflight", 0, milliseconds_since(started))]
     if load.merges:  # its steps are the four steps, and a fifth one for the MERGE itself
         actions_table = engine.keep("backstory_actions", actions(pair), values)
         steps += (LoadStep(name, count) for name, count in tally.rows.items())
@@ -533,9 +526,5 @@ def run_statements(
     for statement in statements:
         started = time.monotonic()
         rows = engine.run(statement.sql, values)
-        steps.append(LoadStep(statement.step, rows, _milliseconds(started)))
+        steps.append(LoadStep(statement.step, rows, milliseconds_since(started)))
     return steps
-
-
-def _milliseconds(since: float) -> int:
-    return round((time.monotonic() - since) * 1000)

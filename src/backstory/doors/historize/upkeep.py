@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,14 +12,15 @@ from backstory.doors.historize.door import datasets_to_load
 from backstory.doors.historize.hist_state import ModelPlace, stored_history, sync_hist
 from backstory.doors.historize.load import Load, prepare_load
 from backstory.doors.historize.model import ColumnRole, HistState, ModelDataset
+from backstory.doors.historize.receipts import LoadStep, milliseconds_since
 from backstory.doors.historize.resolve import HIST, namespace_of
-from backstory.doors.historize.runs import dataset_key
+from backstory.doors.historize.runs import STEPS, dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import instant_of, iso
 from backstory.reading.history_queries import Key, Query, StoredHistory, Time, fetch_rows, in_utc
 from backstory.stores.sql.engine import Engine
 from backstory.upkeep import model_histories
-from backstory.upkeep.model_histories import Cut, Pruned, create_marked_views, drop_views
+from backstory.upkeep.model_histories import Cut, Pruned, create_views, drop_views
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Upkeep(ModelPlace):
         """Create the views that the model defines, with the current columns."""
         with self.engine.transaction():
             self.engine.execute_all(drop_views(self.history()))
-            self.engine.execute_all(create_marked_views(self.history()))
+            self.engine.execute_all(create_views(self.history()))
 
     def prune(
         self,
@@ -102,9 +103,7 @@ class Upkeep(ModelPlace):
         cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
         history = self.history()
         if not apply:
-            count, newest = self.engine.fetch_all(model_histories.preview_query(history, cut))[0]
-            ends = [end for end in (newest and in_utc(newest), history.watermark) if end]
-            return Pruned(count, max(ends, default=None))
+            return model_histories.preview_pruning(history, self.engine, cut)
         if not rules.allow_prune:
             raise Refused(
                 "PRUNE_NOT_ALLOWED",
@@ -121,7 +120,7 @@ class Upkeep(ModelPlace):
             self.engine.execute_all(drop_views(self.history()))
             model_histories.prepare_archive(self.history(), self.engine)
             pruned = model_histories.prune(self.history(), self.engine, cut, run, self.clock(), remember)
-            self.engine.execute_all(create_marked_views(self.history()))
+            self.engine.execute_all(create_views(self.history()))
         self._log(run, "prune", pruned.versions, began)
         return pruned
 
@@ -136,27 +135,19 @@ class Upkeep(ModelPlace):
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
         with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
             _refuse_present(load, history, self.engine, key)
-            if not apply:
-                return sum(
-                    int(self.engine.execute_scalar(model_histories.versions_of(history, table, key)))
-                    for table in model_histories.stored_tables(history, self.engine)
-                )
-            count = model_histories.erase_record(history, self.engine, key, rows=rows)
-        self._log(run, "erase_rows" if rows else "erase_values", count, began)
+            count = model_histories.erase_record(history, self.engine, key, rows=rows, apply=apply)
+        if apply:
+            self._log(run, "erase_rows" if rows else "erase_values", count, began)
         return count
 
     def _log(self, run: str, step: str, rows: int, began: float) -> None:
-        row: Mapping[str, Any] = {
+        ids = {
             "dataset_key": dataset_key(self.schema, self.dataset),
             "load_run_id": run,
             "attempt_no": 1,
-            "step_no": 1,
-            "step": step,
-            "rows_affected": rows,
-            "duration_ms": round((time.monotonic() - began) * 1000),
-            "status": "success",
         }
-        self.target.log("hist_step_log", [row])
+        done = LoadStep(step, rows, milliseconds_since(began))
+        self.target.log(STEPS, [{**ids, **done.row(1)}])
 
 
 def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
