@@ -459,7 +459,9 @@ def refresh_views(engine: Engine, load: Load) -> None:
 
 def _history(engine: Engine, load: Load) -> StoredHistory:
     rules = load.dataset.historization
-    return stored_history(load.dialect, load.schema, load.hist, rules, engine.introspect_table)
+    # The archive is renamed with the history. An archive under a former name belongs to another history.
+    hist = load.hist.model_copy(update={"former_names": ()})
+    return stored_history(load.dialect, load.schema, hist, rules, engine.introspect_table)
 
 
 def _drop_views(engine: Engine, history: StoredHistory) -> None:
