@@ -49,8 +49,8 @@ class FeedCopyTerms:
     """The settings of a copy with known facts at or after its instant.
 
     `terms` are the feed's settings. `marks` are the live marks, except a mark with the copy's instant and
-    scope, followed by the copy's own mark. `restated` is true if the copy replaces such a mark. `compared` are
-    the delivered columns outside the key.
+    scope, followed by the copy's own mark. `restated` is true if the copy replaces such a mark. `compared`
+    are the delivered columns outside the key.
     """
 
     terms: FeedTerms
