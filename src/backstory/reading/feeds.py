@@ -50,10 +50,10 @@ from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
 from backstory.stores.iceberg.positions import MovedRows, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.metadata.moves import GAP, read_moved_rows
+from backstory.stores.metadata.moves import GAP
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
-from backstory.stores.metadata.table_rows import TableReader
+from backstory.stores.metadata.table_rows import TableReader, read_moved_rows
 from backstory.stores.metadata.values import rows_of, whole_numbers
 from backstory.stores.port import TableLike
 from backstory.strategies.values import identities, ranks, sorted_by

@@ -8,10 +8,10 @@ import pytest
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyroaring import BitMap64
 
+from backstory.stores.metadata.moves import deleted_positions
 from backstory.stores.metadata.table_metadata import (
     PATH_FIELD,
     Unreadable,
-    deleted_positions,
     may_delete_from,
     vector_bytes,
 )
@@ -40,7 +40,7 @@ def hidden(tmp_path, monkeypatch):
     def read(contents, *files):
         for path, content in contents.items():
             (tmp_path / path).write_bytes(content)
-        rows = deleted_positions(files, TableFiles())
+        rows = deleted_positions(files, TableFiles().read)
         return {name: list(positions) for name, positions in rows.items()}
 
     return read

@@ -5,30 +5,23 @@ rewrite of files that does not change rows (Iceberg's `replace`) moves no row.
 """
 
 import io
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from backstory.errors import Refused
-from backstory.model.change import NUMBER, REPLACE, SIGN
 from backstory.stores.metadata.table_metadata import (
-    DATA,
+    POSITIONS,
     VECTOR,
-    CommitMetadata,
     Unreadable,
-    changed_files,
+    add_positions,
     file_fields,
-    live_files,
-    may_delete_from,
     read_position_deletes,
     vector_positions,
 )
-from backstory.stores.metadata.table_rows import MOST_ROWS, TableReader
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -63,6 +56,8 @@ class FileLine:
 # A data file, and its delete files.
 ScannedFile = tuple[FileLine, list[FileLine]]
 
+# Returns a part of a file, from an offset, with a length.
+ReadFile = Callable[[str, int, int], bytes]
 # Returns the positions that a delete file hides, by data file.
 HiddenPositions = Callable[[FileLine], Mapping[str, BitMap64]]
 
@@ -107,7 +102,7 @@ def moves_by_file(
     }
     moves: dict[str, list[Move]] = {}
     for commit in commits:
-        changes = _lines_by_file(commit, hidden)
+        changes = lines_by_file(commit, hidden)
         before: dict[str, BitMap64] = {}
         for location, lines in changes.items():
             if not commit.quiet:
@@ -123,7 +118,7 @@ def moves_by_file(
     return moves
 
 
-def _lines_by_file(commit: FilesOfCommit, hidden: HiddenPositions) -> dict[str, list[FileLine]]:
+def lines_by_file(commit: FilesOfCommit, hidden: HiddenPositions) -> dict[str, list[FileLine]]:
     """For each data file, the lines of a commit for the file itself and for its delete files."""
     lines: dict[str, list[FileLine]] = {}
     for line in commit.lines:
@@ -177,11 +172,8 @@ def with_deletes(lines: Iterable[FileLine]) -> list[ScannedFile]:
     return scanned
 
 
-def hidden_positions(read_file: Callable[[str, int, int], bytes]) -> HiddenPositions:
-    """A function that returns the positions that a delete file hides, and reads each file once.
-
-    `read_file` returns a part of a file, from an offset, with a length.
-    """
+def hidden_positions(read_file: ReadFile) -> HiddenPositions:
+    """A function that returns the positions that a delete file hides, and reads each file once."""
 
     @cache
     def read(location: str, format_: str, place: tuple[int, int], hidden: str) -> Mapping[str, BitMap64]:
@@ -212,83 +204,26 @@ def hidden_positions(read_file: Callable[[str, int, int], bytes]) -> HiddenPosit
     return hidden
 
 
-def read_moved_rows(
-    files: TableReader, names: Sequence[str], before: int | None, commits: Sequence[CommitMetadata]
-) -> pa.Table:
-    """The rows that commits removed and added: these columns, the commit's number in the range, and the sign.
+def deleted_positions(deletes: "Iterable[DataFile]", read_file: ReadFile) -> dict[str, BitMap64]:
+    """The deleted positions by data file. Raises Unreadable for equality deletes and unknown kinds.
 
-    `before` is the snapshot before the commits, which are in order. Rows are in the order of commits, removed
-    rows first. Each data file is read once. Raises Unreadable for too many rows, and for rows that cannot be
-    read exactly here.
+    A vector contains all deletions of its data file, including the ones in older position delete files.
     """
-    data: dict[str, DataFile] = {}
-    changes = [
-        FilesOfCommit(number, commit.operation == REPLACE, _lines_of_commit(files, commit.id, data))
-        for number, commit in enumerate(commits)
-    ]
-    hidden = hidden_positions(files.table.files.read)
-    try:
-        touched = {path for commit in changes for path in _lines_by_file(commit, hidden)}
-        files_before = [] if before is None else _files_at(files, before, hidden, touched, data)
-        moves = moves_by_file(files_before, changes, hidden)
-    except Refused as stop:
-        raise Unreadable(stop.message) from stop
-    size = sum(data[path].record_count + sum(len(move.positions) for move in moves[path]) for path in moves)
-    if size > MOST_ROWS:
-        raise Unreadable(f"{size} rows")
-    parts: dict[tuple[int, int, str], pa.Table] = {}
-    for path, moves_of_file in moves.items():
-        rows = files.whole_file(data[path], names)
-        for move in moves_of_file:
-            part = rows.take(np.asarray(move.positions.to_array()))
-            for name, value in ((NUMBER, move.number), (SIGN, move.sign)):
-                part = part.append_column(name, pa.array(np.full(len(part), value)))
-            parts[move.number, move.sign, path] = part
-    return pa.concat_tables(parts[place] for place in sorted(parts)) if parts else pa.table({})
+    vectors, older = dict[str, BitMap64](), dict[str, BitMap64]()
+    hidden = hidden_positions(read_file)
+    for file in deletes:
+        if file.content.value != POSITIONS or file.key_metadata is not None:
+            raise Unreadable("deletions by equality, or encrypted ones")
+        line = file_line("=", file)
+        try:
+            add_positions(vectors if line.format == VECTOR else older, hidden(line))
+        except Refused as stop:
+            raise Unreadable(stop.message) from stop
+    return older | vectors
 
 
-def _lines_of_commit(files: TableReader, snapshot: int, data: dict[str, "DataFile"]) -> list[FileLine]:
-    """The files that a commit added and removed. Its data files are put into `data`."""
-    changed = list(changed_files(_snapshot(files, snapshot), files.table.files))
-    data.update((file.file_path, file) for _, file in changed if file.content.value == DATA)
-    return [_file_line(sign, file) for sign, file in changed]
-
-
-def _files_at(
-    files: TableReader,
-    snapshot: int,
-    hidden: HiddenPositions,
-    touched: Collection[str],
-    data: dict[str, "DataFile"],
-) -> list[ScannedFile]:
-    """The touched data files of a snapshot, each with its delete files. They are put into `data`."""
-    scanned: dict[str, ScannedFile] = {}
-    deletes: list[FileLine] = []
-    bounds = sorted(path.encode() for path in touched)
-    for _, file in live_files(_snapshot(files, snapshot), files.table.files):
-        line = _file_line("=", file)
-        if line.content == ROWS and line.location in touched:
-            data[line.location], scanned[line.location] = file, (line, [])
-        elif line.content != ROWS and may_delete_from(file, bounds):
-            deletes.append(line)
-    for line in deletes:
-        paths: Iterable[str] = [line.hidden]
-        if not line.hidden:  # deletes by value may hide rows of any file
-            paths = scanned if line.content == BY_VALUE else hidden(line)
-        for path in paths:
-            if path in scanned:
-                scanned[path][1].append(line)
-    return list(scanned.values())
-
-
-def _snapshot(files: TableReader, snapshot: int) -> Mapping[str, Any]:
-    metadata = files.table.snapshot_by_id(snapshot)
-    if metadata is None:
-        raise Unreadable("an expired snapshot")
-    return metadata
-
-
-def _file_line(sign: str, file: "DataFile") -> FileLine:
+def file_line(sign: str, file: "DataFile") -> FileLine:
+    """The line of a file in a manifest."""
     fields = file_fields(file)
     return FileLine(
         sign,

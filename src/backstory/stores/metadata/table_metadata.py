@@ -11,7 +11,7 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -468,32 +468,8 @@ class PyicebergFile:
         return BytesIO(content)
 
 
-# The location of a deletion vector: its file, offset and length.
-Vector = tuple[str, int, int]
-
-
 class Unreadable(Exception):
     """Some content cannot be read exactly without Spark. The message names it."""
-
-
-def deleted_positions(deletes: "Iterable[DataFile]", opener: TableFiles) -> dict[str, BitMap64]:
-    """The deleted positions by data file. Raises Unreadable for equality deletes and unknown kinds.
-
-    A vector contains all deletions of its data file, including the ones in older position delete files.
-    """
-    vectors, older = dict[str, BitMap64](), dict[str, BitMap64]()
-    for file in deletes:
-        if file.content.value != POSITIONS or file.key_metadata is not None:
-            raise Unreadable("deletions by equality, or encrypted ones")
-        if file.file_format.value == VECTOR:
-            data_file, vector = vector_of(file)
-            add_positions(vectors, {data_file: read_vector(vector, opener)})
-        else:
-            if file.file_format.value != "PARQUET":
-                raise Unreadable(f"deletions in {file.file_format.value}")
-            with opener(file.file_path) as source:
-                add_positions(older, read_position_deletes(source))
-    return older | vectors
 
 
 def may_delete_from(file: "DataFile", paths: Sequence[bytes]) -> bool:
@@ -513,26 +489,6 @@ def file_fields(file: "DataFile") -> Mapping[str, Any]:
 
     fields = DATA_FILE_TYPE[3].fields
     return {field.name: value for field, value in zip(fields, file._data, strict=True)}  # noqa: SLF001
-
-
-def vector_of(file: "DataFile") -> tuple[str, Vector]:
-    """The data file that a deletion vector applies to, and the location of the vector."""
-    fields = file_fields(file)
-    data_file, offset, length = (
-        fields[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
-    )
-    if None in {data_file, offset, length} or file.key_metadata is not None:
-        raise Unreadable("a deletion vector without a data file")
-    return data_file, (file.file_path, offset, length)
-
-
-def read_vector(vector: Vector, opener: TableFiles) -> BitMap64:
-    """The positions in a vector. Raises Unreadable if the vector is damaged."""
-    path, offset, length = vector
-    positions = vector_positions(opener.read(path, offset, length))
-    if positions is None:
-        raise Unreadable("an incomplete deletion vector")
-    return positions
 
 
 # The columns of a Parquet file of position deletes, and their field ids.

@@ -11,12 +11,28 @@ from functools import cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from backstory.errors import Refused
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.change import NUMBER, REPLACE, SIGN
+from backstory.stores.metadata.moves import (
+    BY_VALUE,
+    ROWS,
+    FileLine,
+    FilesOfCommit,
+    HiddenPositions,
+    ScannedFile,
+    deleted_positions,
+    file_line,
+    hidden_positions,
+    lines_by_file,
+    moves_by_file,
+)
 from backstory.stores.metadata.parquet_files import (
     Field,
     HeldParts,
@@ -30,12 +46,13 @@ from backstory.stores.metadata.table_metadata import (
     DATA,
     VECTOR,
     Catalog,
+    CommitMetadata,
     TableMetadata,
     Unreadable,
-    deleted_positions,
+    changed_files,
+    file_fields,
     live_files,
     may_delete_from,
-    vector_of,
 )
 from backstory.stores.metadata.values import mask_of_visible
 from backstory.stores.table_files import TableFiles
@@ -165,7 +182,7 @@ def files_to_read(
             data[file.file_path] = file
     for file in deletes:
         if file.file_format.value == VECTOR:
-            path, _ = vector_of(file)
+            path = file_fields(file)["referenced_data_file"]
             if path in data and data[path].record_count == file.record_count:
                 del data[path]
     if len(data) > most:
@@ -173,7 +190,7 @@ def files_to_read(
     paths = sorted(path.encode() for path in data)
     deletes = [file for file in deletes if may_delete_from(file, paths)]
     opener.open_ahead(file.file_path for file in [*deletes, *data.values()])
-    deleted = deleted_positions(deletes, opener)
+    deleted = deleted_positions(deletes, opener.read)
     return [(file, deleted.get(path)) for path, file in data.items()]
 
 
@@ -275,3 +292,79 @@ def _files_with_bounds(
             raise Unreadable(f"no bounds of {field['name']}")
         if bounds.min is not None:
             yield bounds.min, bounds.max, file
+
+
+def read_moved_rows(
+    files: TableReader, names: Sequence[str], before: int | None, commits: Sequence[CommitMetadata]
+) -> pa.Table:
+    """The rows that commits removed and added: these columns, the commit's number in the range, and the sign.
+
+    `before` is the snapshot before the commits, which are in order. Rows are in the order of commits, removed
+    rows first. Each data file is read once. Raises Unreadable for too many rows, and for rows that cannot be
+    read exactly here.
+    """
+    data: dict[str, DataFile] = {}
+    changes = [
+        FilesOfCommit(number, commit.operation == REPLACE, _lines_of_commit(files, commit.id, data))
+        for number, commit in enumerate(commits)
+    ]
+    hidden = hidden_positions(files.table.files.read)
+    try:
+        touched = {path for commit in changes for path in lines_by_file(commit, hidden)}
+        files_before = [] if before is None else _files_at(files, before, hidden, touched, data)
+        moves = moves_by_file(files_before, changes, hidden)
+    except Refused as stop:
+        raise Unreadable(stop.message) from stop
+    size = sum(data[path].record_count + sum(len(move.positions) for move in moves[path]) for path in moves)
+    if size > MOST_ROWS:
+        raise Unreadable(f"{size} rows")
+    parts: dict[tuple[int, int, str], pa.Table] = {}
+    for path, moves_of_file in moves.items():
+        rows = files.whole_file(data[path], names)
+        for move in moves_of_file:
+            part = rows.take(np.asarray(move.positions.to_array()))
+            for name, value in ((NUMBER, move.number), (SIGN, move.sign)):
+                part = part.append_column(name, pa.array(np.full(len(part), value)))
+            parts[move.number, move.sign, path] = part
+    return pa.concat_tables(parts[place] for place in sorted(parts)) if parts else pa.table({})
+
+
+def _lines_of_commit(files: TableReader, snapshot: int, data: dict[str, "DataFile"]) -> list[FileLine]:
+    """The files that a commit added and removed. Its data files are put into `data`."""
+    changed = list(changed_files(_snapshot(files, snapshot), files.table.files))
+    data.update((file.file_path, file) for _, file in changed if file.content.value == DATA)
+    return [file_line(sign, file) for sign, file in changed]
+
+
+def _files_at(
+    files: TableReader,
+    snapshot: int,
+    hidden: HiddenPositions,
+    touched: Collection[str],
+    data: dict[str, "DataFile"],
+) -> list[ScannedFile]:
+    """The touched data files of a snapshot, each with its delete files. They are put into `data`."""
+    scanned: dict[str, ScannedFile] = {}
+    deletes: list[FileLine] = []
+    bounds = sorted(path.encode() for path in touched)
+    for _, file in live_files(_snapshot(files, snapshot), files.table.files):
+        line = file_line("=", file)
+        if line.content == ROWS and line.location in touched:
+            data[line.location], scanned[line.location] = file, (line, [])
+        elif line.content != ROWS and may_delete_from(file, bounds):
+            deletes.append(line)
+    for line in deletes:
+        paths: Iterable[str] = [line.hidden]
+        if not line.hidden:  # deletes by value may hide rows of any file
+            paths = scanned if line.content == BY_VALUE else hidden(line)
+        for path in paths:
+            if path in scanned:
+                scanned[path][1].append(line)
+    return list(scanned.values())
+
+
+def _snapshot(files: TableReader, snapshot: int) -> Mapping[str, Any]:
+    metadata = files.table.snapshot_by_id(snapshot)
+    if metadata is None:
+        raise Unreadable("an expired snapshot")
+    return metadata
