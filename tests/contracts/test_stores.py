@@ -255,12 +255,6 @@ class TestStore:
         assert load(stored_table.store, new.table) is None
         assert stored_table.state() == before
 
-    def test_metadata_columns_of_iceberg_are_reserved_names(self, store):
-        """Both stores reserve exactly the same names."""
-        reserved = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"]
-        assert all(map(store.reserves, [*reserved, "_last_updated_sequence_number"]))
-        assert not any(map(store.reserves, ["", "file", "pos", "_file_", "_FILE", "_change_type", "_op"]))
-
     def test_column_names_of_the_source_are_stored(self, store):
         """F21: The store keeps the source's names of columns."""
         columns = (Column("id", ColumnType.parse("LONG")), Column("_pos_", ColumnType.parse("INT"), "_pos"))

@@ -4,6 +4,7 @@ People read and write SQL names. Tables store the names of the kinds. Arrow, Ice
 Fabric and the wire each have a small mapping to these types.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -107,6 +108,13 @@ class ColumnType:
     @property
     def _digits(self) -> str:
         return f"({self.precision},{self.scale})" if self.kind is Kind.DECIMAL else ""
+
+    @property
+    def foreign_parts(self) -> Iterator[str]:
+        """The types of another tool's columns in this type, including its parts."""
+        yield from [self.foreign] if self.foreign else []
+        for _, part in self.parts:
+            yield from part.foreign_parts
 
     @property
     def flat(self) -> bool:

@@ -1,6 +1,6 @@
 """The contract of every store: tables, the names of their columns, the checks before use, and the errors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, Protocol, TypeVar
 
@@ -8,6 +8,7 @@ from backstory.errors import Failed, Refused, TryAgain, UsageError, option
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
+from backstory.model.versions_layout import OF_ICEBERG
 
 # A sender once delivered overlapping versions of a key to this table.
 DISORDER: Final = "backstory.disorder"
@@ -29,9 +30,6 @@ class Store(Protocol):
     @property
     def description(self) -> str:
         """The warehouse and its origin, for errors. The user may have meant another warehouse."""
-
-    def reserves(self, name: str) -> bool:
-        """Whether the store reserves this column name."""
 
 
 class TableLike(Protocol):
@@ -121,18 +119,14 @@ def require_layout(table: Loaded, *layouts: Layout) -> Loaded:
     return require_columns(table)
 
 
-# Whether a store reserves a name.
-Reserves = Callable[[str], bool]
-
-
-def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
+def stored_names(sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
     """The stored name of each column of a source, including the `known` columns (F21).
 
-    A reserved name gets an underscore as its last letter, and more underscores while the result is taken. Any
-    other name is stored unchanged, unless a known column already has it as its stored name.
+    A name that Iceberg reserves gets an underscore as its last letter, and more underscores while the result
+    is taken. Any other name is stored unchanged, unless a known column already has it as its stored name.
     """
     names = {column.source: column.name for column in known}
-    is_reserved = {source: reserves(source) for source in sources if source not in names}
+    is_reserved = {source: source in OF_ICEBERG for source in sources if source not in names}
     for source in sorted(is_reserved, key=is_reserved.__getitem__):
         name = f"{source}_" if is_reserved[source] else source
         while name in names.values():
@@ -141,10 +135,10 @@ def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Col
     return names
 
 
-def refuse_names(reserves: Reserves, names: Sequence[str]) -> None:
+def refuse_names(names: Sequence[str]) -> None:
     """Raise Refused for column names that no table can have."""
     for name in names:
-        if not name or reserves(name):
+        if not name or name in OF_ICEBERG:
             raise Refused(
                 "reserved-column",
                 f"A column cannot be named {name!r}: Iceberg reserves this name.",

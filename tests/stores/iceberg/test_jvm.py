@@ -12,6 +12,7 @@ from test_architecture import MODULES, SOURCE, shown
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OF_ICEBERG
 from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.data_files import write_rows
 from backstory.stores.iceberg.scripts import scan_tasks_of
@@ -52,6 +53,14 @@ def test_every_called_java_class_is_required_at_the_start(spark):
     called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - IN_SETTINGS
     assert called | {"spark.source.SparkRewriteTable"} == set(jvm.NEEDED)
     assert not jvm.missing_classes(spark._jvm)
+
+
+def test_metadata_columns_of_iceberg_are_reserved_names(spark):
+    """The reserved names are the names of Iceberg's metadata columns."""
+    columns = spark._jvm.org.apache.iceberg.MetadataColumns
+    names = {*OF_ICEBERG, "", "file", "pos", "_file_", "_FILE", "_change_type", "_op"}
+    assert {name for name in names if columns.isMetadataColumn(name)} == OF_ICEBERG
+    assert len(columns.metadataFieldIds()) == len(OF_ICEBERG)
 
 
 def test_only_requested_files_are_planned(sender, store, schema):

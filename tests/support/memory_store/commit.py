@@ -41,7 +41,7 @@ def _make(store: MemoryStore, change: Change, note: Note) -> Commit:
     shape = change.into
     assert shape is not None
     name = shape.table
-    refuse_names(store.reserves, shape.names)
+    refuse_names(shape.names)
     before = store.states.get(name)
     if before is not None and not change.recreate:
         raise conflict(name)
@@ -85,7 +85,7 @@ def _changed(store: MemoryStore, before: TableState, change: Change, note: Note)
     if change.back_to is not None:
         state = replace(state, current=_snapshot(state, change.back_to))
     if change.into is not None:
-        refuse_names(store.reserves, change.into.names)
+        refuse_names(change.into.names)
         state = _reshaped(state, change.into, change.renamed)
     state = replace(state, properties=_set(state.properties, change.properties))
     state = replace(state, tags=_set(state.tags, _tagged(state, change.tags)))

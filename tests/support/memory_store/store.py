@@ -17,14 +17,10 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
 from backstory.model.instant import MILLISECOND
-from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import Shape, TableName
 from backstory.stores.port import DISORDER
 
-# Iceberg reserves these names, and so does its simulator.
-RESERVED = frozenset(
-    {FILE, POSITION, "_deleted", "_spec_id", "_partition", ROW_ID, "_last_updated_sequence_number"}
-)
 PLENTY = 1 << 40
 _FILE = "memory"
 
@@ -147,10 +143,6 @@ class MemoryStore:
     def description(self) -> str:
         """Empty, because it has neither a warehouse nor an origin."""
         return ""
-
-    def reserves(self, name: str) -> bool:
-        """Whether Iceberg keeps this name of a column for itself."""
-        return name in RESERVED
 
 
 def load(store: MemoryStore, table: TableName) -> MemoryTable | None:

@@ -138,7 +138,7 @@ def required_key(table: TableName, definition: common.Table) -> tuple[str, ...]:
     return key
 
 
-def shape_from(store: Store, table: TableName, definition: common.Table) -> Shape:
+def shape_from(table: TableName, definition: common.Table) -> Shape:
     """The shape of a table to create.
 
     It is a history table if it has the three history columns. Raises Refused for a definition without a key,
@@ -154,7 +154,7 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
                 f"The column {column.name} of {table} is {column.type}, but history needs {wanted}.",
                 "Give it that type.",
             )
-    names = stored_names(store.reserves, [column.name for column in columns])
+    names = stored_names([column.name for column in columns])
     return Shape(
         table,
         tuple(stored_as(column, names) for column in columns),
@@ -208,7 +208,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     def plan() -> tuple[StoredTable, Change | None]:
         stored = existing_own(store, table)
         refuse_foreign(stored.shape)
-        into = _desired_shape(store, stored.shape, definition, drop_columns=drop_columns)
+        into = _desired_shape(stored.shape, definition, drop_columns=drop_columns)
         if (into.columns, {*into.key}) == (stored.shape.columns, {*stored.shape.key}):
             return stored, None
         _refuse_alteration(stored.shape, into)
@@ -218,11 +218,11 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     return deliver_change(store, [table], commit_note, plan) is not None
 
 
-def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
+def _desired_shape(shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
     """The shape that the definition describes. A decimal without parameters keeps its stored parameters."""
     key = required_key(shape.table, definition)
     columns = columns_from(definition.columns)
-    names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
+    names = stored_names([column.name for column in columns], shape.columns)
     desired = {names[column.name]: stored_as(column, names) for column in columns}
     for column in definition.columns:
         stored = shape.column_of_source(column.name)

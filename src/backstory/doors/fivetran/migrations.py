@@ -52,7 +52,7 @@ class Subject:
 
     def desired_column(self, name: str, type_: ColumnType) -> Column:
         """The column with this name in the source or, if it is missing, the column that would be added."""
-        names = stored_names(self.store.reserves, [name], self.shape.columns)
+        names = stored_names([name], self.shape.columns)
         return self.shape.column_of_source(name) or definitions.stored_as(Column(name, type_), names)
 
     def change(self, operation: operations.Operation) -> Change | None:
@@ -192,9 +192,7 @@ def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
     if old in SYSTEM_COLUMNS:
         raise migration_error(f"{old} is a system column: later requests name it.", "Name another column.")
     others = [other for other in shape.columns if other is not column]
-    renamed = definitions.stored_as(
-        Column(new, column.type), stored_names(subject.store.reserves, [new], others)
-    )
+    renamed = definitions.stored_as(Column(new, column.type), stored_names([new], others))
     columns = tuple(renamed if other is column else other for other in shape.columns)
     key = tuple(renamed.name if name == column.name else name for name in shape.key)
     into = replace(shape, columns=columns, key=key)

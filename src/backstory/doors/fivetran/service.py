@@ -229,7 +229,7 @@ class Destination(DestinationConnectorServicer):
     def CreateTable(self, request: sdk.CreateTableRequest) -> sdk.CreateTableResponse:
         """Create the table, and its schema if it is missing."""
         store, table = self._table(request, request.table.name)
-        shape = shape_from(store, table, request.table)
+        shape = shape_from(table, request.table)
 
         def plan() -> tuple[None, Change]:
             if load(store, table) is not None:

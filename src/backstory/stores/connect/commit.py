@@ -26,9 +26,9 @@ from backstory.spark.connect import needs_java
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING, ancestors, head_of, preview_notes
 from backstory.stores.connect.create import (
+    ROWS,
     create,
     drop_or_rename,
-    frame_in,
     new_properties,
     require_alterable,
     reshape,
@@ -43,7 +43,7 @@ from backstory.stores.connect.store import (
 from backstory.stores.iceberg.commit import commit, require_for_branch
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids
+from backstory.stores.iceberg.frames import UPDATED_IN, frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.schema import json_schema, spark_type
@@ -71,7 +71,7 @@ def _(store: ConnectStore, table: IcebergTable | None, change: Change, note: Not
         return Commit(None, change.counts)
     if table is None and change.recreate:  # SQL replaces no table, but can create one
         change = replace(change, recreate=store.has(cast("Shape", change.into).table))
-    _require_sql(store, table, change)
+    _require_sql(table, change)
     shape = change.into or cast("IcebergTable", table).shape
     change = replace(change, into=shape, added=_arrow(change.added), removed=_arrow(change.removed))
     if change.whole and change.added is not None and ROW_ID in change.added.column_names:
@@ -90,7 +90,7 @@ def _(store: ConnectStore, table: IcebergTable | None, change: Change, note: Not
     return Commit(snapshot, counts)
 
 
-def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change) -> None:
+def _require_sql(table: IcebergTable | None, change: Change) -> None:
     """Raise UsageError for a change that SQL cannot make in one visible commit.
 
     Raises Refused for a name that no table can have.
@@ -99,7 +99,7 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
     parts = Change(**{name: getattr(change, name) for name in _BY_SQL})
     if into is None or change != parts:
         raise needs_java("This change of a table")
-    refuse_names(store.reserves, into.names)
+    refuse_names(into.names)
     if table is None:
         return
     require_alterable(table, change, into)
@@ -278,8 +278,7 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
     return Commit(None, change.counts)
 
 
-# The view of staged rows, and its columns in addition to the table's columns.
-_ROWS: Final = "backstory_rows"
+# The columns of staged rows in addition to the table's columns.
 _ACTION: Final = "backstory action"
 _STAGED: Final = (FILE, POSITION, _ACTION)
 _UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
@@ -297,18 +296,18 @@ def write_rows(store: ConnectStore, change: Change, rows: pa.Table, branch: str,
     snapshot does not have exactly these rows.
     """
     shape, actions = cast("Shape", change.into), Counter(rows[_ACTION].to_pylist())
-    frame_in(store, rows).createOrReplaceTempView(_ROWS)
+    frame_of(store, rows).createOrReplaceTempView(ROWS)
     values = {
         each.name: f"CAST({_OURS}.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns
     }
     target, names = store.sql_name(shape.table, f"branch_{branch}"), ", ".join(map(quote, values))
-    selected = f"({names}) SELECT {', '.join(values.values())} FROM {_ROWS} AS {_OURS}"  # noqa: S608 - quoted
+    selected = f"({names}) SELECT {', '.join(values.values())} FROM {ROWS} AS {_OURS}"  # noqa: S608 - quoted
     if {*actions} <= {_INSERT}:
         statement = f"INSERT {'OVERWRITE' if change.whole else 'INTO'} {target} {selected}"
     else:
         statement = (
             f"MERGE INTO {target} AS {_TABLE} "  # noqa: S608 - quoted names
-            f"USING {_ROWS} AS {_OURS} ON {_AT_PLACE} "
+            f"USING {ROWS} AS {_OURS} ON {_AT_PLACE} "
             f"WHEN MATCHED AND {_OURS}.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
             f"{', '.join(f'{_TABLE}.{quote(each)} = {value}' for each, value in values.items())} "
             f"WHEN MATCHED THEN DELETE "
@@ -406,10 +405,10 @@ def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
 
 def _row_ids(store: ConnectStore, table: IcebergTable, places: pa.Table) -> pa.Array:
     """The row id at each place. Raises TryAgain if a place no longer has a row."""
-    frame_in(store, places).createOrReplaceTempView(_ROWS)
+    frame_of(store, places).createOrReplaceTempView(ROWS)
     query = (
         f"SELECT {_TABLE}.{FILE}, {_TABLE}.{POSITION}, {_TABLE}.{ROW_ID} "  # noqa: S608 - quoted names
-        f"FROM {store.sql_name(table.shape.table)} AS {_TABLE} JOIN {_ROWS} AS {_OURS} ON {_AT_PLACE}"
+        f"FROM {store.sql_name(table.shape.table)} AS {_TABLE} JOIN {ROWS} AS {_OURS} ON {_AT_PLACE}"
     )
     rows = arrow_of(store.spark.sql(query))
     if len(rows) != len(places):

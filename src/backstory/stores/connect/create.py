@@ -6,28 +6,25 @@ Each operation runs SQL statements. It may be interrupted after any of them with
 import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import Final, cast
 
 import pyarrow as pa
-from pyspark.sql.functions import partitioning
 
-from backstory.formats.delivered import arrow_schema
 from backstory.model.change import COLUMNS_STATE, Change
 from backstory.model.layout import YEAR
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import added_fields, widens
 from backstory.observe import time_stage
 from backstory.spark.connect import needs_java
-from backstory.spark.versions import frame_of_arrow
 from backstory.stores.connect.store import ConnectStore, in_commit
 from backstory.stores.iceberg.create import refuse_paths, table_properties
-from backstory.stores.iceberg.frames import spark_fields, without_row_ids
+from backstory.stores.iceberg.frames import frame_of, without_row_ids
 from backstory.stores.iceberg.literals import column, property_list, quote, text_literal
 from backstory.stores.iceberg.schema import SOURCE_NAMES, spark_type
 from backstory.stores.iceberg.store import IcebergTable, source_names
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+# The name of the view of staged rows.
+ROWS: Final = "backstory_rows"
 
 
 def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -157,10 +154,7 @@ def create(store: ConnectStore, change: Change, notes: Mapping[str, str]) -> int
     with in_commit(store, shape.table, notes) as own:
         own.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(own.catalog)}.{quote(shape.table.schema)}")
         with time_stage("commit"):
-            if added is None:
-                _create_empty(own, shape, settings)
-            else:
-                _create_with_rows(own, shape, settings, added)
+            _create_table(own, shape, settings, added)
         if shape.layout.is_sorted and shape.key:
             order = ", ".join(map(quote, shape.key))
             own.spark.sql(f"ALTER TABLE {own.sql_name(shape.table)} WRITE LOCALLY ORDERED BY {order}")
@@ -170,41 +164,28 @@ def create(store: ConnectStore, change: Change, notes: Mapping[str, str]) -> int
         return int(snapshots.where("parent_id IS NULL").collect()[0].snapshot_id)
 
 
-def frame_in(store: ConnectStore, rows: pa.Table) -> "DataFrame":
-    """The rows as a frame of the store's session."""
-    return frame_of_arrow(store.spark, rows, spark_fields(rows.schema))
-
-
-def _create_empty(store: ConnectStore, shape: Shape, properties: Mapping[str, str]) -> None:
-    columns = ", ".join(map(column_definition, shape.columns))
+def _create_table(
+    store: ConnectStore, shape: Shape, properties: Mapping[str, str], added: pa.Table | None
+) -> None:
+    """Create a table with these rows in one statement. Comments of columns are part of the rows' frame."""
+    columns, query = f"({', '.join(map(column_definition, shape.columns))})", ""
+    if added is not None:
+        names = [each.name for each in shape.columns]
+        rows = frame_of(store, without_row_ids(added).select(names))
+        typed = (
+            column(each.name).cast(spark_type(each.type)).alias(each.name, metadata={"comment": each.doc})
+            for each in shape.columns
+        )
+        rows.select(*typed).createOrReplaceTempView(ROWS)
+        columns, query = "", f" AS SELECT * FROM {ROWS}"  # noqa: S608
     parts = ", ".join(
         f"years({quote(name)})" if transform == YEAR else quote(name)
         for transform, name in shape.layout.partitioning
     )
     store.spark.sql(
-        f"CREATE TABLE {store.sql_name(shape.table)} ({columns}) USING iceberg "
-        f"{f'PARTITIONED BY ({parts}) ' if parts else ''}TBLPROPERTIES ({property_list(properties)})"
+        f"CREATE TABLE {store.sql_name(shape.table)} {columns} USING iceberg "
+        f"{f'PARTITIONED BY ({parts}) ' if parts else ''}TBLPROPERTIES ({property_list(properties)}){query}"
     )
-
-
-def _create_with_rows(
-    store: ConnectStore, shape: Shape, properties: Mapping[str, str], added: pa.Table
-) -> None:
-    schema = arrow_schema({each.name: each.type for each in shape.columns})
-    typed = frame_in(store, without_row_ids(added).select(schema.names)).select(
-        *(
-            column(each.name).cast(spark_type(each.type)).alias(each.name, metadata={"comment": each.doc})
-            for each in shape.columns
-        )
-    )
-    writer = typed.writeTo(store.sql_name(shape.table)).using("iceberg")
-    for name, value in properties.items():
-        writer = writer.tableProperty(name, value)
-    parts = [
-        partitioning.years(quote(name)) if transform == YEAR else column(name)
-        for transform, name in shape.layout.partitioning
-    ]
-    (writer.partitionedBy(*parts) if parts else writer).create()
 
 
 def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> None:

@@ -16,7 +16,6 @@ from pyspark.version import __version__
 from backstory.errors import Failed, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
-from backstory.model.versions_layout import OF_ICEBERG
 from backstory.spark.connect import NoJava, is_connect, needs_java
 from backstory.spark.session import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, is_older
@@ -68,10 +67,6 @@ class ConnectStore(IcebergStore):
     def iceberg(self) -> Any:
         """Raises UsageError, because Iceberg's catalog object exists only in Java."""
         raise needs_java()
-
-    def reserves(self, name: str) -> bool:
-        """Whether Iceberg reserves this column name."""
-        return name in OF_ICEBERG
 
     def find(self, table: TableName) -> tuple[Any, dict[str, Any], str] | None:
         """A placeholder for Iceberg's object, the content of the newest metadata file, and its location.

@@ -363,7 +363,7 @@ def stage(store: IcebergStore, table: IcebergTable, change: Change) -> Any:
 def _reshape(
     store: IcebergStore, table: IcebergTable, transaction: Any, into: Shape, renamed: Mapping[str, str]
 ) -> None:
-    refuse_names(store.reserves, into.names)
+    refuse_names(into.names)
     before = table.shape
     _set_shape_properties(transaction, before, into)
     if not into.layout.is_sorted:

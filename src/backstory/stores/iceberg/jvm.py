@@ -31,7 +31,7 @@ _NEEDED: Final = """
 BaseFileScanTask BaseTable CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile
 ExpireSnapshots
 FileContent FileFormat FileMetadata FileScanTask HasTableOperations IcebergBuild ManifestContent ManifestFile
-ManifestFiles MetadataColumns MetricsConfig NullOrder PartitionSpec PartitionSpecParser
+ManifestFiles MetricsConfig NullOrder PartitionSpec PartitionSpecParser
 PartitionStatisticsFile SchemaParser Snapshot StaticTableOperations StatisticsFile Table
 TableMetadata TableMetadataParser TableScan catalog.Catalog catalog.Namespace catalog.SupportsNamespaces
 catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
@@ -175,11 +175,6 @@ def table_of_json(jvm: Any, table: Any, json_: Mapping[str, Any]) -> Any:
     metadata = iceberg(jvm, "TableMetadataParser").fromJson(location, json.dumps(json_))
     static = iceberg(jvm, "StaticTableOperations")(metadata, operations.io(), operations.locationProvider())
     return iceberg(jvm, "BaseTable")(static, table.name())
-
-
-def is_reserved(jvm: Any) -> Callable[[str], bool]:
-    """A function that returns whether Iceberg reserves a name for its own columns."""
-    return iceberg(jvm, "MetadataColumns").isMetadataColumn
 
 
 def partition_spec(jvm: Any, schema: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from backstory.model.layout import layout_of
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.jvm import is_reserved, schema_of
+from backstory.stores.iceberg.jvm import schema_of
 from backstory.stores.port import property_garbled, refuse_names
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     Key columns are nullable too, because a column that later leaves the key may be NULL (section 2.5). Raises
     Refused for a name that is empty or repeated, or that Iceberg reserves.
     """
-    refuse_names(is_reserved(jvm), [column.name for column in columns])
+    refuse_names([column.name for column in columns])
     return schema_of(jvm, json.dumps(json_schema(columns)))
 
 

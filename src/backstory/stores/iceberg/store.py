@@ -19,7 +19,6 @@ from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
 from backstory.model.table import Shape, TableName
-from backstory.model.types import ColumnType
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.connect import Py4JError, Py4JJavaError
 from backstory.spark.session import LateSpark, activate, session_properties
@@ -33,7 +32,6 @@ from backstory.stores.iceberg.jvm import (
     catalog,
     gateway,
     identifier,
-    is_reserved,
     json_of_metadata,
     namespace,
     set_properties,
@@ -174,10 +172,6 @@ class IcebergStore:
         if isinstance(self.session, LateSpark) and self.session.started is None:
             return self.session.properties.get(name)
         return self.spark.conf.get(name, None)
-
-    def reserves(self, name: str) -> bool:
-        """Whether Iceberg reserves this column name."""
-        return bool(is_reserved(self.jvm)(name))
 
     @property
     def folder(self) -> Path | None:
@@ -370,13 +364,10 @@ def existing_as_is(store: IcebergStore, table: TableName) -> IcebergTable:
     loaded = load(store, table)
     if loaded is None:
         raise no_table(table, searched=store.description)
-    require_known_types(table, [column.name for column in loaded.shape.columns if _is_variant(column.type)])
+    require_known_types(
+        table, [each.name for each in loaded.shape.columns if "variant" in each.type.foreign_parts]
+    )
     return loaded
-
-
-def _is_variant(type_: ColumnType) -> bool:
-    """Whether a column of this type contains variants, including in its parts."""
-    return type_.foreign == "variant" or any(_is_variant(part) for _, part in type_.parts)
 
 
 def source_names(shape: Shape) -> str:

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import arrow_type
 from backstory.model.instant import EPOCH
-from backstory.model.table import Column
 from backstory.stores.iceberg.schema import FIELD_ID, columns_of_fields
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.values import truths_of
@@ -125,20 +124,10 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 def arrow_type_of(type_: Any) -> pa.DataType:
     """Spark's Arrow type for an Iceberg type. Raises Unreadable for unknown types."""
-    if isinstance(type_, str):
-        return arrow_type(_flat_column(type_).type)
-    if type_["type"] == "list":
-        return pa.list_(arrow_type_of(type_["element"]))
-    if type_["type"] == "map":
-        return pa.map_(arrow_type_of(type_["key"]), arrow_type_of(type_["value"]))
-    return pa.struct([(field["name"], arrow_type_of(field["type"])) for field in type_["fields"]])
-
-
-def _flat_column(type_: str) -> Column:
     (column,) = columns_of_fields([{"name": "value", "type": type_}], {})
-    if column.type.foreign:
-        raise Unreadable(f"the type {type_}")
-    return column
+    for foreign in column.type.foreign_parts:
+        raise Unreadable(f"the type {foreign}")
+    return arrow_type(column.type)
 
 
 def read_fields(
