@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +23,7 @@ from backstory.spark.connect import Py4JError, Py4JJavaError
 from backstory.spark.frame_files import constant_columns
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
-from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
+from backstory.stores.iceberg.jvm import data_file, new_location, position_deletes, rewrite_group
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import FIELD_ID
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
@@ -46,40 +45,31 @@ PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 IDENTITY, YEAR, VOID = "identity", "year", "void"
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition: its folder, and its path in Iceberg's format. Both are empty without partitions."""
-
-    folder: str = ""
-    path: str = ""
-
-
-def rows_by_partition(table: IcebergTable, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
+def rows_by_partition(table: IcebergTable, rows: pa.Table) -> list[tuple[str, pa.Table]] | None:
     """The rows by partition of a table, or None if the driver cannot compute the partitions.
 
-    The driver computes partitions by the year of an instant, by booleans, and by strings that a path need not
-    escape, other than the word for NULL.
+    A partition is a path in Iceberg's format, which is empty if the table has no partitions. The driver
+    computes partitions by the year of an instant, by booleans, and by strings that a path need not escape,
+    other than the word for NULL.
     """
     if all(transform == VOID for _, transform, _ in table.partitioning):
-        return [(Partition(), rows)]
-    fields = [(name, transform) for name, transform, _ in table.partitioning]
+        return [("", rows)]
     values = [_partition_values(rows, source, transform) for _, transform, source in table.partitioning]
     known = [column for column in values if column is not None]
     if len(known) < len(values):
         return None
-    names = [name for name, _ in fields]
+    names = [name for name, _, _ in table.partitioning]
     combined = pa.table(known, names=names)
     parts = []
     combinations = combined.group_by(names).aggregate([]).to_pylist()
     if len(combinations) == 1:
-        return [(_partition(fields, list(combinations[0].values())), rows)]
+        return [(_partition_path(combinations[0]), rows)]
     for combination in combinations:
         members = None
         for name, value in combination.items():
             same = combined[name].is_null() if value is None else pc.equal(combined[name], value)
             members = same if members is None else pc.and_(members, same)
-        partition = _partition(fields, list(combination.values()))
-        parts.append((partition, rows.filter(pc.fill_null(members, False))))
+        parts.append((_partition_path(combination), rows.filter(pc.fill_null(members, False))))
     return parts
 
 
@@ -98,18 +88,9 @@ def _partition_values(rows: pa.Table, source: str | None, transform: str) -> pa.
     return None
 
 
-def _partition(fields: Sequence[tuple[str, str]], values: Sequence[object]) -> Partition:
-    known = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
-    texts = [NULL_PARTITION if value is None else text for value, text in zip(values, known, strict=True)]
-    folders = [
-        str(int(text) + EPOCH.year) if transform == YEAR and text != NULL_PARTITION else text
-        for text, (_, transform) in zip(texts, fields, strict=True)
-    ]
-    return Partition(_partition_path(fields, folders), _partition_path(fields, texts))
-
-
-def _partition_path(fields: Sequence[tuple[str, str]], texts: Sequence[str]) -> str:
-    return "/".join(f"{name}={text}" for (name, _), text in zip(fields, texts, strict=True))
+def _partition_path(values: Mapping[str, object]) -> str:
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    return "/".join(f"{name}={NULL_PARTITION if text is None else text}" for name, text in texts.items())
 
 
 # With this option Iceberg's writer registers its files for a later commit.
@@ -138,13 +119,8 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(table, rows.schema)
-    locations = table.iceberg.locationProvider()  # here, because the pool's threads have no JVM
-    pieces = [
-        (
-            locations.newDataLocation(f"{partition.folder}/{uuid.uuid4()}.parquet".lstrip("/")),
-            partition.path,
-            part.slice(first, ROWS_IN_FILE),
-        )
+    pieces = [  # here, because the pool's threads have no JVM
+        (new_location(store.jvm, table.iceberg, partition), partition, part.slice(first, ROWS_IN_FILE))
         for partition, part in parts
         for first in range(0, part.num_rows, ROWS_IN_FILE)
     ]

@@ -238,6 +238,14 @@ def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..
     return lambda *arguments: evaluator.evaluate(array(jvm, _class(jvm, "java.lang.Object"), arguments))
 
 
+def new_location(jvm: Any, table: Any, partition: str) -> str:
+    """The location of a new file of rows in a partition, which is in its path form, or empty."""
+    spec, locations, name = table.spec(), table.locationProvider(), f"{uuid4()}.parquet"
+    if not partition:
+        return str(locations.newDataLocation(name))
+    return str(locations.newDataLocation(spec, iceberg(jvm, "DataFiles").data(spec, partition), name))
+
+
 def data_file(jvm: Any, table: Any, location: str, size: int, footer: bytes, partition: str) -> Any:
     """Iceberg's object for a Parquet file of rows. `partition` is in its path form, or empty."""
     config = iceberg(jvm, "MetricsConfig").forTable(table)
