@@ -31,7 +31,6 @@ from backstory.reading.questions import diff, life
 from backstory.reading.timelines import Timeline
 from backstory.spark.session import in_settled_session
 from backstory.stores.iceberg.store import IcebergStore, existing
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.upkeep.checking import check_files_first
 from backstory.upkeep.ending import HistoryEnd, end
 from backstory.upkeep.options import Bounds, MaintainOptions
@@ -184,7 +183,7 @@ class Table:
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
-        return commits(SessionCatalog(self.store), self.name)
+        return commits(self.store, self.name)
 
     def check(self) -> list[dict[str, Any]]:
         """One record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""

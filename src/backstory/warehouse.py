@@ -32,7 +32,6 @@ from backstory.stores.iceberg.faults import show_causes, translate_faults
 from backstory.stores.iceberg.sessions import require_usable
 from backstory.stores.iceberg.store import IcebergStore, existing, load, open_store
 from backstory.stores.iceberg.store import tables as list_tables
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.port import no_table, require_some
 from backstory.table import Table
 from backstory.upkeep import previews
@@ -124,7 +123,7 @@ class Warehouse:
 
     def tables(self) -> list[dict[str, Any]]:
         """The layout, rows, open versions and last commit of each table."""
-        return inventory(SessionCatalog(self.store))
+        return inventory(self.store)
 
     def sql(self, query: str) -> "DataFrame":
         """The rows of a Spark SQL query on tables `schema.table`.
@@ -217,14 +216,14 @@ class Warehouse:
         """Past runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and declarations by outcome."""
         from backstory.projects.log import former_runs, rows_of_log
 
-        return former_runs(SessionCatalog(self.store), rows_of_log(self.store))
+        return former_runs(self.store, rows_of_log(self.store))
 
     def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
         """The age of each declaration with `expect`: `name`, `last_delivery` and `due` (both UTC), `late`."""
         from backstory.projects import declarations, log
 
         now, logged, project = datetime.now(UTC), log.rows_of_log(self.store), declarations.read_project(file)
-        return log.freshness(project, SessionCatalog(self.store), logged, now)
+        return log.freshness(project, self.store, logged, now)
 
     def add(self, files: Paths, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
         """Register the datasets that manifests define. Manifests are given as files, or as folders of files.
@@ -385,7 +384,7 @@ class Warehouse:
         """
         self._require_java("The explorer")
 
-        source = CatalogReader(lambda: SessionCatalog(self.store), self.store.memory)
+        source = CatalogReader(lambda: self.store, self.store.memory)
         return open_explorer(source, host, port, token)
 
     @with_request(ServeRequest)

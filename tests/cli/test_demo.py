@@ -23,7 +23,6 @@ from backstory.reading.frames import table_in_session
 from backstory.reading.options import TimelineRequest
 from backstory.reading.questions import life
 from backstory.reading.timelines import Lane, draw_lanes
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender import Sender, SourceCopy, difference, read_copy
 
 
@@ -61,7 +60,7 @@ def test_the_table_matches_the_rule(spark, arrived):
 
 def test_one_batch_is_one_commit(arrived):
     """Twenty half-years made a commit, and the other six did not."""
-    made = commits(SessionCatalog(arrived), TABLE)
+    made = commits(arrived, TABLE)
 
     assert 20 == len(made)
     assert {"fivetran"} == {commit["door"] for commit in made}

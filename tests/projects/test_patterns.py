@@ -9,7 +9,6 @@ import pytest
 from backstory.errors import UsageError
 from backstory.projects.declarations import read_project
 from backstory.projects.log import freshness, rows_of_log
-from backstory.stores.metadata.catalogs import SessionCatalog
 
 pytestmark = pytest.mark.spark
 
@@ -138,7 +137,7 @@ def test_freshness_covers_the_tables_of_former_runs(team, erp):
 
     def late(hours):
         now, store = datetime.now(UTC) + timedelta(hours=hours), team.warehouse.store
-        rows = freshness(read_project(team.file), SessionCatalog(store), rows_of_log(store), now)
+        rows = freshness(read_project(team.file), store, rows_of_log(store), now)
         return {row["name"].removeprefix(f"{team.schema}."): row["late"] for row in rows}
 
     assert late(0) == {"*": True}

@@ -26,7 +26,6 @@ from backstory.projects.running import hold_tables, run_project
 from backstory.settings import DRIVER_MEMORY, Rights
 from backstory.stores.iceberg.create import create_view, ensure_schema
 from backstory.stores.iceberg.store import IcebergStore, load
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
 MODEL = """format: historize/1
@@ -237,7 +236,7 @@ def test_a_dry_run_reports_counts_without_writing(team):
     receipts = team.run(dry_run=True)
     assert [each.counts["new"] for each in receipts.values()] == [1, 1]
     assert len(receipts["b"].files) == 2
-    assert not [each for each in SessionCatalog(team.warehouse.store).tables() if each.schema == team.schema]
+    assert not [each for each in team.warehouse.store.tables() if each.schema == team.schema]
     assert team.file.as_posix() not in {row["project"] for row in rows_of_log(team.warehouse.store)}
 
 
@@ -298,23 +297,19 @@ def test_former_runs_and_late_tables_are_listed(team):
     )
     run_id = team.run()["a"].run_id
     store, project = team.warehouse.store, read_project(team.file)
-    report = next(
-        each for each in former_runs(SessionCatalog(store), rows_of_log(store)) if each["run_id"] == run_id
-    )
+    report = next(each for each in former_runs(store, rows_of_log(store)) if each["run_id"] == run_id)
     assert {name: report[name] for name in ("changed", "failed", "not_begun", "ended")} == {
         "changed": 1,
         "failed": 1,
         "not_begun": 0,
         "ended": True,
     }
-    broken_off = next(each for each in former_runs(SessionCatalog(store), []) if each["run_id"] == run_id)
+    broken_off = next(each for each in former_runs(store, []) if each["run_id"] == run_id)
     assert (broken_off["changed"], broken_off["ended"]) == (1, False)
 
     def late(hours, logged=None):
         now = datetime.now(UTC) + timedelta(hours=hours)
-        report = freshness(
-            project, SessionCatalog(store), rows_of_log(store) if logged is None else logged, now
-        )
+        report = freshness(project, store, rows_of_log(store) if logged is None else logged, now)
         return [each["late"] for each in report]
 
     assert (late(1), late(3)) == ([False, True], [True, True])
@@ -352,7 +347,7 @@ def test_undelivered_tables_of_an_interrupted_run_count_as_failed(team):
     with pytest.raises(UsageError, match=r"No run of .* is recorded"):
         team.run(failed=True)
     break_off(team, after="a")
-    last = former_runs(SessionCatalog(team.warehouse.store), rows_of_log(team.warehouse.store))[0]
+    last = former_runs(team.warehouse.store, rows_of_log(team.warehouse.store))[0]
     assert (last["changed"], last["ended"]) == (1, False)
     assert team.status(failed=True) == {"b": "changed", "c": "changed"}
     assert team.run(failed=True) == {}

@@ -16,7 +16,6 @@ from backstory.reading.commits import inventory
 from backstory.stores.embedded_catalog import read_catalog
 from backstory.stores.iceberg.create import drop, rename
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.catalogs import SessionCatalog
 
 AT = ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04"]
 READ = "{kind: ndJson, ddlSchema: [id BIGINT, event_time TIMESTAMP]}"
@@ -156,9 +155,7 @@ def test_a_copied_warehouse_is_refused_until_it_is_relocated(spark, original, tm
         assert str(folder) in refused.value.message, what
         assert str(home) in refused.value.message, what
     assert copy.sql("SELECT * FROM crm.far").collect() == [(7,)]
-    listed = {
-        each["table"]: each.get("error", {}).get("code") for each in inventory(SessionCatalog(copy.store))
-    }
+    listed = {each["table"]: each.get("error", {}).get("code") for each in inventory(copy.store)}
     assert listed.pop("crm.far") is None
     assert set(listed) > {"crm.none", *VERSIONS}
     assert set(listed.values()) == {"warehouse-moved"}

@@ -43,14 +43,12 @@ MEGABYTE = 1_000_000
 
 def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
     """The answer from the metadata of tables. Spark starts only if nothing else can read the catalog."""
-    from backstory.stores.metadata.catalogs import SessionCatalog
-
     # The tuple distinguishes an answer that is None from no answer.
     result = _answer_without_spark(options, lambda catalog, _: (question(catalog),))
     if result is not None:
         return result[0]
     with open_warehouse(options, brief=True) as warehouse:
-        return question(SessionCatalog(warehouse.store))
+        return question(warehouse.store)
 
 
 def answer_from_metadata(options: Options, question: Callable[["Catalog"], Answer]) -> Answer | None:

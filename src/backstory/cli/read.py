@@ -326,13 +326,11 @@ def _inventory(options: Options) -> list[dict[str, Any]]:
 
     rows_of = answer_from_metadata(options, read)
     if rows_of is None or None in rows_of.values():
-        from backstory.stores.metadata.catalogs import SessionCatalog
-
         with open_warehouse(options, brief=True) as warehouse:
-            catalog = SessionCatalog(warehouse.store)
             if rows_of is None:
-                return inventory(catalog)
-            rows_of |= {table: inventory(catalog, [table]) for table, rows in rows_of.items() if rows is None}
+                return inventory(warehouse.store)
+            unread = [table for table, rows in rows_of.items() if rows is None]
+            rows_of |= {table: inventory(warehouse.store, [table]) for table in unread}
     return [row for rows in rows_of.values() for row in rows or ()]
 
 

@@ -28,7 +28,6 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.schema import spark_name
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of
@@ -278,7 +277,7 @@ class Journal:
 def stored_journal(store: IcebergStore, table: IcebergTable) -> Journal:
     """The journal of a table that a store loaded."""
     name = table.shape.table
-    return Journal(table, partial(_log_table, SessionCatalog(store), name), partial(log_rows, store, name))
+    return Journal(table, partial(_log_table, store, name), partial(log_rows, store, name))
 
 
 def journal_in_files(files: TableReader) -> Journal:
@@ -292,7 +291,7 @@ def log_rows(store: IcebergStore, dataset: TableName, *, newest: bool = False) -
 
     The list is empty if there is no log.
     """
-    name, log = log_of(dataset), _log_table(SessionCatalog(store), dataset)
+    name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
         return []
     with translate_faults(name):

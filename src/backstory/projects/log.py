@@ -27,7 +27,6 @@ from backstory.projects.files import Mark
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 
@@ -179,7 +178,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[Mark], uuid: str
 
 def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
     """The rows of the log, oldest run first. The list is empty if nothing has run yet."""
-    return rows_in_catalog(SessionCatalog(store), store.memory)
+    return rows_in_catalog(store, store.memory)
 
 
 def rows_in_catalog(catalog: Catalog, memory: Memory) -> list[dict[str, Any]]:
@@ -194,9 +193,9 @@ def rows_in_catalog(catalog: Catalog, memory: Memory) -> list[dict[str, Any]]:
         with memory.lease() as lease:
             rows = TableReader(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS)
     except (Unreadable, TooLarge):
-        if not isinstance(catalog, SessionCatalog):
+        if not isinstance(catalog, IcebergStore):
             raise
-        rows = arrow_of(catalog.store.spark.table(catalog.store.sql_name(log.shape.table)))
+        rows = arrow_of(catalog.spark.table(catalog.sql_name(log.shape.table)))
     return rows.sort_by("started_at").to_pylist()
 
 

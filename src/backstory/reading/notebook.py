@@ -9,7 +9,6 @@ from backstory.model.change import COUNTS, DOOR
 from backstory.model.table import TableName
 from backstory.reading.timelines import value_text
 from backstory.spark.versions import arrow_of
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import existing
 from backstory.stores.metadata.values import rows_of
 
@@ -29,7 +28,7 @@ def table_as_html(store: "IcebergStore", name: TableName) -> str:
 
     Raises UsageError if the table does not exist.
     """
-    table = existing(SessionCatalog(store), name)
+    table = existing(store, name)
     shape = table.shape
     columns = ", ".join(f"{each.source} {each.type}" for each in shape.user_columns)
     about = {"layout": shape.layout.value, "key": ", ".join(shape.source_key) or "none", "columns": columns}

@@ -19,7 +19,6 @@ from backstory.reading.questions import REQUIRED, SYSTEM_COLUMNS
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.schema import KEY, LAYOUT, LAYOUT_VERSION
 from backstory.stores.iceberg.store import IcebergStore, existing_as_is, tables
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
@@ -54,12 +53,11 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
     """The rows that `check` reports, computed from the table's files if possible, or else by Spark."""
-    catalog = SessionCatalog(store)
     with translate_faults(table):
-        described = catalog.describe(table)
+        described = store.describe(table)
     if described is not None:
         with store.memory.lease() as lease, suppress(Unreadable, OSError):
-            return check_small(TableReader(described, catalog, lease))
+            return check_small(TableReader(described, store, lease))
     return check(store, table)
 
 

@@ -15,7 +15,6 @@ from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.port import table_exists
 
 # Tables on which no other table depends.
@@ -48,7 +47,7 @@ def end(
     Unless `apply` is true, nothing is changed. Raises the errors of `archive_history`.
     """
     stored = _require_alone(store, table, archive)
-    (counted,) = inventory(SessionCatalog(store), [table])
+    (counted,) = inventory(store, [table])
     cursors = sorted(tag.removeprefix(CURSOR_TAG) for tag in stored.tags if tag.startswith(CURSOR_TAG))
     snapshots, into = len(stored.metadata.get("snapshots") or ()), None if archive is None else str(archive)
     ended = HistoryEnd(str(table), into, apply, counted["rows"], snapshots, [] if archive else cursors)

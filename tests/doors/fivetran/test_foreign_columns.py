@@ -8,7 +8,6 @@ from tables_as_text import instant
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
@@ -89,6 +88,6 @@ def test_an_unreadable_table_does_not_hide_other_tables(spark, schema, tmp_path)
         sender = Sender.to(address, tmp_path)
         others, place = (Place.made(sender, store, schema, HISTORY, VERSIONS) for _ in range(2))
     add(place, "extra", "time")
-    counts = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(SessionCatalog(store))}
+    counts = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(store)}
     assert counts[str(others.name)] == (4, 2)
     assert counts[str(place.name)] == (None, None)

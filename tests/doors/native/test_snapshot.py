@@ -27,7 +27,6 @@ from backstory.stores.iceberg import commit as commits
 from backstory.stores.iceberg import data_files, frames
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing, exists
-from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -727,7 +726,7 @@ def test_a_foreign_table_is_read_but_not_written(native):
     native.spark.sql(
         f"CREATE OR REPLACE TABLE backstory.{native.name} USING iceberg AS SELECT 'a' AS k, 1 AS v"
     )
-    (listed,) = inventory(SessionCatalog(native.warehouse.store), [TableName(*native.name.split("."))])
+    (listed,) = inventory(native.warehouse.store, [TableName(*native.name.split("."))])
     assert (listed["table"], listed["layout"]) == (native.name, "foreign")
     with pytest.raises(Refused, match="did not create") as refusal:
         native.copy(1, "a:1")

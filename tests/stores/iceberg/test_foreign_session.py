@@ -10,7 +10,6 @@ from backstory.formats.memory import Memory
 from backstory.spark.jars import iceberg_package
 from backstory.spark.versions import is_older
 from backstory.stores.iceberg import jvm, sessions
-from backstory.stores.metadata.catalogs import SessionCatalog
 
 
 def refusal(spark, catalog="backstory"):
@@ -123,4 +122,4 @@ def test_iceberg_versions_before_1_11_are_too_old(version, old):
 def test_a_session_with_icebergs_catalog_is_opened(spark):
     opened = backstory.open(spark=spark)
     assert opened.spark is spark
-    assert SessionCatalog(opened.store).tables() is not None
+    assert opened.store.tables() is not None

@@ -19,7 +19,7 @@ from backstory.reading.options import TimelineRequest
 from backstory.reading.questions import life
 from backstory.stores.iceberg.create import drop, rename
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.catalogs import EmbeddedCatalog, SessionCatalog
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.pyiceberg_catalog import open_catalog, open_table, read_counts
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.table_files import local_path
@@ -110,7 +110,7 @@ def _named(catalog, schema):
 
 def test_v122_tables_and_log_are_equal_with_and_without_spark(tables, store, warehouse, schema):
     """Rows, open versions, memory rows and commits are equal, without deleted rows."""
-    without, within = EmbeddedCatalog(warehouse), SessionCatalog(store)
+    without, within = EmbeddedCatalog(warehouse), store
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
     there, session_tables = (
         {row["table"]: row for row in inventory(catalog, _named(catalog, schema))}
@@ -139,18 +139,17 @@ def test_tables_with_equality_deletes_are_counted_only_by_spark(sender, store, w
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(delete="id \n 1")
     hide_by_value(store, place.name, "id", 2)
-    for catalog, rows in ((EmbeddedCatalog(warehouse), None), (SessionCatalog(store), 2)):
+    for catalog, rows in ((EmbeddedCatalog(warehouse), None), (store, 2)):
         held = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert held[str(place.name)] == rows
 
 
 def test_a_description_stays_readable_after_a_rename_of_the_table(store, schema):
     """A session's catalog loads a table once for all of its files."""
-    catalog = SessionCatalog(store)
-    described = catalog.describe(native(store, schema, "moving", TOLD[:3]))
+    described = store.describe(native(store, schema, "moving", TOLD[:3]))
     rename(store, described.shape.table, TableName(schema, "moved"))
     with Memory(1 << 30).lease() as lease:
-        rows = TableReader(described, catalog, lease).rows(described.snapshot, described.fields, ["id"])
+        rows = TableReader(described, store, lease).rows(described.snapshot, described.fields, ["id"])
     assert sorted(rows["id"].to_pylist()) == [1, 1, 2]
 
 
@@ -173,7 +172,7 @@ def test_a_table_with_a_lost_file_is_listed_without_a_count(store, warehouse, sc
     paths = [row.path for row in store.spark.table(store.sql_name(lost, "manifests")).collect()]
     for path in paths:
         local_path(path).rename(local_path(f"{path}.away"))
-    for catalog in (EmbeddedCatalog(warehouse), SessionCatalog(store)):
+    for catalog in (EmbeddedCatalog(warehouse), store):
         rows = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert (rows[str(lost)], rows[str(whole)], rows[str(newer)]) == (None, 3, None)
     with pytest.raises(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
+from backstory.model.layout import Layout
 from backstory.model.table import Shape, TableName
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.connect import Py4JError, Py4JJavaError
@@ -43,6 +44,7 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import names_by_id
 from backstory.stores.iceberg.sessions import refresh, watch
 from backstory.stores.metadata.table_metadata import (
+    Counts,
     TableMetadata,
     commit_of,
     parse_metadata,
@@ -166,6 +168,40 @@ class IcebergStore:
             if schema in {None, name}
             for identifier in catalog.listTables(namespace)
         ]
+
+    def tables(self) -> list[TableName]:
+        """Every table, sorted."""
+        return tables(self)
+
+    def describe(self, table: TableName) -> TableMetadata | None:
+        """The current metadata of a table, or None if it does not exist."""
+        return load(self, table)
+
+    def count(self, table: TableMetadata) -> Counts:
+        """The number of rows, from the commit's properties if they suffice.
+
+        Counts are None for a table that Spark cannot read, because a file is missing or a column has another
+        tool's type.
+        """
+        layout, newest = table.shape.layout, table.newest
+        span = layout.span
+        if newest is None:
+            return Counts(0, 0 if span else None)
+        summary = newest.properties
+        if span is None and summary.get("total-delete-files") == "0" and summary.get("total-records"):
+            return Counts(int(summary["total-records"]), None)
+        from pyspark.errors import PySparkException
+
+        remembered = f"{span.start} = {span.end}" if span and layout is Layout.VERSIONS else "false"
+        open_ = span.open if span else "NULL"
+        aggregates = ["count(*) AS rows", f"count_if({open_}) AS open", f"count_if({remembered}) AS memory"]
+        try:
+            rows = self.spark.table(self.sql_name(table.shape.table))
+            (counts,) = rows.selectExpr(*aggregates).collect()
+        except (PySparkException, Py4JJavaError):
+            return Counts(None, None)
+        memory = counts["memory"]
+        return Counts(counts["rows"] - memory, counts["open"] if span else None, memory)
 
     def setting(self, name: str) -> str | None:
         """A setting of the session. Reading it does not start the session."""

@@ -1,19 +1,16 @@
-"""The catalogs that contain tables, from an embedded warehouse, a session or the settings.
+"""The catalogs that contain tables, from an embedded warehouse or the settings.
 
-An embedded warehouse has a SQLite file and files on this machine, which are read without Spark. A session
-supports every catalog that Iceberg supports.
+An embedded warehouse has a SQLite file and files on this machine, which are read without Spark. A session's
+store is a catalog too, and supports every catalog that Iceberg supports.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG, Settings
-from backstory.spark.connect import Py4JJavaError
 from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
-from backstory.stores.iceberg import store as iceberg
 from backstory.stores.metadata.table_metadata import (
     Catalog,
     Counts,
@@ -91,52 +88,6 @@ def _metadata(table: TableName, location: str) -> dict[str, Any]:
     if not {"schema", "schemas"} & set(metadata):
         raise file_garbled(table, file.name)
     return metadata
-
-
-@dataclass(frozen=True, slots=True)
-class SessionCatalog:
-    """The tables of a session's catalog."""
-
-    store: iceberg.IcebergStore
-
-    @property
-    def description(self) -> str:
-        """The warehouse, and the origin of its name."""
-        return self.store.description
-
-    def tables(self) -> list[TableName]:
-        """Every table, sorted."""
-        return iceberg.tables(self.store)
-
-    def describe(self, table: TableName) -> TableMetadata | None:
-        """The current metadata of a table, or None if it does not exist."""
-        return iceberg.load(self.store, table)
-
-    def count(self, table: TableMetadata) -> Counts:
-        """The number of rows, from the commit's properties if they suffice.
-
-        Counts are None for a table that Spark cannot read, because a file is missing or a column has another
-        tool's type.
-        """
-        layout, newest = table.shape.layout, table.newest
-        span = layout.span
-        if newest is None:
-            return Counts(0, 0 if span else None)
-        summary = newest.properties
-        if span is None and summary.get("total-delete-files") == "0" and summary.get("total-records"):
-            return Counts(int(summary["total-records"]), None)
-        from pyspark.errors import PySparkException
-
-        remembered = f"{span.start} = {span.end}" if span and layout is Layout.VERSIONS else "false"
-        open_ = span.open if span else "NULL"
-        aggregates = ["count(*) AS rows", f"count_if({open_}) AS open", f"count_if({remembered}) AS memory"]
-        try:
-            rows = self.store.spark.table(self.store.sql_name(table.shape.table))
-            (counts,) = rows.selectExpr(*aggregates).collect()
-        except (PySparkException, Py4JJavaError):
-            return Counts(None, None)
-        memory = counts["memory"]
-        return Counts(counts["rows"] - memory, counts["open"] if span else None, memory)
 
 
 _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
