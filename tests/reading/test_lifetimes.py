@@ -27,9 +27,8 @@ from backstory.reading.lifetimes import (
     STATED_FROM,
     STATED_TO,
     LogKind,
+    RecordedRows,
     internal_name,
-    statements_query,
-    versions_query,
 )
 
 SPAN = (STARTED, ENDED)
@@ -155,7 +154,7 @@ def test_native_queries_match_the_specification(rows, until):
         for place, (start, end, recorded, role, moved, before) in enumerate(rows)
     ]
     held = relation(rows, **types)
-    versions = spans(query_spans(held, versions_query(DUCKDB, Layout.VERSIONS, (), until=until)))
+    versions = spans(query_spans(held, RecordedRows(DUCKDB, Layout.VERSIONS, until=until).versions()))
     assert versions == expected(lasting(facts) if until is None else lasting_then(facts, until))
     steps = (
         statement
@@ -169,7 +168,8 @@ def test_native_queries_match_the_specification(rows, until):
             else [(each.end_before, each.recorded), (each.end, each.moved)],
         )
     )
-    assert spans(query_spans(held, statements_query(DUCKDB, ()), STATEMENT)) == expected(steps, stated=True)
+    query = RecordedRows(DUCKDB, Layout.VERSIONS).statements()
+    assert spans(query_spans(held, query, STATEMENT)) == expected(steps, stated=True)
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
@@ -180,7 +180,7 @@ def test_fivetran_queries_match_the_specification(sent_rows):
     }
     rows = list(rows.values())
     held = relation(rows, record=pa.string(), start=TIME, end=TIME, flag=pa.bool_())
-    versions = spans(query_spans(held, versions_query(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"])))
+    versions = spans(query_spans(held, RecordedRows(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"]).versions()))
     assert versions == expected(sent(Sent(place, *row) for place, row in enumerate(rows)))
 
 
@@ -199,7 +199,7 @@ def test_event_queries_match_the_specification(log, rows, until):
         for place, key, op, time, recorded in rows
     ]
     known = [each for each in events if until is None or each.known_at <= until]
-    query = versions_query(DUCKDB, Layout.ODF, ["record"], log, until)
-    assert spans(query_spans(held, query)) == expected(event_lives.versions(log, known))
-    statements = spans(query_spans(held, statements_query(DUCKDB, ["record"], log), STATEMENT))
+    rows_of_log = RecordedRows(DUCKDB, Layout.ODF, ["record"], log, until)
+    assert spans(query_spans(held, rows_of_log.versions())) == expected(event_lives.versions(log, known))
+    statements = spans(query_spans(held, rows_of_log.statements(), STATEMENT))
     assert statements == expected(event_lives.statements(log, events), stated=True)

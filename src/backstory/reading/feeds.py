@@ -40,7 +40,6 @@ from backstory.reading.lifetimes import (
     SPARK,
     STATED_FROM,
     STATED_TO,
-    ColumnSql,
     SqlSyntax,
 )
 from backstory.reading.options import ChangesRequest
@@ -106,16 +105,14 @@ def changes_query(
     return f"SELECT *, CASE WHEN {paired} THEN {pair} ELSE {single} END AS {type_} FROM {moved}"
 
 
-def current_condition(shape: Shape, syntax: SqlSyntax, column: ColumnSql) -> str:
+def current_condition(shape: Shape, syntax: SqlSyntax) -> str:
     """SQL for whether a row is an open version, or a live row that is not deleted."""
-    span = shape.layout.span
+    span, column = shape.layout.span, syntax.column
     if span is None:
         return "TRUE" if shape.column(DELETED) is None else f"NOT COALESCE({column(DELETED)}, FALSE)"
-    end = column(span.end)
     if span.far is None:
-        return f"{end} IS NULL"
-    stored = shape.column(span.end)
-    end = syntax.read_instant(end, None if stored is None else stored.type.kind)
+        return f"{column(span.end)} IS NULL"
+    end = syntax.instant_in(shape, span.end)
     late = f"{end} >= {syntax.at(span.far)}"
     if shape.layout is Layout.FIVETRAN_HISTORY:
         return f"COALESCE({column(span.flag)}, {late}, FALSE)"
@@ -128,7 +125,7 @@ class FeedRows:
 
     columns: dict[str, str]
     identity: tuple[str, ...]
-    condition: Callable[[SqlSyntax, ColumnSql], str]
+    condition: Callable[[SqlSyntax], str]
 
 
 def feed_rows(table: TableLike, request: ChangesRequest) -> FeedRows:
@@ -139,8 +136,8 @@ def feed_rows(table: TableLike, request: ChangesRequest) -> FeedRows:
     """
     shape = table.shape
 
-    def is_version(_: SqlSyntax, column: ColumnSql) -> str:
-        return f"{column(MEMORY, ROLE)} IS NULL"
+    def is_version(syntax: SqlSyntax) -> str:
+        return f"{syntax.column(MEMORY, ROLE)} IS NULL"
 
     if request.current:
         if shape.layout is Layout.ODF:
@@ -228,7 +225,7 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     if not feed.identity or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
         raise Unreadable("rows whose keys are not plain")
     stored = StoredColumns()
-    feed.condition(DUCKDB, stored)  # it names the columns that are read
+    feed.condition(replace(DUCKDB, stored=stored))  # it names the columns that are read
     columns = list(dict.fromkeys([*feed.columns, *stored.names]))
     moved = read_moved_rows(files, columns, range_.before, range_.commits)
     changes = _changes(moved, feed, stored, net=request.net) if len(moved) else ()
@@ -256,7 +253,7 @@ def _changes(
         COMMIT: moved[NUMBER],
     }
     relation = pa.table(numbers | stored.read(moved))
-    condition = feed.condition(DUCKDB, stored)
+    condition = feed.condition(replace(DUCKDB, stored=stored))
     source = replace(DUCKDB, rows=f"(SELECT * FROM {DUCKDB.rows} WHERE {condition}) AS moved")
     answer = query_rows(relation, changes_query(source, [_RECORD], [_CONTENT], net=net))
     rows = shown.take(answer[_PLACE])
@@ -284,7 +281,7 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
 
     commit = struct(*map(column, (NUMBER, VERSION, TIME))).alias(COMMIT)
     shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
-    changes = moved.where(feed.condition(SPARK, quote))
+    changes = moved.where(feed.condition(SPARK))
     changes = changes.select(*shown, *map(column, (SIGN, NUMBER)), commit)
     types = {name: changes.schema[name].dataType for name in feed.columns.values()}
     maps = {name: f"moved: {name}" for name, type_ in types.items() if holds_map(type_)}
@@ -379,7 +376,7 @@ def _recorded_moves(
     }
     names = [quote(each) for each in table.shape.names]
     columns = (f"{own[each]} AS {quote(each)}" if each in own else quote(each) for each in table.shape.names)
-    stated = replace(table_in_session(store, table), source=source).sql(lifetimes.statements_query)
+    stated = replace(table_in_session(store, table), source=source).spark_rows.statements()
     # Rows are added when a statement began to hold, and removed when it ceased to.
     query = f"""
 SELECT /*+ BROADCAST(kept_commits) */ {", ".join(names)}, {sign}, {number}, version AS {version},

@@ -372,7 +372,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         identity = questions.identity_names(names, shape) if successive else []
         remembered = self.until is not None or STATED_FROM in more
         stored, record = StoredColumns(), [_RECORD] if identity else []
-        text = self.query_sql(query, DUCKDB, stored, record, remembered=remembered)
+        text = query(self.recorded_rows(replace(DUCKDB, stored=stored), record, remembered=remembered))
         _require_times(shape, names)
         users = {name: as_ for as_, name in shown.items() if name not in more}
         rows = self.read([*users, *stored.names, *identity])

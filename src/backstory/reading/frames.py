@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
-from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED
+from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED, RecordedRows
 from backstory.reading.options import Comparison, shown_key_of
 from backstory.reading.questions import HISTORIES, SIDE_COLUMNS, TIMES, KnownTable, Query
 from backstory.reading.timelines import VersionRow
@@ -146,16 +146,17 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         listed = ", ".join(
             f"{quote(name)} AS {quote(shown)}" for shown, name in self.shown_names(*more).items()
         )
-        return f"SELECT {listed} FROM ({self.sql(query)}) AS versions"
+        return f"SELECT {listed} FROM ({query(self.spark_rows)}) AS versions"
 
-    def sql(self, query: Query) -> str:
-        """A query in Spark SQL."""
+    @property
+    def spark_rows(self) -> RecordedRows:
+        """The rows for queries in Spark SQL."""
         syntax, span = replace(SPARK, rows=self.source), self.shape.layout.span
         if span is not None:
             error = text_literal(error_text(questions.no_end_error(self.shape, span)))
             syntax = replace(syntax, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
         # The key columns keep their names, so that Spark pushes a filter on them below the window functions.
-        return self.query_sql(query, syntax, quote)
+        return self.recorded_rows(syntax)
 
     def live_rows(self) -> "DataFrame":
         live = _not_deleted(self.store.spark.sql(f"SELECT * FROM {self.source}"), self.shape)
@@ -175,7 +176,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         A row then has two ends: before and after its end was last moved (V6).
         """
         text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
-        return self.ask(lambda syntax, *_: syntax.fill(text), *TIMES, *NATIVE)
+        return self.ask(lambda rows: rows.syntax.fill(text), *TIMES, *NATIVE)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
@@ -203,14 +204,14 @@ def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
     Raises UsageError for a table without a history, and for an event log.
     """
     known = table_in_session(store, stored)
-    query = known.versions_query()
+    known.require_history()
     if stored.shape.layout is Layout.ODF:
         raise UsageError(
             "no-view",
             f"{stored.shape.table} is a log of events; its versions are computed, so it has no views.",
             "Read it with `current` and `as-of`.",
         )
-    return known.shown_sql(query, *TIMES)
+    return known.shown_sql(RecordedRows.versions, *TIMES)
 
 
 def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
@@ -264,8 +265,7 @@ def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame"
     rows = store.spark.table(store.sql_name(stored.shape.table))
     if stored.shape.layout not in HISTORIES:
         return _not_deleted(rows, stored.shape)
-    known = table_in_session(store, stored)
-    query = known.sql(known.versions_query(partial(lifetimes.true_query, instant=None)))
+    query = table_in_session(store, stored).spark_rows.true_versions(None)
     return store.spark.sql(query).select(*map(column, rows.columns))
 
 

@@ -8,6 +8,7 @@ Differences are described in native.md V96.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from backstory.model.layout import MEMORY, RECORDED_AT, Layout
@@ -43,12 +44,17 @@ class QueryWords(dict[str, str]):
         return self.column(word)
 
 
+# The SQL of a column of a table, or of a field of a struct.
+ColumnSql = Callable[..., str]
+
+
 @dataclass(frozen=True, slots=True)
 class SqlSyntax:
     """The syntax of an engine: quotes, conversions of instants, and the relation `rows`.
 
     `instant` and `micros` convert from and to microseconds since 1970. `utc`, `naive` and `date` read a
     column of that kind as instants. `endless` is SQL for the end of a version that lacks one but is not open.
+    `stored` returns the names of columns in `rows`, if they are not the table's own.
     """
 
     quote: str
@@ -59,10 +65,15 @@ class SqlSyntax:
     date: str
     rows: str = "recorded"
     endless: str = "NULL"
+    stored: ColumnSql | None = None
 
     def name(self, name: str) -> str:
         """Quote a name."""
         return f"{self.quote}{name.replace(self.quote, 2 * self.quote)}{self.quote}"
+
+    def column(self, *path: str) -> str:
+        """The SQL of a column of a table, or of a field of a struct."""
+        return ".".join(map(self.name, path)) if self.stored is None else self.stored(*path)
 
     def at(self, micros: int) -> str:
         """Write an instant, in microseconds since 1970."""
@@ -72,6 +83,15 @@ class SqlSyntax:
         """The instant in a column: a date is its midnight in UTC, and a naive time is a time in UTC."""
         forms = {Kind.NAIVE_DATE: self.date, Kind.NAIVE_DATETIME: self.naive}
         return (self.utc if kind is None else forms.get(kind, self.utc)).format(column)
+
+    def instant_in(self, shape: Shape, name: str) -> str:
+        """The instant in a column of a table."""
+        stored = shape.column(name)
+        return self.read_instant(self.column(name), None if stored is None else stored.type.kind)
+
+    def micros_in(self, shape: Shape, name: str) -> str:
+        """The instant in a column of a table, in microseconds since 1970."""
+        return self.micros.format(self.instant_in(shape, name))
 
     def fill(self, text: str, key: Sequence[str] = (), **more: str) -> str:
         """Replace words in braces with their SQL in this syntax or in `more`, or with internal columns."""
@@ -98,8 +118,6 @@ SPARK: Final = SqlSyntax(
     naive="timestamp_micros(timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {}))",
     date="timestamp_seconds(CAST(unix_date({}) AS BIGINT) * 86400)",
 )
-# The SQL of a column of a table, or of a field of a struct.
-ColumnSql = Callable[..., str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,26 +241,20 @@ SELECT * FROM (
 """
 
 
-def recorded_columns(
-    syntax: SqlSyntax, shape: Shape, column: ColumnSql, names: Mapping[str, Any], *, remembered: bool = True
-) -> str:
+def recorded_columns(syntax: SqlSyntax, shape: Shape, names: Mapping[str, Any], *, remembered: bool) -> str:
     """The values that the layout records for each row, as a SELECT list.
 
-    `names` are the system columns of an event log. Without `remembered`, rows of layout `versions` are read
-    without their recorded times.
+    `names` are the system columns of an event log. Unless `remembered` is true, rows of layout `versions` are
+    read without their recorded times.
     """
-    kinds = {each.name: each.type.kind for each in shape.columns}
-
-    def instant(name: str) -> str:
-        return syntax.read_instant(column(name), kinds.get(name))
-
-    span, layout = shape.layout.span, shape.layout
+    span, layout, column = shape.layout.span, shape.layout, syntax.column
     if layout is Layout.ODF:
         columns = {"offset": column(names["offset"]), "op": operation_sql(column, names)}
-        columns |= {"time": instant(names["event_time"]), "recorded": instant(names["system_time"])}
+        times = {"time": "event_time", "recorded": "system_time"}
+        columns |= {name: syntax.instant_in(shape, names[each]) for name, each in times.items()}
     else:
         assert span is not None
-        read = instant if layout.is_adopted else column
+        read = partial(syntax.instant_in, shape) if layout.is_adopted else column
         columns = {"start": read(span.start), "end": read(span.end)}
         if layout is Layout.VERSIONS and remembered:
             memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
@@ -268,62 +280,82 @@ def operation_sql(column: ColumnSql, names: Mapping[str, Any]) -> str:
     return f"CASE {column(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
 
 
-def versions_query(
-    syntax: SqlSyntax,
-    layout: Layout,
-    key: Sequence[str],
-    log: LogKind | None = None,
-    until: int | None = None,
-) -> str:
-    """The query for the versions of a table. `key` names the columns that identify a record.
+@dataclass(frozen=True, slots=True)
+class RecordedRows:
+    """The rows of a table, with the values that its layout records (`recorded_columns`), and their queries.
 
-    `log` is the kind of an event log. `until`, in microseconds since 1970, is a recorded time: the answer has
-    the versions as they were known then. Only layout `versions` and event logs support `until`.
+    `key` names the columns that identify a record, and `log` is the kind of an event log. `until`, in
+    microseconds since 1970, is a recorded time: versions are as they were known then. Only layout `versions`
+    and event logs support `until`. All instants are in microseconds since 1970.
     """
-    if log is not None:
-        ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_UNCORRECTED}" if log.corrects else _EVERY
-        return _of_log(syntax, ledger if log.each_its_own else _LIVES, key, log, until)
-    if layout is Layout.VERSIONS:
-        return syntax.fill(_NATIVE) if until is None else syntax.fill(_NATIVE_THEN, until=syntax.at(until))
-    span = layout.span
-    if span is None or span.far is None:
-        return syntax.fill(_PLAIN)
-    return syntax.fill(_ADOPTED if layout.is_adopted else _FIVETRAN, key, far=syntax.at(span.far))
 
+    syntax: SqlSyntax
+    layout: Layout
+    key: Sequence[str] = ()
+    log: LogKind | None = None
+    until: int | None = None
 
-def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
-    """The query `versions`, restricted to versions that are true at an instant, or now by default.
+    def versions(self) -> str:
+        """The query for the versions of the table."""
+        log, until, fill = self.log, self.until, self.syntax.fill
+        if log is not None:
+            ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_UNCORRECTED}" if log.corrects else _EVERY
+            return self._of_log(ledger if log.each_its_own else _LIVES, log, until)
+        if self.layout is Layout.VERSIONS:
+            return fill(_NATIVE) if until is None else fill(_NATIVE_THEN, until=self.syntax.at(until))
+        span = self.layout.span
+        if span is None or span.far is None:
+            return fill(_PLAIN)
+        return fill(_ADOPTED if self.layout.is_adopted else _FIVETRAN, self.key, far=self.syntax.at(span.far))
 
-    The instant is in microseconds since 1970.
-    """
-    true = syntax.fill("{ended} IS NULL" if instant is None else TRUE_AT, at=syntax.at(instant or 0))
-    return f"SELECT * FROM ({versions}) AS versions WHERE {true}"
+    def true_versions(self, instant: int | None) -> str:
+        """The query for the versions that are true at an instant, by default now."""
+        at = self.syntax.at(instant or 0)
+        true = self.syntax.fill("{ended} IS NULL" if instant is None else TRUE_AT, at=at)
+        return f"SELECT * FROM ({self.versions()}) AS versions WHERE {true}"
 
+    def statements(self) -> str:
+        """The query for the statements of the table (V97).
 
-def unstated_query(syntax: SqlSyntax, versions: str) -> str:
-    """The query for statements whose recorded times are NULL, from the query `versions`."""
-    unknown = ", ".join(f"CAST(NULL AS TIMESTAMP) AS {{{name}}}" for name in ("known_from", "known_to"))
-    return f"SELECT *, {syntax.fill(unknown)} FROM ({versions}) AS versions"
+        The answer has each version as stated, with `STATED_FROM` and `STATED_TO` (NULL: still stated). Both
+        are NULL if the layout does not record them.
+        """
+        log, fill = self.log, self.syntax.fill
+        if log is not None:
+            ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_KNOWN}" if log.corrects else _EVERY
+            return self._of_log(ledger if log.each_its_own else _STATE_STATEMENTS, log, None)
+        if self.layout is Layout.VERSIONS:
+            return fill(_NATIVE_STATEMENTS)
+        unknown = ", ".join(f"CAST(NULL AS TIMESTAMP) AS {{{name}}}" for name in ("known_from", "known_to"))
+        return f"SELECT *, {fill(unknown)} FROM ({self.versions()}) AS versions"
 
+    def _of_log(self, text: str, log: LogKind, until: int | None) -> str:
+        """Complete the query of an event log so that it covers the events that it had at a recorded time."""
+        recorded = self.syntax.name(internal_name("recorded"))
+        known = "TRUE" if until is None else f"{recorded} <= {self.syntax.at(until)}"
+        if not log.each_its_own:
+            start = "{time}" if log.timely else _COUNTS_FROM
+            text = f"WITH states AS ({_STATES.replace('BEGUN', start)}) {text}"
+        return self.syntax.fill(text, self.key, is_known=known)
 
-def statements_query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:
-    """The query for the statements of a table of layout `versions`, or of an event log (V97).
+    def moves(self, between: tuple[int, int], *, through: bool = False) -> str:
+        """The query for the versions that are true at only one of two instants.
 
-    The answer has each version as stated, with `STATED_FROM` and `STATED_TO` (NULL: still stated).
-    """
-    if log is None:
-        return syntax.fill(_NATIVE_STATEMENTS)
-    ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_KNOWN}" if log.corrects else _EVERY
-    return _of_log(syntax, ledger if log.each_its_own else _STATE_STATEMENTS, key, log, None)
+        The answer has `SIDES`: whether a version is true at the first instant, and at the second. With
+        `through`, the answer has all versions that begin or end between the two instants.
+        """
+        fill, at = self.syntax.fill, self.syntax.at
+        low, high = map(at, sorted(between))
+        one, other = (fill(f"COALESCE({TRUE_AT}, FALSE)", at=at(each)) for each in between)
+        source, moved = f"({self.versions()}) AS versions", _TOUCHED if through else _MOVED
+        return fill(_MOVES, source=source, first=one, second=other, moved=fill(moved, low=low, high=high))
 
-
-def _of_log(syntax: SqlSyntax, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
-    """Complete the query of an event log so that it covers the events that the log had at a recorded time."""
-    known = "TRUE" if until is None else f"{syntax.name(internal_name('recorded'))} <= {syntax.at(until)}"
-    if not log.each_its_own:
-        start = "{time}" if log.timely else _COUNTS_FROM
-        text = f"WITH states AS ({_STATES.replace('BEGUN', start)}) {text}"
-    return syntax.fill(text, key, is_known=known)
+    def revisions(self, instant: int, between: tuple[int, int]) -> str:
+        """The query for rows that were true at `instant` as known at only one of two times."""
+        fill, at = self.syntax.fill, self.syntax.at
+        one, other = (fill(_HELD_THEN, at=at(instant), until=at(each)) for each in between)
+        source = fill(f"{{rows}} WHERE {NO_FACT}")
+        return fill(_MOVES, source=source, first=one, second=other, moved=fill(_MOVED))
 
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
@@ -374,32 +406,6 @@ SELECT * FROM (
 ) AS differences WHERE {{change}} IS NOT NULL OR {{otherwise}} IS NOT NULL
 """
 _BETWEEN_FLAGS: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
-
-
-def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, through: bool = False) -> str:
-    """The query `versions`, restricted to versions that are true at only one of two instants.
-
-    The instants are microseconds since 1970. The answer has `SIDES`: whether a version is true at the first
-    instant, and at the second. With `through`, the answer has all versions that begin or end between the two
-    instants.
-    """
-    low, high = map(syntax.at, sorted(between))
-    one, other = (syntax.fill(f"COALESCE({TRUE_AT}, FALSE)", at=syntax.at(each)) for each in between)
-    moved = _TOUCHED if through else _MOVED
-    source = f"({versions}) AS versions"
-    return syntax.fill(
-        _MOVES, source=source, first=one, second=other, moved=syntax.fill(moved, low=low, high=high)
-    )
-
-
-def revisions_query(syntax: SqlSyntax, instant: int, between: tuple[int, int]) -> str:
-    """The query for rows of layout `versions` that were true at `instant` as known at only one of two times.
-
-    All times are in microseconds since 1970.
-    """
-    one, other = (syntax.fill(_HELD_THEN, at=syntax.at(instant), until=syntax.at(each)) for each in between)
-    source = syntax.fill(f"{{rows}} WHERE {NO_FACT}")
-    return syntax.fill(_MOVES, source=source, first=one, second=other, moved=syntax.fill(_MOVED))
 
 
 def differences_query(

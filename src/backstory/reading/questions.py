@@ -20,6 +20,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span, layout_of
 from backstory.model.table import Column, Shape
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading import lifetimes
+from backstory.reading.lifetimes import RecordedRows
 from backstory.reading.options import (
     EVERYTHING,
     Comparison,
@@ -178,10 +179,8 @@ Differences = TypeVar("Differences")
 TIMES: Final = {lifetimes.STARTED: VALID_FROM, lifetimes.ENDED: VALID_TO}
 # The columns that record in which of two states a row was true.
 SIDE_COLUMNS: Final = tuple(map(lifetimes.internal_name, lifetimes.SIDES))
-# Returns the query for a layout, from the columns that identify a record and the kind of its log.
-Query = Callable[[lifetimes.SqlSyntax, Sequence[str], lifetimes.LogKind | None], str]
-# Restricts the query for versions to some versions.
-Narrowing = Callable[[lifetimes.SqlSyntax, str], str]
+# Returns the SQL of a question about recorded rows.
+Query = Callable[[RecordedRows], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,43 +269,33 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """The names of the system columns of an event log, or none for other layouts."""
         return system_columns(self.stored) if self.shape.layout is Layout.ODF else {}
 
-    def query_sql(
-        self,
-        query: Query,
-        syntax: lifetimes.SqlSyntax,
-        column: lifetimes.ColumnSql,
-        key: Sequence[str] | None = None,
-        *,
-        remembered: bool = True,
-    ) -> str:
-        """The SQL of a query on `syntax.rows` and the values that the layout records (`recorded_columns`).
-
-        `key` replaces the columns that identify a record.
-        """
+    def recorded_rows(
+        self, syntax: lifetimes.SqlSyntax, key: Sequence[str] | None = None, *, remembered: bool = True
+    ) -> RecordedRows:
+        """The rows in `syntax.rows`. `key` replaces the columns that identify a record."""
         names, shape, kind = self.system, self.shape, None
         if names:
             has_op, in_key = names["op"] is not None, names["event_time"] in shape.key
             kind = lifetimes.LogKind(bool(names["events"]), has_op, not has_op and not in_key)
-        listed = lifetimes.recorded_columns(syntax, shape, column, names, remembered=remembered)
-        rows = f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded"
-        return query(replace(syntax, rows=rows), identity_names(names, shape) if key is None else key, kind)
+        listed = lifetimes.recorded_columns(syntax, shape, names, remembered=remembered)
+        syntax = replace(syntax, rows=f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded")
+        identity = identity_names(names, shape) if key is None else key
+        return RecordedRows(syntax, shape.layout, identity, kind, self.until)
 
-    def versions(self, narrow: Narrowing | None = None, *more: str) -> Rows:
+    def versions(self, query: Query = RecordedRows.versions, *more: str) -> Rows:
         """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL if it is open.
 
-        Raises UsageError if the table keeps no history. Logs a warning if a sender broke its history.
+        A `query` may restrict the versions. Raises the error of `require_history`. Logs a warning if a sender
+        broke the history.
         """
-        query = self.versions_query(narrow)
+        self.require_history()
         if self.stored.properties.get(DISORDER) == "true":
             name = self.stored.shape.table
             log.warning(f"{name} has versions that overlap; at any time the one that began last is used")
         return self.ask(query, *TIMES, *more)
 
-    def versions_query(self, narrow: Narrowing | None = None) -> Query:
-        """The query for the versions, which `narrow` may restrict.
-
-        Raises UsageError if the table keeps no history.
-        """
+    def require_history(self) -> None:
+        """Raise UsageError if the table keeps no history."""
         if self.shape.layout not in HISTORIES:
             raise UsageError(
                 "no-history",
@@ -314,22 +303,13 @@ class KnownTable(ABC, Generic[Rows, Differences]):
                 "Read its rows with `current`.",
             )
 
-        def query(syntax: lifetimes.SqlSyntax, key: Sequence[str], log: lifetimes.LogKind | None) -> str:
-            versions = lifetimes.versions_query(syntax, self.shape.layout, key, log, self.until)
-            return narrow(syntax, versions) if narrow else versions
-
-        return query
-
     def statements(self) -> Rows:
         """The statements of all records: versions with their recorded times, `STATED_FROM` and `STATED_TO`.
 
         Layout `versions` and event logs store these times (native.md V97). NULL in `STATED_TO` means that the
         statement still holds. For other layouts, both times are NULL, and each version is a statement.
         """
-        stated = lifetimes.STATED_FROM, lifetimes.STATED_TO
-        if self.shape.layout in RECORDING:
-            return self.ask(lifetimes.statements_query, *TIMES, *stated)
-        return self.versions(lifetimes.unstated_query, *stated)
+        return self.versions(RecordedRows.statements, lifetimes.STATED_FROM, lifetimes.STATED_TO)
 
     def rows_at(self, time: datetime | None = None) -> Rows:
         """The rows that are true at an instant, by default now: the user's columns, and a history's times.
@@ -339,7 +319,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         if time is None and self.shape.layout not in HISTORIES:
             return self.live_rows()
         instant = None if time is None else micros_of(time)
-        return self.versions(partial(lifetimes.true_query, instant=instant))
+        return self.versions(lambda rows: rows.true_versions(instant))
 
 
 def life(table: KnownTable[Rows, Any], request: TimelineRequest) -> Timeline:
@@ -366,7 +346,7 @@ def diff(table: KnownTable[Rows, Differences], request: DiffRequest) -> Differen
         return table.differences(_rows_of_two_times(table, request), request)
     between = micros_of(request.first), micros_of(request.second)
     known = table.at(request.known_at)
-    moves = partial(lifetimes.moves_query, between=between, through=request.through)
+    moves = partial(RecordedRows.moves, between=between, through=request.through)
     return known.differences(known.near(between).versions(moves, *SIDE_COLUMNS), request)
 
 
@@ -380,9 +360,7 @@ def _rows_of_two_times(table: KnownTable[Rows, Any], request: DiffRequest) -> Ro
         for known_at in times:
             require_knowledge(table.stored, known_at)
         at, between = micros_of(time), (micros_of(request.first), micros_of(request.second))
-        return table.at(request.second).ask(
-            lambda syntax, *_: lifetimes.revisions_query(syntax, at, between), *SIDE_COLUMNS
-        )
+        return table.at(request.second).ask(lambda rows: rows.revisions(at, between), *SIDE_COLUMNS)
     before, after = (
         known.rows_at(time if known.shape.layout in HISTORIES else None) for known in map(table.at, times)
     )

@@ -19,7 +19,7 @@ from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.versions_layout import RECORDED
-from backstory.reading.lifetimes import KINDS_OF_INSTANTS
+from backstory.reading.lifetimes import KINDS_OF_INSTANTS, SPARK
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
@@ -157,7 +157,7 @@ def _rows(store: IcebergStore, table: IcebergTable, terms: LawTerms) -> tuple[An
     span = table.shape.layout.span
     written = span and table.shape.column(span.written)
     if written and written.type.kind in KINDS_OF_INSTANTS and not terms.remembers:
-        micros = checks.SPARK_SQL.micros(table.shape, written.name)
+        micros = SPARK.micros_in(table.shape, written.name)
         rows = rows.withColumn(f"{PREFIX}written", expr(micros))
     return rows, [*table.shape.names, FILE, POSITION, *ids]
 

@@ -29,7 +29,7 @@ from backstory.model.table import TableName
 from backstory.model.values import key_text
 from backstory.reading.files import sort_in_lease, without_zone
 from backstory.reading.frames import query_frame
-from backstory.reading.lifetimes import DUCKDB, SPARK
+from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax
 from backstory.reading.questions import system_columns
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
@@ -42,7 +42,7 @@ from backstory.stores.metadata.values import rows_of, values_of, whole_numbers
 from backstory.strategies.values import identities
 from backstory.upkeep.laws import queries
 from backstory.upkeep.laws.mending import mend_rows
-from backstory.upkeep.laws.queries import LAW_OF, RowLaws, TableSql, count_broken
+from backstory.upkeep.laws.queries import LAW_OF, RowLaws, count_broken
 from backstory.upkeep.laws.terms import LAWS, PREFIX, REMEMBERED, Law, LawTerms, RecordRow
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def add_up(results: Iterable[Mapping[str, Any]]) -> Broken:
 
 _PLACE: Final = "place"
 _RECORD: Final = "record"
-SPARK_SQL: Final = TableSql(SPARK, quote)
+_BROKEN: Final = quote(f"{PREFIX}broken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ class FileRows:
     table: pa.Table
 
     @property
-    def engine(self) -> TableSql:
-        """The SQL of the columns in DuckDB."""
+    def syntax(self) -> SqlSyntax:
+        """DuckDB's syntax, with the names of the columns in queries."""
         names = {name: f"c{place}" for place, name in enumerate(self.table.column_names)}
-        return TableSql(DUCKDB, names.__getitem__)
+        return replace(DUCKDB, stored=names.__getitem__)
 
     def ask(self, query: str, **more: np.ndarray) -> pa.Table:
         """The answer to a query on the rows, with their places and the columns `more`."""
@@ -156,11 +156,11 @@ class FileRows:
             has_usual_years(self.table[name]) for name in (ROW_HASH, *(each.name for each in columns))
         ):
             raise Unreadable("years whose texts differ")
-        return tuple(way.sql(DuckDB(), self.engine.column) for way in ways)
+        return tuple(way.sql(DuckDB(), self.syntax.column) for way in ways)
 
     def count(self, laws: RowLaws) -> Broken:
         """How often rows break each law. Finds the broken records, then checks their rows again."""
-        records, relation = identities(self.table, laws.identity), laws.relation(self.engine, [_RECORD])
+        records, relation = identities(self.table, laws.identity), laws.relation(self.syntax, [_RECORD])
         anything = " OR ".join(map(DUCKDB.name, laws.names))
         broken = self.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", record=records)
         places = np.flatnonzero(np.isin(records, records[whole_numbers(broken[_PLACE])]))
@@ -169,7 +169,7 @@ class FileRows:
         if laws.judge is not None and len(places) > MOST_ROWS:
             raise Unreadable("records that are checked one by one")
         lives = FileRows(self.lease, self.table.take(places))
-        columns = ", ".join(map(DUCKDB.name, laws.columns_and_laws(self.engine)))
+        columns = ", ".join(map(DUCKDB.name, laws.columns_and_laws(self.syntax)))
         answers = lives.ask(f"SELECT {columns} FROM {relation} ORDER BY {_PLACE}", record=records[places])
         names = [*lives.table.column_names, *answers.column_names]
         table = pa.table([*lives.table.columns, *answers.columns], names)
@@ -191,7 +191,7 @@ class FrameRows:
 
     rows: "DataFrame"
     table: TableName
-    engine = SPARK_SQL
+    syntax = SPARK
 
     def ask(self, query: str) -> pa.Table:
         """The answer to a query on the rows."""
@@ -206,7 +206,7 @@ class FrameRows:
 
     def count(self, laws: RowLaws) -> Broken:
         """How often rows break each law, counted in tasks."""
-        columns = laws.columns_and_laws(SPARK_SQL) if laws.judge else laws.names
+        columns = laws.columns_and_laws(SPARK) if laws.judge else laws.names
         names = dict.fromkeys([*laws.identity, *laws.naming, *laws.values, *columns])
         suspects = find_suspects(self.rows, laws).select(*map(quote, names))
         counts = map_batches(suspects, partial(examine, laws), VIOLATIONS_DDL)
@@ -222,7 +222,7 @@ class FrameRows:
         from pyspark.sql import Observation
         from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
 
-        observation, number = Observation(), expr(_offset_sql(SPARK_SQL, offset))
+        observation, number = Observation(), expr(queries.offset_sql(SPARK, offset))
         whole = bit_xor(xxhash64(number)).alias("hash")
         rows = self.rows.observe(observation, count(lit(1)).alias("rows"), whole)
         broken, seen = FrameRows(rows, self.table).count(laws), observation.get
@@ -233,17 +233,13 @@ class FrameRows:
         return broken, *_wrong_offsets(self, offset, right)
 
 
-def _offset_sql(engine: TableSql, offset: str) -> str:
-    return f"CAST({engine.column(offset)} AS BIGINT)"
-
-
 def _wrong_offsets(rows: "LawRows", offset: str, wanted: int) -> tuple[int, list[str]]:
     """The number of rows by which offsets are wrong, and the first ten offsets that do not occur once.
 
     The right offsets are the numbers from 0 to `wanted` - 1. NULL is never a right offset.
     """
     due = "CASE WHEN number IS NULL THEN 0 ELSE 1 END"
-    there = f"SELECT {_offset_sql(rows.engine, offset)} AS place FROM {rows.engine.words.rows}"
+    there = f"SELECT {queries.offset_sql(rows.syntax, offset)} AS place FROM {rows.syntax.rows}"
     wrong = rows.ask(f"""WITH wrong AS (
       SELECT COALESCE(place, number) AS place, ABS(COALESCE(times, 0) - {due}) AS times
       FROM (SELECT place, COUNT(*) AS times FROM ({there}) AS rows GROUP BY place) AS there
@@ -262,10 +258,10 @@ def broken_in_frame(rows: "DataFrame", terms: LawTerms) -> Broken:
 def find_suspects(rows: "DataFrame", laws: RowLaws) -> "DataFrame":
     """The rows of records that break a law or are suspected, sorted by record, with the laws and columns."""
     key = list(map(quote, laws.identity))
-    names = ", ".join(map(quote, dict.fromkeys([*rows.columns, *laws.columns_and_laws(SPARK_SQL)])))
+    names = ", ".join(map(quote, dict.fromkeys([*rows.columns, *laws.columns_and_laws(SPARK)])))
     broken = f"MAX({' OR '.join(map(quote, laws.names))}) OVER (PARTITION BY {', '.join(key)})"
-    text = f"SELECT {names}, {broken} AS {SPARK_SQL.name('broken')} FROM {laws.relation(SPARK_SQL, key)}"
-    text = f"SELECT {names} FROM ({text}) AS records WHERE {SPARK_SQL.name('broken')}"
+    text = f"SELECT {names}, {broken} AS {_BROKEN} FROM {laws.relation(SPARK, key)}"
+    text = f"SELECT {names} FROM ({text}) AS records WHERE {_BROKEN}"
     return query_frame(rows, text).sortWithinPartitions(*key, quote(laws.order))
 
 
@@ -295,7 +291,7 @@ def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]
     if not queries.keeps_memory(table):
         return rows, terms
     # Iceberg prunes by the key, which is NULL only in marks.
-    marks = rows.ask(queries.marks_query(terms, rows.engine))
+    marks = rows.ask(queries.marks_query(terms, rows.syntax))
     return rows, replace(terms, marks=tuple(terms.row(0, values) for values in rows_of(marks)))
 
 

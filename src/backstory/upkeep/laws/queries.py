@@ -245,46 +245,34 @@ _HALVES: Final[Texts] = {HALF: "{last} AND COALESCE({known} = {CORRECT_FROM}, FA
 _WATERMARK: Final[Texts] = {Law.WATERMARK: "COALESCE({time} > {watermark}, TRUE)"}
 
 
-@dataclass(frozen=True, slots=True)
-class TableSql:
-    """The SQL of a table's columns in one engine."""
-
-    words: SqlSyntax
-    column: Callable[[str], str]
-
-    def name(self, word: str) -> str:
-        """The SQL of the column with the value of a word in braces."""
-        return self.words.name(PREFIX + word)
-
-    def micros(self, shape: Shape, name: str) -> str:
-        """SQL for the instants of a column in microseconds."""
-        column = shape.column(name)
-        kind = None if column is None else column.type.kind
-        return self.words.micros.format(self.words.read_instant(self.column(name), kind))
-
-    def whole_key(self, names: Sequence[str]) -> str:
-        """SQL that tests whether no part of a key is NULL."""
-        return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
+def word_name(syntax: SqlSyntax, word: str) -> str:
+    """The SQL of the column with the value of a word in braces."""
+    return syntax.name(PREFIX + word)
 
 
-def layout_columns(terms: LawTerms, engine: TableSql) -> Texts:
+def _whole_key(syntax: SqlSyntax, names: Sequence[str]) -> str:
+    """SQL that tests whether no part of a key is NULL."""
+    return " AND ".join(f"{syntax.column(name)} IS NOT NULL" for name in names) or "TRUE"
+
+
+def layout_columns(terms: LawTerms, syntax: SqlSyntax) -> Texts:
     """The layout's columns, by the names of `FIELDS`, and the values by which the law `fold` is checked."""
-    shape, span, own = terms.shape, terms.shape.layout.span, engine.column
-    columns = {"keyed": engine.whole_key(terms.identity)}
+    shape, span, own = terms.shape, terms.shape.layout.span, syntax.column
+    columns = {"keyed": _whole_key(syntax, terms.identity)}
     if terms.has_hashes:
         # NULL makes `IN` unknown for every other hash.
         columns["hashed"] = _HASHED.format(hash=own(ROW_HASH), hashes=", ".join(terms.hashes) or "NULL")
     if span is None:
         return columns
-    columns |= {"start": engine.micros(shape, span.start), "end": engine.micros(shape, span.end)}
+    columns |= {"start": syntax.micros_in(shape, span.start), "end": syntax.micros_in(shape, span.end)}
     columns |= {name: own(each) for name, each in (("flag", span.flag), ("state", span.state)) if each}
     if terms.remembers:
         column = shape.column(MEMORY)
         has_sequence = column is not None and SEQUENCE in dict(column.type.parts)
-        columns |= {"written": engine.micros(shape, span.written), SEQUENCE: "CAST(NULL AS INT)"}
+        columns |= {"written": syntax.micros_in(shape, span.written), SEQUENCE: "CAST(NULL AS INT)"}
         for name, type_ in (*MEMORY_TYPE.parts, *([(SEQUENCE, MEMORY_TYPE)] if has_sequence else [])):
-            text = f"({own(MEMORY)}).{engine.words.name(name)}"
-            columns[name] = engine.words.micros.format(text) if type_.kind is Kind.UTC_DATETIME else text
+            text = f"({own(MEMORY)}).{syntax.name(name)}"
+            columns[name] = syntax.micros.format(text) if type_.kind is Kind.UTC_DATETIME else text
     return columns | {f"value {place}": own(name) for place, name in enumerate(terms.foldable)}
 
 
@@ -338,7 +326,7 @@ class RowLaws:
     """
 
     texts: Texts
-    columns: Callable[[TableSql], Texts]
+    columns: Callable[[SqlSyntax], Texts]
     identity: Sequence[str]
     naming: Sequence[str]
     order: str
@@ -355,33 +343,33 @@ class RowLaws:
     def table_columns(self) -> list[str]:
         """The table's columns that the laws read."""
         names = dict.fromkeys([*self.identity, *self.naming, *self.values])
-        self.columns(TableSql(SPARK, lambda name: names.setdefault(name) or name))
+        self.columns(replace(SPARK, stored=lambda name: names.setdefault(name) or name))
         return list(names)
 
-    def columns_and_laws(self, engine: TableSql) -> list[str]:
+    def columns_and_laws(self, syntax: SqlSyntax) -> list[str]:
         """The layout's columns, and `names`."""
-        return [*(PREFIX + name for name in self.columns(engine)), *self.names]
+        return [*(PREFIX + name for name in self.columns(syntax)), *self.names]
 
-    def relation(self, engine: TableSql, key: Sequence[str]) -> str:
+    def relation(self, syntax: SqlSyntax, key: Sequence[str]) -> str:
         """The rows with the layout's columns and all expressions, each after those that it reads."""
         known = {**_WORDS, **self.constants, "key": ", ".join(key)}
-        words, named = QueryWords(known, engine.name), set(known)
-        text, step, left = engine.words.rows, dict(self.columns(engine)), dict(self.texts)
+        words, named = QueryWords(known, partial(word_name, syntax)), set(known)
+        text, step, left = syntax.rows, dict(self.columns(syntax)), dict(self.texts)
         while step:
-            more = ", ".join(f"{sql} AS {engine.name(name)}" for name, sql in step.items())
+            more = ", ".join(f"{sql} AS {word_name(syntax, name)}" for name, sql in step.items())
             text, named = f"(SELECT *, {more} FROM {text})", named | step.keys()
             step = {name: sql.format_map(words) for name, sql in left.items() if words_in(sql) <= named}
             left = {name: sql for name, sql in left.items() if name not in step}
         return f"{text} AS judged"
 
 
-def marks_query(terms: LawTerms, engine: TableSql) -> str:
+def marks_query(terms: LawTerms, syntax: SqlSyntax) -> str:
     """The query for the marks of a table, which are facts without a key that still hold."""
-    columns, first = layout_columns(terms, engine), engine.column(terms.shape.key[0])
-    listed = ", ".join(f"{sql} AS {engine.name(name)}" for name, sql in columns.items())
+    columns, first = layout_columns(terms, syntax), syntax.column(terms.shape.key[0])
+    listed = ", ".join(f"{sql} AS {word_name(syntax, name)}" for name, sql in columns.items())
     holds = "{role} = {fact} AND {kind} IS NOT NULL AND {start} IS NOT NULL AND {ended_at} IS NULL"
-    holds = holds.format_map(QueryWords(dict(_WORDS), engine.name))
-    rows = f"(SELECT {listed} FROM {engine.words.rows} WHERE {first} IS NULL) AS marks"
+    holds = holds.format_map(QueryWords(dict(_WORDS), partial(word_name, syntax)))
+    rows = f"(SELECT {listed} FROM {syntax.rows} WHERE {first} IS NULL) AS marks"
     return f"SELECT * FROM {rows} WHERE {holds}"
 
 
@@ -423,11 +411,16 @@ def query_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Ro
     return RowLaws(laws, columns, identity, naming, f"{PREFIX}offset", constants=constants)
 
 
-def event_columns(shape: Shape, names: Mapping[str, Any], engine: TableSql) -> Texts:
+def event_columns(shape: Shape, names: Mapping[str, Any], syntax: SqlSyntax) -> Texts:
     """The columns of an event log. `names` are the system columns."""
     return {
-        "op": operation_sql(engine.column, names),
-        "time": engine.micros(shape, names["event_time"]),
-        "offset": f"CAST({engine.column(names['offset'])} AS BIGINT)",
-        "keyed": engine.whole_key(shape.key),
+        "op": operation_sql(syntax.column, names),
+        "time": syntax.micros_in(shape, names["event_time"]),
+        "offset": offset_sql(syntax, names["offset"]),
+        "keyed": _whole_key(syntax, shape.key),
     }
+
+
+def offset_sql(syntax: SqlSyntax, name: str) -> str:
+    """SQL for the offset of an event."""
+    return f"CAST({syntax.column(name)} AS BIGINT)"
