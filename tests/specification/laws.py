@@ -17,7 +17,6 @@ from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.mending import (
     EVENTS,
-    agrees_with_end,
     broken_together,
     has_length,
     is_mark,
@@ -26,7 +25,7 @@ from backstory.upkeep.laws.mending import (
     is_version,
     until,
 )
-from backstory.upkeep.laws.terms import Law, LawTerms, LogFacts, RecordRow
+from backstory.upkeep.laws.terms import DELETED, NEW, WORDS, Law, LawTerms, RecordRow
 
 
 def terms_of_layout(layout: Layout, **facts: Any) -> LawTerms:
@@ -133,6 +132,17 @@ def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
     yield from [Law.ONE_OPEN] * (open_ - 1)
 
 
+def agrees_with_end(row: RecordRow, versions: Sequence[RecordRow], terms: LawTerms) -> bool:
+    """Whether flag, state and end agree. A state is checked unless the model has its own words for states."""
+    if terms.span.flag:
+        return row.flag is is_open(row, terms)
+    if not terms.span.state:
+        return True
+    if row.state is None or not {version.state for version in versions} <= WORDS | {None}:
+        return row.state is not None
+    return row.state != (DELETED if is_open(row, terms) else NEW)
+
+
 def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     """How often the rows of one key break each law, in a table that has each record only once."""
     counts: Counter[Law] = Counter()
@@ -167,6 +177,22 @@ LEDGER = {
     Op.CORRECT_TO: frozenset({Op.APPEND, Op.CORRECT_FROM}),
     Op.RETRACT: frozenset[Op](),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """The settings of a log: whether its rows have keys, how it writes corrections, and its watermark.
+
+    A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
+    2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
+    and a correction may move the event to another time.
+    """
+
+    keyed: bool
+    paired: bool
+    strict: bool = True
+    watermark: int | None = None
+    corrects: bool = False
 
 
 def follows(log: LogFacts, before: Op | None, op: Op) -> bool:

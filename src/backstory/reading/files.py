@@ -29,7 +29,7 @@ from backstory.reading.timelines import VersionRow, value_text
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
-from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import rows_of, truths_of, whole_numbers
 from backstory.strategies.fingerprints import duckdb_in_memory
@@ -325,12 +325,8 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
     snapshot: Mapping[str, Any] | None
     searches: Searches | None = None
 
-    @property
-    def metadata(self) -> TableMetadata:
-        return self.files.table
-
     def at(self, known_at: datetime | None) -> "KnownFiles":
-        return table_in_files(self.files, questions.state_at(self.files.table, known_at))
+        return table_in_files(self.files, questions.state_at(self.stored, known_at))
 
     def unite(self, before: pa.Table, after: pa.Table) -> pa.Table:
         try:

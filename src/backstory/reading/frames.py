@@ -25,7 +25,6 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, literal, quote, text_literal
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import error_text
-from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 
 if TYPE_CHECKING:
@@ -45,15 +44,11 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
     store: IcebergStore
     source: str
 
-    @property
-    def metadata(self) -> TableMetadata:
-        return self.stored
-
     def at(self, known_at: datetime | None) -> "KnownFrames":
         now = table_in_session(self.store, self.stored)
         if known_at is None:
             return now
-        state, source = questions.state_at(self.metadata, known_at), now.source
+        state, source = questions.state_at(self.stored, known_at), now.source
         if state.snapshot is None:
             source = f"(SELECT * FROM {source} LIMIT 0)"
         elif state.until is None:

@@ -191,15 +191,10 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     contain recorded times. `selection` restricts the rows and columns of answers.
     """
 
-    stored: TableLike
+    stored: TableMetadata
     shape: Shape
     until: int | None
     selection: Selection = field(default=EVERYTHING, kw_only=True)
-
-    @property
-    @abstractmethod
-    def metadata(self) -> TableMetadata:
-        """The metadata of the table."""
 
     @abstractmethod
     def at(self, known_at: datetime | None) -> Self:
@@ -333,7 +328,7 @@ def life(table: KnownTable[Rows, Any], request: TimelineRequest) -> Timeline:
         require_knowledge(table.stored, known_at)
     known = table.at(None if stated else known_at).of(request)
     rows = known.values(known.statements())
-    key, commits = shown_key_of(known.shape, request.key), commits_by_recorded_time(table.metadata)
+    key, commits = shown_key_of(known.shape, request.key), commits_by_recorded_time(table.stored)
     return timeline_of(table.shape.table, key, rows, commits, request.axis, known_at)
 
 

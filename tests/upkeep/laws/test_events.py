@@ -1,9 +1,9 @@
 """The laws of an event log: the allowed sequences (odf-ingest.md 2.10)."""
 
 import pytest
-from specification.laws import LogRow, broken_events
+from specification.laws import LogFacts, LogRow, broken_events
 
-from backstory.upkeep.laws.terms import Law, LogFacts
+from backstory.upkeep.laws.terms import Law
 
 PAIRED = LogFacts(keyed=True, paired=True)
 UNPAIRED = LogFacts(keyed=True, paired=False)

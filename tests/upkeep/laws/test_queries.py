@@ -9,7 +9,7 @@ import pytest
 from depth import deep
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from specification.laws import HashedRow, LogRow, broken_events, violations
+from specification.laws import HashedRow, LogFacts, LogRow, broken_events, violations
 
 from backstory.formats.memory import Memory
 from backstory.model.layout import ACTIVE, END, MEMORY, ROW_HASH, START, STATE, Layout
@@ -21,7 +21,7 @@ from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.upkeep.laws import checks
 from backstory.upkeep.laws.queries import query_of_events, query_of_rows
-from backstory.upkeep.laws.terms import LawTerms, LogFacts, RecordRow
+from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 INSTANT, TEXT, FLAG = pa.timestamp("us", "UTC"), pa.string(), pa.bool_()
 TIME, WORD, TRUTH = (ColumnType(kind) for kind in (Kind.UTC_DATETIME, Kind.STRING, Kind.BOOLEAN))
@@ -250,7 +250,8 @@ def test_duckdb_finds_the_same_violations_in_events_as_the_rule(kind, chance):
     columns = (Column("k", WORD), Column("at", TIME))
     held = Shape(TableName("some", "log"), columns, ("k",) if log.keyed else (), Layout.ODF)
     with Memory(1 << 30).lease() as lease:
-        results = checks.FileRows(lease, table).count(query_of_events(held, names, log))
+        laws = query_of_events(held, names, strict=log.strict, watermark=log.watermark)
+        results = checks.FileRows(lease, table).count(laws)
 
     lives = {}
     for place, (key, each, at) in enumerate(events):

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import MemoryLease
-from backstory.journal.chain import log_rows, log_rows_in_files, snapshots
+from backstory.journal.chain import WATERMARK, log_rows, log_rows_in_files, snapshots
 from backstory.journal.verify import read_history
 from backstory.model import versions_layout as memory
 from backstory.model.instant import EPOCH, iso
@@ -297,7 +297,8 @@ def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, LawTerms]
 
 def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
     names = system_columns(table)
-    laws = queries.query_of_events(table.shape, names, queries.log_facts(table, names))
+    strict, watermark = queries.is_strict(table), queries.newest_instant(table, WATERMARK)
+    laws = queries.query_of_events(table.shape, names, strict=strict, watermark=watermark)
     blocks, problems = read_history(logged(), snapshots(table))
     wrong_blocks = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
     numbers = [block.offsets[1] + 1 for block in blocks if block.offsets]

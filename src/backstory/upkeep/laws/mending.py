@@ -325,17 +325,6 @@ def has_length(row: RecordRow, terms: LawTerms) -> bool:
     return row.start < until(row, terms) + terms.span.grain
 
 
-def agrees_with_end(row: RecordRow, versions: Sequence[RecordRow], terms: LawTerms) -> bool:
-    """Whether flag, state and end agree. A state is checked unless the model has its own words for states."""
-    if terms.span.flag:
-        return row.flag is is_open(row, terms)
-    if not terms.span.state:
-        return True
-    if row.state is None or not {version.state for version in versions} <= WORDS | {None}:
-        return row.state is not None
-    return row.state != (DELETED if is_open(row, terms) else NEW)
-
-
 def _without_twins(rows: Iterable[RecordRow]) -> list[RecordRow]:
     """The rows, with only the oldest of identical rows."""
     oldest: dict[object, RecordRow] = {}
@@ -379,7 +368,8 @@ def _with_markers(
         return list(rows)
     marked = list(rows)
     for place, row in enumerate(rows):
-        if agrees_with_end(row, rows, terms) and row.end == before[row.place].end:
+        contrary = {None, DELETED if is_open(row, terms) else NEW}
+        if row.state not in contrary and row.end == before[row.place].end:
             continue
         follows = place > 0 and rows[place - 1].end == row.start
         followed = place + 1 < len(rows) and rows[place + 1].start == row.end

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.journal.chain import WATERMARK
 from backstory.model.instant import parse_instant
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.table import Shape
@@ -41,7 +40,7 @@ from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.mending import broken_together
-from backstory.upkeep.laws.terms import DELETED, INFINITY, LAWS, NEW, PREFIX, WORDS, Law, LawTerms, LogFacts
+from backstory.upkeep.laws.terms import DELETED, INFINITY, LAWS, NEW, PREFIX, WORDS, Law, LawTerms
 
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
@@ -54,7 +53,7 @@ def terms_of(table: TableMetadata) -> LawTerms:
     shape = table.shape
     if shape.layout is not Layout.VERSIONS:
         return LawTerms(shape)
-    terms = LawTerms(shape, _newest_instant(table, RECORDED), _settled_interval(table))
+    terms = LawTerms(shape, newest_instant(table, RECORDED), _settled_interval(table))
     if not keeps_memory(table):
         return terms
     track, ignore, overwrite = (
@@ -84,7 +83,8 @@ def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
     return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
 
 
-def _newest_instant(table: TableMetadata, name: str) -> int | None:
+def newest_instant(table: TableMetadata, name: str) -> int | None:
+    """The newest instant in a property of commits, or None."""
     newest = table.newest_property(name)
     return None if newest is None else micros_of(parse_instant(newest))
 
@@ -98,13 +98,10 @@ def _settled_interval(table: TableLike) -> tuple[int | None, int] | None:
         return None
 
 
-def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
-    """The settings of a log, from its properties and system columns."""
-    keyed, paired = bool(table.shape.key), names["op"] is not None
-    corrects = keyed and paired and bool(names["events"])
-    # Whether the manifest has no source that keeps a changelog as delivered.
-    strict = not re.search(r'"validation"\s*:\s*"schema"', table.properties.get(_MANIFEST, ""), re.IGNORECASE)
-    return LogFacts(keyed, paired, strict, _newest_instant(table, WATERMARK), corrects)
+def is_strict(table: TableMetadata) -> bool:
+    """Whether no source of a log keeps a changelog as delivered, whose operations follow no law."""
+    manifest = table.properties.get(_MANIFEST, "")
+    return not re.search(r'"validation"\s*:\s*"schema"', manifest, re.IGNORECASE)
 
 
 SUSPECT: Final = "suspect"
@@ -395,18 +392,25 @@ def count_broken(terms: LawTerms, life: pa.Table) -> Mapping[str, int]:
     return Counter(law.value for law in broken_together(rows, terms))
 
 
-def query_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts) -> RowLaws:
-    """The laws of an event log, except the law `offsets`. `names` are the system columns."""
-    if log.corrects:
+def query_of_events(
+    shape: Shape, names: Mapping[str, Any], *, strict: bool, watermark: int | None
+) -> RowLaws:
+    """The laws of an event log, except the law `offsets`. `names` are the system columns.
+
+    A ledger has an event for each time of a key, and a correction may move the event to another time.
+    """
+    keyed, paired = bool(shape.key), names["op"] is not None
+    corrects = keyed and paired and bool(names["events"])
+    if corrects:
         laws = _EVENTS | _LEDGER
-    elif log.keyed and log.strict:
-        laws = _EVENTS | (_PAIRED if log.paired else _UNPAIRED)
+    elif keyed and strict:
+        laws = _EVENTS | (_PAIRED if paired else _UNPAIRED)
     else:
-        laws = _EVENTS | (_DELIVERED if log.keyed else _APPENDED)
-    laws |= _HALVES if log.keyed and log.paired and log.strict else {}
-    laws |= {} if log.watermark is None else _WATERMARK
-    identity = (shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
-    columns, constants = partial(event_columns, shape, names), {"watermark": str(log.watermark)}
+        laws = _EVENTS | (_DELIVERED if keyed else _APPENDED)
+    laws |= _HALVES if keyed and paired and strict else {}
+    laws |= {} if watermark is None else _WATERMARK
+    identity = (shape.key if corrects else identity_names(names, shape)) or [names["offset"]]
+    columns, constants = partial(event_columns, shape, names), {"watermark": str(watermark)}
     naming = shape.key or (names["offset"],)
     return RowLaws(laws, columns, identity, naming, f"{PREFIX}offset", constants=constants)
 

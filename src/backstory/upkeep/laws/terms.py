@@ -167,19 +167,3 @@ class LawTerms:
 
 # The columns by which versions are checked, without the prefix.
 FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id", "broken"}
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """The settings of a log: whether its rows have keys, how it writes corrections, and its watermark.
-
-    A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
-    2.6). A log that `corrects` is a ledger with corrections. In such a log, a key has an event for each time,
-    and a correction may move the event to another time.
-    """
-
-    keyed: bool
-    paired: bool
-    strict: bool = True
-    watermark: int | None = None
-    corrects: bool = False
