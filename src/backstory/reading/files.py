@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.instant import EPOCH
-from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout, Span
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
@@ -380,21 +380,16 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in more if each == STATED_FROM)])
         text = f"SELECT {listed} FROM ({text}) AS answer ORDER BY {order}"
         times = sort_in_lease(self.files.lease, "lifetimes", pa.table(relation), text)
-        answer = {as_: rows[name].take(times[_PLACE]) for name, as_ in users.items()}
+        rows = rows.select([*users])
+        if not times[_PLACE].equals(pa.chunked_array([relation[_PLACE]])):  # all rows are not copied
+            rows = rows.take(times[_PLACE])
+        answer = {as_: rows[name] for name, as_ in users.items()}
         for name in more:
             values = times[name]
             if pa.types.is_timestamp(values.type):  # without a zone, in UTC
                 values = values.cast(pa.int64()).cast(INSTANT)
             answer[TIMES.get(name, name)] = values
         return pa.table(answer)
-
-    def live_rows(self) -> pa.Table:
-        shape, shown = self.shape, self.shown_names()
-        marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
-        rows = self.read([*shown.values(), *([DELETED] if marked else [])])
-        if marked:
-            rows = rows.filter(pc.invert(pc.fill_null(rows[DELETED], False)))
-        return rows.select([*shown.values()]).rename_columns([*shown])
 
     def shown_names(self, *more: str) -> dict[str, str]:
         if len(dict(self.columns)) < max(len(self.columns), 1):
@@ -464,6 +459,8 @@ def _least_end(instant: datetime, span: Span) -> datetime:
 def _require_times(shape: Shape, names: Mapping[str, Any]) -> None:
     """Raise Unreadable if a column of times has another type, or naive times that Spark shows unchanged."""
     span, layout = shape.layout.span, shape.layout
+    if layout not in questions.HISTORIES:
+        return
     times = [span.start, span.end] if span else [names["event_time"], names["system_time"]]
     fitting = KINDS_OF_INSTANTS if layout.is_adopted or layout is Layout.ODF else {Kind.UTC_DATETIME}
     columns = (shape.column(name) for name in times)

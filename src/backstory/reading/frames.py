@@ -153,11 +153,6 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         # The key columns keep their names, so that Spark pushes a filter on them below the window functions.
         return self.recorded_rows(syntax)
 
-    def live_rows(self) -> "DataFrame":
-        live = _not_deleted(self.store.spark.sql(f"SELECT * FROM {self.source}"), self.shape)
-        shown = self.shown_names().items()
-        return self._only_record(live.select(*(column(name).alias(as_) for as_, name in shown)))
-
     def _only_record(self, rows: "DataFrame") -> "DataFrame":
         """The rows of the selected record. Spark reads only files that may contain it."""
         if self.selection.key is None:
@@ -257,16 +252,7 @@ def all_are_current(shape: Shape) -> bool:
 
 def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
     """The rows of a table that are true now, with all columns."""
-    rows = store.spark.table(store.sql_name(stored.shape.table))
-    if stored.shape.layout not in HISTORIES:
-        return _not_deleted(rows, stored.shape)
-    query = table_in_session(store, stored).spark_rows.true_versions(None)
-    return store.spark.sql(query).select(*map(column, rows.columns))
-
-
-def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
-    from pyspark.sql.functions import col, lit
-
-    if shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED):
-        return rows.where(~col(DELETED).eqNullSafe(lit(True)))
-    return rows
+    columns = store.spark.table(store.sql_name(stored.shape.table)).columns
+    rows = table_in_session(store, stored).spark_rows
+    query = rows.true_versions(None) if stored.shape.layout in HISTORIES else rows.live_rows()
+    return store.spark.sql(query).select(*map(column, columns))

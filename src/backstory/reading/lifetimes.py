@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from backstory.model.layout import MEMORY, RECORDED_AT, Layout
+from backstory.model.layout import DELETED, MEMORY, RECORDED_AT, Layout
 from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE, Role
@@ -252,8 +252,10 @@ def recorded_columns(syntax: SqlSyntax, shape: Shape, names: Mapping[str, Any], 
         columns = {"offset": column(names["offset"]), "op": operation_sql(column, names)}
         times = {"time": "event_time", "recorded": "system_time"}
         columns |= {name: syntax.instant_in(shape, names[each]) for name, each in times.items()}
+    elif span is None:
+        marks = layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
+        columns = {"deleted": column(DELETED) if marks else "FALSE"}
     else:
-        assert span is not None
         read = partial(syntax.instant_in, shape) if layout.is_adopted else column
         columns = {"start": read(span.start), "end": read(span.end)}
         if layout is Layout.VERSIONS and remembered:
@@ -307,6 +309,10 @@ class RecordedRows:
         if span is None or span.far is None:
             return fill(_PLAIN)
         return fill(_ADOPTED if self.layout.is_adopted else _FIVETRAN, self.key, far=self.syntax.at(span.far))
+
+    def live_rows(self) -> str:
+        """The query for the rows of a table without a history, except rows that are marked as deleted."""
+        return self.syntax.fill("SELECT * FROM {rows} WHERE {deleted} IS DISTINCT FROM TRUE")
 
     def true_versions(self, instant: int | None) -> str:
         """The query for the versions that are true at an instant, by default now."""

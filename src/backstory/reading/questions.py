@@ -208,10 +208,6 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         """
 
     @abstractmethod
-    def live_rows(self) -> Rows:
-        """The rows of a table without a history, except rows that Fivetran marked as deleted."""
-
-    @abstractmethod
     def unite(self, before: Rows, after: Rows) -> Rows:
         """The rows of two states together, marked by `SIDE_COLUMNS`."""
 
@@ -297,6 +293,10 @@ class KnownTable(ABC, Generic[Rows, Differences]):
                 f"{self.shape.table} keeps no history (its layout is {self.shape.layout}).",
                 "Read its rows with `current`.",
             )
+
+    def live_rows(self) -> Rows:
+        """The rows of a table without a history, except rows that Fivetran marked as deleted."""
+        return self.ask(RecordedRows.live_rows)
 
     def statements(self) -> Rows:
         """The statements of all records: versions with their recorded times, `STATED_FROM` and `STATED_TO`.
