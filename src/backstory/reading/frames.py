@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
 from backstory.reading import lifetimes, questions
-from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, NO_FACT, SPARK, STARTED, RecordedRows
+from backstory.reading.lifetimes import ANSWER, CHANGED, ENDED, SPARK, STARTED, RecordedRows
 from backstory.reading.options import Comparison, shown_key_of
 from backstory.reading.questions import HISTORIES, SIDE_COLUMNS, TIMES, KnownTable, Query
 from backstory.reading.timelines import VersionRow
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# The times at which a row was recorded and its end last moved, and the end before that move.
-NATIVE: Final = tuple(map(lifetimes.internal_name, ("recorded", "moved", "end_before")))
 _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(lifetimes.internal_name, ANSWER)
 
 
@@ -159,14 +157,6 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
             return rows
         values = shown_key_of(self.shape, self.selection.key)
         return rows.where(_equal(values, {name: rows.schema[name].dataType for name in values}))
-
-    def native_rows(self) -> "DataFrame":
-        """The rows of layout `versions`, except facts, with the recorded times in the columns `NATIVE`.
-
-        A row then has two ends: before and after its end was last moved (V6).
-        """
-        text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
-        return self.ask(lambda rows: rows.syntax.fill(text), *TIMES, *NATIVE)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":

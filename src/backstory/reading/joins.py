@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape
-from backstory.reading.frames import NATIVE, KnownFrames, frame_instant, query_frames
+from backstory.reading.frames import KnownFrames, frame_instant, query_frames
 from backstory.reading.history_queries import distinct
-from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO, TRUE_AT
 from backstory.reading.questions import shown_key
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -91,25 +91,19 @@ _ENDS: Final = {"start": VALID_FROM, "end": VALID_TO, "stated": STATED_FROM, "un
 
 
 def join_pairs(join: Join) -> "DataFrame":
-    """Join by comparing each row of the frame with every version, statement or native row of its record.
+    """Join by comparing each row of the frame with every version or statement of its record.
 
     A row appears once if at most one version is true at any time.
     """
     row, version = partial(quote, "frame"), partial(quote, "history")
-    matches, end = [f"{row(name)} = {version(name)}" for name in join.on], version(VALID_TO)
-    known = frame_instant(join.frame, join.known_at) if join.known_at else ""
-    if known and STATED_FROM in join.history.columns:
-        matches.append(TRUE_AT.format(started=version(STATED_FROM), ended=version(STATED_TO), at=known))
-    elif known:
-        recorded, moved, before = map(version, NATIVE)
-        matches.append(f"{recorded} <= {known}")
-        end = END_THEN.format(until=known, moved=moved, end_before=before, end=end)
-    instant = frame_instant(join.frame, join.at)
-    matches.append(TRUE_AT.format(started=version(VALID_FROM), ended=end, at=instant))
-    of_history = [end if name == VALID_TO else version(name) for name in join.shown]
+    matches = [f"{row(name)} = {version(name)}" for name in join.on]
+    for name, start, end in ((join.known_at, STATED_FROM, STATED_TO), (join.at, VALID_FROM, VALID_TO)):
+        if name:
+            at = frame_instant(join.frame, name)
+            matches.append(TRUE_AT.format(started=version(start), ended=version(end), at=at))
     how = "INNER" if join.inner else "LEFT"
     query = f"FROM frame {how} JOIN history ON {' AND '.join(matches)}"
-    return join.ask(query, [*map(row, join.frame.columns)], of_history)
+    return join.ask(query, [*map(row, join.frame.columns)], [*map(version, join.shown)])
 
 
 def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
@@ -258,7 +252,7 @@ def join_as_of(
 
     def join_to(history: "DataFrame") -> Join:
         _require_alike(frame, history, on)
-        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, *NATIVE}]
+        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO}]
         names = distinct([*frame.columns, *shown], sys.maxsize)
         return Join(frame, history, on, at, shown, names, how == "inner", known)
 
@@ -269,9 +263,8 @@ def join_as_of(
                 f"{stored.shape.table} does not store when each row was recorded.",
                 "Give one time as known_at; only native tables take a column of known times.",
             )
-        if has_short_histories(store, stored):
-            return join_pairs(join_to(source.native_rows()))
-        return join_statements(join_to(source.statements()))
+        join = join_to(source.statements())
+        return join_pairs(join) if has_short_histories(store, stored) else join_statements(join)
     one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
     short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(source.at(known_at).versions())
