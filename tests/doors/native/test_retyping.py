@@ -146,6 +146,14 @@ def test_a_value_that_would_change_is_refused_with_its_keys(history):
     assert history.refused(4, records(a="007", b="2", c="3", d="4"), retype={"v": "BIGINT"}).keys == ["v"]
 
 
+@one_way
+def test_the_remedy_for_stored_values_does_not_name_the_refused_type(history):
+    history.copy(1, [{"k": "a", "v": b"\xff"}])
+    stop = history.refused(2, records(a="x"), retype={"v": "STRING"})
+    assert (stop.code, stop.keys) == ("type-changed", ["a"])
+    assert ("retype" in stop.remedy, "cast it to BINARY" in stop.remedy) == (False, True)
+
+
 @pytest.mark.parametrize("by_frames", [False, True][: deep(2, 1)])
 def test_marks_remain_valid_after_a_retype(store, by_frames):
     """Marks refer to a retyped column by its new id, including after renames, new columns and restatements."""

@@ -133,11 +133,14 @@ def refuse_misfits(store: IcebergStore, table: IcebergTable, evolved: EvolvedSha
     some = misfits_.take(MAX_KEYS)
     for column_, old in changes:
         if any(row[-1] == column_.name for row in some):
-            remedy = option("retype", {column_.name: str(Kind.STRING)})
+            remedy = f"cast it to {old} at the source, or give it another name"
+            if column_.type.kind is not Kind.STRING:
+                holds_all = option("retype", {column_.name: str(Kind.STRING)})
+                remedy = f"use a type that holds all of its values, such as {holds_all}"
             raise Refused(
                 "type-changed",
                 f"Column {column_.name} has stored {old} values that do not fit {column_.type} exactly.",
-                f"Nothing was written; use a type that holds all of its values, such as {remedy}.",
+                f"Nothing was written; {remedy}.",
                 keys_of(misfits_.where(column(NAME) == column_.name).select(*map(quote, key)), key),
             )
 
