@@ -70,7 +70,7 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
     with translate_postgres():
         try:
             # Most poolers that would not keep a session's settings refuse this option, so they are not used.
-            connection = psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
+            connection = psycopg.connect(url, autocommit=True, options=f"{_options(url)} -c TimeZone=UTC")
         except psycopg.OperationalError as refused:
             reason = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
             if not _DENIED.search(reason):
@@ -87,6 +87,13 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
         connection.execute(_FORMS)
         connection.autocommit = autocommit
         return connection
+
+
+def _options(url: str) -> str:
+    """The server's options from the address, or else from the environment, such as a search path."""
+    given = conninfo_to_dict(url).get("options")
+    defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
+    return str(given or (defaults[b"options"] or b"").decode())
 
 
 def _is_readable(url: str) -> bool:
