@@ -6,8 +6,9 @@ from contextlib import closing
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.errors import UsageError
-from backstory.sources.databases import sqlite
+from backstory.errors import Refused, UsageError
+from backstory.model.types import ColumnType
+from backstory.sources.databases import postgresql, sqlite
 from backstory.sources.databases.address import parse_address
 from backstory.sources.databases.copies import refuse_column
 from backstory.sources.databases.postgresql import connect
@@ -52,3 +53,26 @@ def test_a_database_without_an_encoding_is_refused(postgresql_url, monkeypatch):
             connect(f"{postgresql_url.rpartition('/')[0]}/without_encoding")
         assert refused.value.code == "wrong-encoding"
         connection.execute("DROP DATABASE without_encoding")
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"), [("'YWJj'::text", "BINARY"), ("'\\x00ff'::bytea", "STRING"), ("7", "BINARY")]
+)
+def test_postgresql_text_is_not_read_as_bytes_nor_bytes_as_text(postgresql_url, tmp_path, value, type_):
+    """A declared type does not decode or encode base64."""
+    database = parse_address(postgresql_url, f"SELECT {value} AS v")
+    with pytest.raises(Refused, match=f"cannot be read as {type_}") as refused:
+        postgresql.copy(database, {"v": ColumnType.parse(type_)}, tmp_path)
+    assert (refused.value.code, refused.value.keys) == ("column-type", ["v"])
+
+
+@pytest.mark.parametrize("place", ["address", "environment"])
+def test_options_for_the_postgresql_server_are_kept(postgresql_url, monkeypatch, place):
+    """The address or the environment can set a search path, but not the time zone."""
+    if place == "environment":
+        monkeypatch.setenv("PGOPTIONS", "-c search_path=tenant -c TimeZone=Asia/Tokyo")
+    else:
+        postgresql_url += "?options=-csearch_path%3Dtenant%20-cTimeZone%3DAsia/Tokyo"
+    with connect(postgresql_url) as connection:
+        assert connection.execute("SHOW search_path").fetchone() == ("tenant",)
+        assert connection.execute("SHOW TimeZone").fetchone() == ("UTC",)

@@ -39,7 +39,7 @@ def cast(values, old, new):
         ("DATE", "TIMESTAMP_NTZ", date(2026, 1, 1), NEW_YEAR),
         ("TIMESTAMP_NTZ", "DATE", NEW_YEAR, date(2026, 1, 1)),
         ("BOOLEAN", "STRING", True, "true"),
-        ("STRING", "BINARY", "ä", "ä".encode()),
+        ("BINARY", "STRING", "ä".encode(), "ä"),
     ],
 )
 def test_a_value_that_stays_the_same_is_cast(old, new, value, same):
@@ -69,6 +69,7 @@ def test_a_value_that_stays_the_same_is_cast(old, new, value, same):
         ("STRING", "DATE", "soon"),
         ("TIMESTAMP_NTZ", "DATE", NEW_YEAR.replace(hour=1)),
         ("BINARY", "STRING", b"\xff"),
+        ("STRING", "BINARY", "YWJj"),
     ],
 )
 def test_values_that_would_change_are_reported_by_position(old, new, value):

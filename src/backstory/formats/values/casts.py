@@ -122,12 +122,12 @@ def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     Raises DoesNotFit if a value would change. Numbers are compared as they are printed: 0.1 is 0.1 as a float
     and as a decimal. A string is a number, a day or a time only if a CSV cell with the same string is. For
     example, `007` and a number with too many digits are not numbers. A number becomes its shortest string.
-    Times without a zone are UTC.
+    Times without a zone are UTC. No string becomes bytes, because it could be base64 or any encoding.
     """
     values = values.cast(arrow_type(old))
     if values.null_count == len(values):
         return pa.nulls(len(values), arrow_type(new))
-    if not are_related(old, new):
+    if not are_related(old, new) or (old.kind in TEXT_KINDS and new.kind is Kind.BINARY):
         raise DoesNotFit
     if new.kind in TEXT_KINDS or Kind.BINARY in {old.kind, new.kind}:
         return cast(values, old, new)

@@ -147,7 +147,7 @@ def copy(database: Database, types: Mapping[str, ColumnType], folder: Path) -> D
         if database.query is not None:
             source = sql.SQL("({}) AS copied").format(sql.SQL(database.query.strip().rstrip(";")))
         columns = _describe(connection, database, source)
-        kinds = {column.name: types.get(column.name) or _type_of(database, column) for column in columns}
+        kinds = {column.name: _type_in_copy(database, column, types.get(column.name)) for column in columns}
         _refuse_endless(
             connection, database, source, [column for column in columns if column.name not in types]
         )
@@ -184,6 +184,20 @@ def _type_name(column: psycopg.Column) -> str:
 def _wrong_query(database: Database, error: psycopg.Error) -> UsageError:
     reason = error.diag.message_primary or "it cannot be read"
     return UsageError("bad-query", f"PostgreSQL, {database.what}: {reason}.", "Fix the query or the rights.")
+
+
+def _type_in_copy(database: Database, column: psycopg.Column, wanted: ColumnType | None) -> ColumnType:
+    """The type that the caller wants, or else the column's own type.
+
+    Raises Refused if bytes would become text, or text bytes.
+    """
+    if wanted is None:
+        return _type_of(database, column)
+    is_bytes = _type_name(column) == "bytea"
+    if is_bytes != (wanted.kind is Kind.BINARY):
+        own = "bytea" if is_bytes else "not bytea"
+        raise refuse_column(database, column.name, f"is {own}, so it cannot be read as {wanted}")
+    return wanted
 
 
 def _type_of(database: Database, column: psycopg.Column) -> ColumnType:
