@@ -245,13 +245,15 @@ def test_init_writes_declared_postgresql_keys_but_no_password(tmp_path, postgres
 def test_init_reads_declared_keys_from_database_files(tmp_path):
     with closing(sqlite3.connect(tmp_path / "o'brien.db")) as connection:
         connection.executescript(
-            "CREATE TABLE a (x, id INTEGER PRIMARY KEY); CREATE TABLE b (y); CREATE VIEW c AS SELECT 1;"
+            "CREATE TABLE a (x, id INTEGER PRIMARY KEY AUTOINCREMENT); CREATE TABLE b (y);"
+            "CREATE VIEW c AS SELECT 1; CREATE TABLE sqliteX (z)"
         )
     with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
         connection.execute("CREATE TABLE a (x INT, y INT, PRIMARY KEY (y, x)); CREATE TABLE b (z INT)")
+        connection.execute("CREATE SCHEMA s; CREATE VIEW s.c AS SELECT 1 AS id")
     sqlite, duck = f"sqlite://{tmp_path}/o'brien.db", f"duckdb://{tmp_path}/d.duckdb"
-    assert declared_keys(Database("sqlite", sqlite, "s")) == {"a": ("id",), "b": (), "c": ()}
-    assert declared_keys(Database("duckdb", duck, "d")) == {"main.a": ("y", "x"), "main.b": ()}
+    assert declared_keys(Database("sqlite", sqlite, "s")) == {"a": ("id",), "b": (), "c": (), "sqliteX": ()}
+    assert declared_keys(Database("duckdb", duck, "d")) == {"main.a": ("y", "x"), "main.b": (), "s.c": ()}
     assert read(tmp_path, draft_project(sqlite)[0])["o_brien.a"] == (f"{sqlite}?table=a", ("id",))
     with pytest.raises(UsageError, match="cannot list the tables"):
         draft_project("mysql://me@host/shop")

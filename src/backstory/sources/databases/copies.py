@@ -95,12 +95,16 @@ SELECT t.schema_name, t.table_name, coalesce(any_value(c.constraint_column_names
 FROM duckdb_tables() t LEFT JOIN duckdb_constraints() c
   ON c.table_oid = t.table_oid AND c.database_oid = t.database_oid AND c.constraint_type = 'PRIMARY KEY'
 WHERE t.database_name = current_database() AND NOT t.internal
-GROUP BY ALL ORDER BY ALL
+GROUP BY ALL
+UNION ALL
+SELECT schema_name, view_name, [] FROM duckdb_views()
+WHERE database_name = current_database() AND NOT internal
+ORDER BY ALL
 """,
     "sqlite": """
 SELECT CASE WHEN instr(t.name, '.') THEN 'main' ELSE '' END, t.name,
   (SELECT json_group_array(name) FROM (SELECT name FROM pragma_table_info(t.name) WHERE pk > 0 ORDER BY pk))
-FROM sqlite_master t WHERE t.type IN ('table', 'view') AND t.name NOT LIKE 'sqlite_%'
+FROM sqlite_master t WHERE t.type IN ('table', 'view') AND substr(t.name, 1, 7) <> 'sqlite_'
 ORDER BY t.name
 """,
 }
