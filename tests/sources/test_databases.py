@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
@@ -10,7 +11,7 @@ from backstory.errors import Refused, UsageError
 from backstory.model.types import ColumnType
 from backstory.sources.databases import postgresql, sqlite
 from backstory.sources.databases.address import parse_address
-from backstory.sources.databases.copies import refuse_column
+from backstory.sources.databases.copies import copy_out, refuse_column
 from backstory.sources.databases.postgresql import connect
 
 QUERY = "SELECT v::text FROM t"
@@ -76,3 +77,19 @@ def test_options_for_the_postgresql_server_are_kept(postgresql_url, monkeypatch,
     with connect(postgresql_url) as connection:
         assert connection.execute("SHOW search_path").fetchone() == ("tenant",)
         assert connection.execute("SHOW TimeZone").fetchone() == ("UTC",)
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "duckdb"])
+def address_of_each(request, tmp_path):
+    """The address of an existing database of each kind."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgresql_url")
+    file = tmp_path / "a.db"
+    (sqlite3 if request.param == "sqlite" else duckdb).connect(file).close()
+    file.touch()  # SQLite makes no file without a table
+    return f"{request.param}://{file}"
+
+
+def test_a_query_may_end_in_a_comment(address_of_each, tmp_path):
+    for query in ("SELECT 7 AS v -- all", "SELECT 7 AS v;"):
+        assert copy_out(parse_address(address_of_each, query), {}, tmp_path).path.is_file()

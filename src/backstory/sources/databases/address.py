@@ -56,7 +56,7 @@ class Database:
         `mark` is the quotation mark that the database uses for names.
         """
         if self.query is not None:
-            return f"({self.query.strip().rstrip(';')}) copied"
+            return f"({self.query.strip().rstrip(';')}\n) copied"  # the query may end in a comment
         return ".".join(quote_name(part, mark) for part in self.parts)
 
     def file(self) -> Path:

@@ -145,7 +145,7 @@ def copy(database: Database, types: Mapping[str, ColumnType], folder: Path) -> D
         (instant,) = connection.execute("SELECT statement_timestamp()").fetchone() or ()
         source: sql.Composable = sql.Identifier(*database.parts)
         if database.query is not None:
-            source = sql.SQL("({}) AS copied").format(sql.SQL(database.query.strip().rstrip(";")))
+            source = sql.SQL("({}\n) AS copied").format(sql.SQL(database.query.strip().rstrip(";")))
         columns = _describe(connection, database, source)
         kinds = {column.name: _type_in_copy(database, column, types.get(column.name)) for column in columns}
         _refuse_endless(
