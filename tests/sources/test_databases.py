@@ -2,12 +2,13 @@
 
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.errors import Refused, UsageError
+from backstory.errors import Refused, TryAgain, UsageError
 from backstory.model.types import ColumnType
 from backstory.sources.databases import postgresql, sqlite
 from backstory.sources.databases.address import parse_address
@@ -93,3 +94,33 @@ def address_of_each(request, tmp_path):
 def test_a_query_may_end_in_a_comment(address_of_each, tmp_path):
     for query in ("SELECT 7 AS v -- all", "SELECT 7 AS v;"):
         assert copy_out(parse_address(address_of_each, query), {}, tmp_path).path.is_file()
+
+
+def test_a_table_of_duckdb_is_no_variable_of_the_program(tmp_path):
+    """DuckDB's driver would use the variable `database` of the function that reads the table."""
+    duckdb.connect(tmp_path / "d").close()
+    with pytest.raises(UsageError, match="database does not exist") as absent:
+        copy_out(parse_address(f"duckdb://{tmp_path}/d?table=database"), {}, tmp_path)
+    assert absent.value.code == "no-table"
+
+
+def test_a_duckdb_file_open_in_the_same_process_is_a_temporary_failure(tmp_path):
+    with duckdb.connect(tmp_path / "d") as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS id")
+        with pytest.raises(TryAgain, match="this process has") as busy:
+            copy_out(parse_address(f"duckdb://{tmp_path}/d?table=t"), {}, tmp_path)
+    assert busy.value.code == "source-busy"
+    with duckdb.connect(tmp_path / "d", read_only=True):
+        assert copy_out(parse_address(f"duckdb://{tmp_path}/d?table=t"), {}, tmp_path).path.is_file()
+
+
+@pytest.mark.parametrize("type_", ["HUGEINT", "UHUGEINT"])
+def test_duckdb_numbers_of_38_digits_are_copied(tmp_path, type_):
+    """The check is exact at the limit."""
+    largest = 10**38 - 1
+    duckdb.connect(tmp_path / "d").close()
+    copy = copy_out(parse_address(f"duckdb://{tmp_path}/d", f"SELECT {largest}::{type_} AS v"), {}, tmp_path)
+    assert pq.read_table(copy.path)["v"].to_pylist() == [Decimal(largest)]
+    beyond = parse_address(f"duckdb://{tmp_path}/d", f"SELECT {largest + 1}::{type_} AS v")
+    with pytest.raises(Refused, match="beyond 38 digits"):
+        copy_out(beyond, {}, tmp_path)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import duckdb
 
 from backstory.errors import Failed, TryAgain, UsageError
-from backstory.model.types import ColumnType
+from backstory.model.types import MAX_PRECISION, ColumnType
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
@@ -31,10 +31,11 @@ _AS: Final[Mapping[str, str]] = {
 _NESTED: Final = ("list", "array", "map", "struct", "tuple")
 # The years from 1 to 9999, in microseconds since 1970.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+_LARGEST: Final = 10**MAX_PRECISION - 1
 # Conditions for values that cannot be copied, by type, and descriptions of the values for errors.
 _NOT: Final[Mapping[str, tuple[str, str]]] = {
-    "HUGEINT": ("abs({}::DOUBLE) >= 1e38", "numbers beyond 38 digits"),
-    "UHUGEINT": ("{}::DOUBLE >= 1e38", "numbers beyond 38 digits"),
+    "HUGEINT": (f"{{}} NOT BETWEEN -{_LARGEST} AND {_LARGEST}", "numbers beyond 38 digits"),
+    "UHUGEINT": (f"{{}} > {_LARGEST}", "numbers beyond 38 digits"),
     "TIMESTAMP_NS": ("epoch_ns({}) % 1000 <> 0", "times with nanoseconds"),
     "VARIANT": ("{} IS NOT NULL", "values of type VARIANT"),
     **dict.fromkeys(
@@ -65,13 +66,18 @@ def open_to_read(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a read-only transaction on one state of the database."""
     try:
         with duckdb.connect(str(database.file()), read_only=True) as connection:
+            # A missing table is not a variable of the program.
+            connection.execute("SET python_enable_replacements = false")
             connection.execute("BEGIN TRANSACTION READ ONLY")
             yield connection
-    except duckdb.IOException as busy:
+    except (duckdb.IOException, duckdb.ConnectionException) as busy:
         if "lock" in str(busy):
             raise TryAgain(
                 "source-busy", f"DuckDB: another program has {database.name} open.", "Try again."
             ) from None
+        if "different configuration" in str(busy):
+            message = f"DuckDB: this process has {database.name} open for writing."
+            raise TryAgain("source-busy", message, "Close it, and try again.") from None
         raise Failed("database-failed", f"DuckDB: {_first_line(busy)}.", "Check the file.") from None
     except duckdb.Error as error:
         raise Failed("database-failed", f"DuckDB: {_first_line(error)}.", "Check the database.") from None
