@@ -93,6 +93,8 @@ INEXACT = [
     ("money", "1.5", "is money"),
     ("timestamptz", "-infinity", "has 1 times that are infinite"),
     ("timestamp", "0044-03-15 12:00:00 BC", "before the common era"),
+    ("numeric(10,2)", "NaN", r"has the value `NaN`, which is not of type DECIMAL\(10,2\)\."),
+    ("date", "10000-01-01", "has the value `10000-01-01`, which is not of type DATE"),
 ]
 
 
@@ -317,6 +319,7 @@ def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
         connection.execute(
             """CREATE TABLE t AS SELECT 1 AS id, 18446744073709551615::UBIGINT AS u, 12::HUGEINT AS h, 1.5::DECIMAL(9,2) AS d,
             TIMESTAMPTZ '2024-07-01 12:00:00+02' AS i, TIMESTAMP '2024-01-01 12:00:00.123456' AS n, TIME '12:30:00' AS t,
+            '12:30:00.000000001'::TIME_NS AS tn,
             'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::UUID AS uu, 'b'::ENUM('a', 'b') AS e, INTERVAL 3 DAY AS iv, [1, 2] AS l,
             '' AS empty, NULL::VARCHAR AS nothing;
             CREATE TABLE odd AS SELECT 1 AS id, TIMESTAMP_NS '2024-01-01 00:00:00.000000001' AS ns, DATE 'infinity' AS d,
@@ -331,6 +334,7 @@ def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
         "i": datetime(2024, 7, 1, 10),
         "n": datetime(2024, 1, 1, 12, 0, 0, 123456),
         "t": "12:30:00",
+        "tn": "12:30:00.000000001",
         "uu": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
         "e": "b",
         "iv": "3 days",

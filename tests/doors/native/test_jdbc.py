@@ -7,6 +7,7 @@ from functools import partial
 from threading import Event, Thread
 
 import pytest
+from depth import deep
 from mariadb_server import mariadb_server
 from serving import SECONDS, within
 
@@ -87,12 +88,23 @@ def test_types_of_mariadb_are_exact(lake, mariadb):
 def test_columns_with_inexact_values_are_refused(lake, mariadb):
     port, do = mariadb
     do("SET sql_mode = ''; CREATE TABLE zero (id int, d date); INSERT INTO zero VALUES (1, '0000-00-00')")
+    do(
+        "CREATE TABLE monthless (id int, d datetime); INSERT INTO monthless VALUES (1, '2024-00-15'), (2, NULL)"
+    )
+    do("CREATE TABLE start (id int, d timestamp(6)); INSERT INTO start VALUES (1, 0)")
     do("CREATE TABLE digits (id int, d decimal(60,2)); INSERT INTO digits VALUES (1, 1)")
-    for table, why in (("zero", "does not fit DATE"), ("digits", "38 digits or more")):
+    for table, why in (
+        ("zero", "does not fit DATE"),
+        ("monthless", "does not fit TIMESTAMP_NTZ"),
+        ("start", "does not fit TIMESTAMP"),
+        ("digits", "38 digits or more"),
+    )[: deep(4, 2)]:
         with pytest.raises(Refused, match=why) as refused:
             copy(lake, address(port, f"?table={table}"))
-        assert refused.value.keys == ["d"]
+        assert (refused.value.code, refused.value.keys) == ("column-type", ["d"])
         assert copy(lake, address(port), query=f"SELECT id, CAST(d AS CHAR) AS d FROM {table}")
+    (row,) = copy(lake, address(port, "?table=zero"), type={"d": "STRING"})
+    assert row["d"] == "0000-00-00"
 
 
 def test_a_column_of_a_type_that_spark_does_not_know_is_refused_by_its_type(lake):

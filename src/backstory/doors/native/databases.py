@@ -26,15 +26,18 @@ from backstory.engine.staging import is_local
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.formats.batch_file import stamp_of
 from backstory.formats.options import CsvOptions
-from backstory.formats.reading import rows_of
+from backstory.formats.reading import as_files_of_a_user, rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.cells import decode_base64
-from backstory.model.types import MAX_PRECISION, ColumnType, Kind
+from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import Keys, catalog_error, copy_out, refuse_column, refuse_repeats
 from backstory.spark.jars import fetch_jars
+from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.iceberg.workers import error_of_worker, error_text
 
 # MariaDB's driver also connects to MySQL; Spark uses its MySQL dialect for both.
 MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
@@ -59,6 +62,8 @@ _CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _BITS: Final = "binarylong"
 # Spark's error for a column whose type it does not know. It contains the type, but not the column.
 _UNKNOWN_TYPE: Final = re.compile(r"\[UNRECOGNIZED_SQL_TYPE\].* name: (.*), id: ")
+# The column, the value and the fault in an error of a file.
+_OF_COLUMN: Final = re.compile(r"column `(.*?)`:? (?:(`.*`) )?(is .*)\.$", re.DOTALL)
 # Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.
 _LATER: Final = ("08", "40", "HYT", "57", "53")
 _DENIED: Final = ("28", "3D")
@@ -67,12 +72,16 @@ _SYNTAX: Final = ("42", "37", "22")
 
 
 def _rows_by_jdbc(
-    store: IcebergStore, database: Database, folder: Path, of_parquet: Callable[[Path], SourceRows]
+    store: IcebergStore,
+    database: Database,
+    folder: Path,
+    of_parquet: Callable[[Path], SourceRows],
+    declared: Mapping[str, ColumnType],
 ) -> SourceRows:
     """The rows of a JDBC database, with their time. `of_parquet` returns the rows of a file in the folder.
 
-    Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
-    database does not respond.
+    A column that is read as a string stays one if it is declared as one. Raises UsageError for a missing
+    table, Refused for a column without an exact type, and TryAgain if the database does not respond.
     """
     spark = store.spark
     server = _server(spark, database)
@@ -81,7 +90,13 @@ def _rows_by_jdbc(
         described = server.rows(spark, f"SELECT * FROM {server.source}").schema.fields
         refuse_repeats(database, [field.name for field in described])
         values = [_select_column(database, server, field) for field in described]
+        texts = {
+            field.name: type_
+            for field, (_, type_) in zip(described, values, strict=True)
+            if type_ and declared.get(field.name, type_).kind not in TEXT_KINDS
+        }
         frame = server.rows(spark, f"SELECT {', '.join(text for text, _ in values)} FROM {server.source}")
+        frame = frame.selectExpr(*(_refuse_text(database, name, texts.get(name)) for name in frame.columns))
         # Spark reads the rows once: into a local file, or else into a checkpoint on the workers.
         if is_local(store):
             target = folder / "copy"
@@ -91,7 +106,6 @@ def _rows_by_jdbc(
             rows = of_parquet(file)
         else:
             rows = rows_of_frame(frame.localCheckpoint())
-    texts = {field.name: type_ for field, (_, type_) in zip(described, values, strict=True) if type_}
     return replace(with_types(rows, texts), instant=instant)
 
 
@@ -174,6 +188,20 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
     return (f"RTRIM({name}) AS {name}" if padded else name), None
 
 
+def _refuse_text(database: Database, name: str, type_: ColumnType | None) -> str:
+    """A column in Spark SQL. Reading a string that is no value of the type raises Refused.
+
+    MariaDB and MySQL can hold dates without a year, a month or a day, and days that no calendar has.
+    """
+    if type_ is None:
+        return quote(name)
+    error = text_literal(error_text(refuse_column(database, name, f"has a value that does not fit {type_}")))
+    is_value = (
+        f"TRY_CAST({quote(name)} AS {spark_type(type_)}) IS NOT NULL AND {quote(name)} NOT LIKE '0000-%'"
+    )
+    return f"IF({quote(name)} IS NULL OR {is_value}, {quote(name)}, raise_error({error})) AS {quote(name)}"
+
+
 def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tuple[str, Kind | None]:
     """The SELECT expression of a MySQL or MariaDB column, as in `_select_column`."""
     type_, text = column.dataType, f"CAST({name} AS CHAR)"
@@ -195,10 +223,12 @@ def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tup
 
 @contextmanager
 def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
-    """Translate driver errors by their SQLSTATE, without the password."""
+    """Translate driver errors by their SQLSTATE, without the password, and restore our own errors."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as fault:
+        if own := error_of_worker(str(fault)):
+            raise own from None
         error = _sql_error(fault)
         if error is None:
             raise
@@ -257,10 +287,11 @@ def rows_of_database(
 
         def of_parquet(path: Path) -> SourceRows:
             files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
-            return resources.enter_context(rows_of_files(store, files, stored, rename, types))
+            with _name_columns(database):
+                return resources.enter_context(rows_of_files(store, files, stored, rename, types))
 
         if database.kind == "jdbc":
-            yield with_types(_rows_by_jdbc(store, database, folder, of_parquet), declared)
+            yield with_types(_rows_by_jdbc(store, database, folder, of_parquet, declared), declared)
             return
         copy = copy_out(database, types, folder)
         if copy.types is None:
@@ -268,8 +299,22 @@ def rows_of_database(
         else:
             schema = pa.schema([(name, arrow_type(type_)) for name, type_ in copy.types.items()])
             file = SourceFile(copy.path, database.what, stamp_of(copy.path))
-            rows = stage_source(store, schema, _batches(file, schema), folder, resources)
+            with _name_columns(database), as_files_of_a_user():
+                rows = stage_source(store, schema, _batches(file, schema), folder, resources)
         yield replace(rows, instant=copy.instant)
+
+
+@contextmanager
+def _name_columns(database: Database) -> Iterator[None]:
+    """Replace errors in the file with the rows, which the user does not have, by errors in columns."""
+    try:
+        yield
+    except Refused as stop:
+        match = _OF_COLUMN.search(stop.message)
+        if match is None or stop.code not in {"unreadable-value", "unsupported-type"}:
+            raise
+        name, value, why = match.groups()
+        raise refuse_column(database, name, f"has the value {value}, which {why}" if value else why) from None
 
 
 def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

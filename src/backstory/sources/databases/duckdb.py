@@ -26,7 +26,9 @@ _AS: Final[Mapping[str, str]] = {
     "TIMESTAMP_S": "TIMESTAMP",
     "TIMESTAMP_MS": "TIMESTAMP",
     "TIMESTAMP_NS": "TIMESTAMP",
-    **dict.fromkeys(("TIME", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON", "VARIANT"), "VARCHAR"),
+    **dict.fromkeys(
+        ("TIME", "TIME_NS", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON", "VARIANT"), "VARCHAR"
+    ),
 }
 _NESTED: Final = ("list", "array", "map", "struct", "tuple")
 # The years from 1 to 9999, in microseconds since 1970.
