@@ -108,6 +108,21 @@ def test_a_value_that_no_table_holds_is_refused_by_column(values):
     assert (refusal.value.code, refusal.value.keys) == ("unreadable-value", ["v"])
 
 
+MAPS = pa.map_(pa.string(), pa.int16())
+REPEATED = pa.array([[("k", 1)], None, [("a", 1), ("k", 1), ("k", 2)]], MAPS)
+DISTINCT = pa.array([[("k", 1)], None, [], [("a", 1), ("k", 1)], [("k", 1), ("a", 1)]], MAPS)
+
+
+def test_a_map_that_contains_a_key_twice_is_refused():
+    """Maps are compared without their order, so such a map has no defined value."""
+    assert plain_arrow(pa.table({"v": DISTINCT}))["v"].to_pylist() == DISTINCT.to_pylist()
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), REPEATED)
+    for values in (REPEATED, pa.StructArray.from_arrays([REPEATED], ["a"]), lists):
+        with pytest.raises(Refused, match="contains a key more than once") as refusal:
+            plain_arrow(pa.table({"v": values}))
+        assert (refusal.value.code, refusal.value.keys) == ("unreadable-value", ["v"])
+
+
 def test_text_of_a_file_that_is_not_utf8_is_refused(tmp_path):
     """Arrow checks no text of Parquet. Fivetran, models, datasets and copies read such a file alike."""
     path = tmp_path / "bad.parquet"
@@ -131,13 +146,24 @@ MIXTURES = {
     "pandas": [pd.Timestamp(AWARE), pd.Timestamp(NAIVE)],
     "list": [[NAIVE], [], [AWARE]],
     "struct": [{"a": NAIVE, "b": AWARE}, {"a": AWARE, "b": None}],
+    "text and bytes": ["a", b"b"],
+    "text and bytes in a list": [["a", b"b"]],
+    "text and bytes in structs": [{"a": "a"}, {"a": bytearray(b"b")}],
 }
 
 
 @pytest.mark.parametrize("values", MIXTURES.values(), ids=MIXTURES)
-def test_a_pandas_column_with_mixed_kinds_of_times_is_refused(values):
-    """Arrow would take times without a zone for UTC, and drop the clock after a date."""
+def test_a_pandas_column_with_mixed_kinds_of_values_is_refused(values):
+    """Arrow would take times without a zone for UTC, drop the clock after a date, and make bytes of texts."""
     with pytest.raises(Refused) as stop:
+        arrow_of_pandas(pd.DataFrame({"v": pd.Series(values, dtype=object)}))
+    assert (stop.value.code, stop.value.keys) == ("unreadable-frame", ["v"])
+
+
+@pytest.mark.parametrize("values", [[{1, 2}], [[{"a"}]], [{"a": set()}]])
+def test_a_pandas_column_with_sets_is_refused(values):
+    """Equal sets may have different orders, so that an unchanged record would get a new version."""
+    with pytest.raises(Refused, match="sort each set into a list") as stop:
         arrow_of_pandas(pd.DataFrame({"v": pd.Series(values, dtype=object)}))
     assert (stop.value.code, stop.value.keys) == ("unreadable-frame", ["v"])
 

@@ -27,14 +27,14 @@ from backstory.engine.staging import (
 )
 from backstory.errors import Refused
 from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of, while_unchanged
-from backstory.formats.expected import first_unfit
+from backstory.formats.expected import first_unfit, map_entries
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.parquet import plain_parquet
 from backstory.formats.produced import ProducedRows
 from backstory.formats.reading import Known, as_files_of_a_user, open_files
-from backstory.formats.rows import arrow_type, leaf_types
+from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.cells import UnreadableCell
 from backstory.formats.values.exactly import cast_exactly, plain_type
@@ -52,6 +52,8 @@ from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import error_text
 from backstory.stores.metadata.searches import IsNull
+from backstory.strategies.events.sides import holds_map
+from backstory.strategies.values import ranks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -225,8 +227,8 @@ def _storable_within(field: pa.Field) -> pa.Field:
 def arrow_of_pandas(frame: Any) -> pa.Table:
     """A pandas frame as an Arrow table, without its index.
 
-    Raises Refused for repeated names, for columns that Arrow cannot convert, and for columns with several
-    kinds of times, which Arrow would convert to one kind.
+    Raises Refused for repeated names, for columns that Arrow cannot convert, for columns with several kinds
+    of times, or with texts and bytes, which Arrow would convert to one kind, and for sets.
     """
     refuse_names(list(map(str, frame.columns)))
     try:
@@ -235,8 +237,8 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
         raise _first_unreadable(frame) or stop from None
     for place, name in enumerate(rows.column_names):
         values = frame.iloc[:, place]
-        if values.dtype == object and _has_times(rows.schema.field(place).type):
-            _refuse_mixed_times(name, values)
+        if values.dtype == object and _may_mix(rows.schema.field(place).type):
+            _refuse_mixed_kinds(name, values)
     return rows
 
 
@@ -260,44 +262,69 @@ def _first_unreadable(frame: Any) -> Refused | None:
     return None
 
 
-def _has_times(type_: pa.DataType) -> bool:
-    """Whether an Arrow type is, or contains, a date or timestamp."""
-    return any(pa.types.is_date(leaf) or pa.types.is_timestamp(leaf) for leaf in leaf_types(type_))
+def _may_mix(type_: pa.DataType) -> bool:
+    """Whether Arrow may have converted Python values of several kinds, or sets, to this type."""
+    if pa.types.is_nested(type_):
+        return True
+    return pa.types.is_date(type_) or pa.types.is_timestamp(type_) or pa.types.is_binary(type_)
 
 
-def _refuse_mixed_times(name: str, values: Iterable[Any]) -> None:
-    """Raise Refused if Python values in one place of a column are times of several kinds."""
+_SETS: Final = "sets"
+_KINDS: Final = ((str, "texts"), ((bytes, bytearray), "bytes"), ((set, frozenset), _SETS))
+
+
+def _refuse_mixed_kinds(name: str, values: Iterable[Any]) -> None:
+    """Raise Refused if Python values in one place of a column have several kinds, or are sets.
+
+    Equal sets have their items in different orders, so they would become different lists.
+    """
     kinds: dict[tuple[str, ...], set[str]] = {}
-    for place, kind in _kinds_of_times(values, ()):
+    for place, kind in _kinds_of_values(values, ()):
+        if kind == _SETS:
+            raise Refused(
+                "unreadable-frame",
+                f"Column {name} has sets, whose items have no order.",
+                "Nothing was written; sort each set into a list, for example with `.map(sorted)`.",
+                [name],
+            )
         kinds.setdefault(place, set()).add(kind)
     for mixed in kinds.values():
         if len(mixed) > 1:
+            example = "`pandas.to_datetime(..., utc=True)`" if "bytes" not in mixed else "`bytes.decode`"
             raise Refused(
                 "unreadable-frame",
                 f"Column {name} mixes {' and '.join(sorted(mixed))}.",
-                "Nothing was written; give all of its values one kind, for example with "
-                "`pandas.to_datetime(..., utc=True)`.",
+                f"Nothing was written; give all of its values one kind, for example with {example}.",
                 [name],
             )
 
 
-def _kinds_of_times(values: Iterable[Any], place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The kinds of the times in Python values, each with its place in structs and lists."""
+def _kinds_of_values(values: Iterable[Any], place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The kinds of Python values, each with its place in structs and lists."""
     for value in values:
         match value:
-            case datetime() | np.datetime64() if value != value:  # noqa: PLR0124 - NaT, which has no kind
-                continue
-            case datetime(tzinfo=zone) if zone is not None:
-                yield place, "times with a zone"
-            case datetime() | np.datetime64():
-                yield place, "times without a zone"
-            case date():
-                yield place, "dates"
             case Mapping():
                 for key, inner in value.items():
-                    yield from _kinds_of_times([inner], (*place, str(key)))
+                    yield from _kinds_of_values([inner], (*place, str(key)))
+            case np.ndarray(dtype=type_) if type_.kind in "biuf":  # numbers
+                continue
             case list() | tuple() | np.ndarray():
-                yield from _kinds_of_times(value, (*place, ""))
+                yield from _kinds_of_values(value, (*place, ""))
+            case _:
+                if kind := _kind_of_value(value):
+                    yield place, kind
+
+
+def _kind_of_value(value: Any) -> str | None:
+    """The kind of a time, a text, bytes or a set, or None for other values."""
+    for types_, kind in _KINDS:
+        if isinstance(value, types_):
+            return kind
+    if not isinstance(value, datetime | np.datetime64):
+        return "dates" if isinstance(value, date) else None
+    if value != value:  # noqa: PLR0124 - NaT, which has no kind
+        return None
+    return "times without a zone" if getattr(value, "tzinfo", None) is None else "times with a zone"
 
 
 def plain_arrow(rows: pa.Table) -> pa.Table:
@@ -328,8 +355,31 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
             [field.name],
         ) from None
     plain = pa.chunked_array(chunks, type_)
+    if any(_repeats_keys(chunk) for chunk in plain.chunks):
+        raise Refused(
+            "unreadable-value",
+            f"The column {field.name} has a map that contains a key more than once.",
+            "Nothing was written; fix it at the source.",
+            [field.name],
+        )
     _refuse_unfit(pa.table([plain], names=[field.name]))
     return plain
+
+
+def _repeats_keys(values: pa.Array) -> bool:
+    """Whether a map, which may be nested in another value, contains a key more than once."""
+    if not holds_map(values.type):
+        return False
+    if pa.types.is_struct(values.type):
+        return any(map(_repeats_keys, values.flatten()))
+    if not pa.types.is_map(values.type):
+        return _repeats_keys(values.flatten())
+    entries = map_entries(values)
+    keys, items = entries.flatten().flatten()
+    maps, codes = np.asarray(entries.value_parent_indices()), ranks(pa.chunked_array([keys]))
+    order = np.lexsort([codes, maps])
+    is_same = (np.diff(maps[order]) == 0) & (np.diff(codes[order]) == 0)
+    return bool(is_same.any()) or _repeats_keys(keys) or _repeats_keys(items)
 
 
 def _refuse_unfit(rows: pa.Table) -> None:
