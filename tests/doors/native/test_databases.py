@@ -293,6 +293,20 @@ def test_sqlite_column_types_follow_all_values(lake, tmp_path):
     assert rows == [one, two]
 
 
+def test_whole_numbers_of_sqlite_fit_a_stored_double(lake, tmp_path):
+    """SQLite stores 3.0 in a DECIMAL column as an integer, so a later copy may have integers only."""
+    into, source = f"databases.{next(NAMES)}", f"sqlite://{tmp_path}/s.db?table=t"
+    sqlite(
+        tmp_path / "s.db", "CREATE TABLE t (id INTEGER, price DECIMAL(9,2)); INSERT INTO t VALUES (1, 2.5)"
+    )
+    copy(lake, source, into)
+    sqlite(tmp_path / "s.db", "UPDATE t SET price = 3.0")
+    assert copy(lake, source, into) == [{"id": 1, "price": 3.0}]
+    sqlite(tmp_path / "s.db", "UPDATE t SET price = 9007199254740993")
+    with pytest.raises(Refused, match="price has type DOUBLE in the table and BIGINT"):
+        copy(lake, source, into)
+
+
 MIXED = [
     ("n INTEGER", "(1, 'seven'), (2, 7)", "is declared as integer and has 1 of type text"),
     ("n", "(1, 'seven'), (2, 7)", "has values of several types: integer, text"),

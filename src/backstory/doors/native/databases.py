@@ -36,7 +36,7 @@ from backstory.sources.databases.copies import Keys, catalog_error, copy_out, re
 from backstory.spark.jars import fetch_jars
 from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import error_of_worker, error_text
 
 # MariaDB's driver also connects to MySQL; Spark uses its MySQL dialect for both.
@@ -293,7 +293,8 @@ def rows_of_database(
         if database.kind == "jdbc":
             yield with_types(_rows_by_jdbc(store, database, folder, of_parquet, declared), declared)
             return
-        copy = copy_out(database, types, folder)
+        of_table = _stored_doubles(stored(), rename) if database.kind == "sqlite" else {}
+        copy = copy_out(database, {**of_table, **types}, folder)
         if copy.types is None:
             rows = with_types(of_parquet(copy.path), declared)
         else:
@@ -302,6 +303,13 @@ def rows_of_database(
             with _name_columns(database), as_files_of_a_user():
                 rows = stage_source(store, schema, _batches(file, schema), folder, resources)
         yield replace(rows, instant=copy.instant)
+
+
+def _stored_doubles(table: IcebergTable | None, rename: Mapping[str, str]) -> Mapping[str, ColumnType]:
+    """The table's columns of type DOUBLE, with their new names."""
+    columns = () if table is None else table.shape.user_columns
+    doubles = (column for column in columns if column.type.kind is Kind.DOUBLE)
+    return {rename.get(column.name, column.name): column.type for column in doubles}
 
 
 @contextmanager

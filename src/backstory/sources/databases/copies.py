@@ -31,9 +31,10 @@ class DatabaseCopy:
 def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a file in the folder.
 
-    `types` are the column types that the caller declares. Raises UsageError for a wrong table, query or file,
-    and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a lock
-    is not released, and Failed for other errors.
+    `types` are the column types that the caller declares. For SQLite, which may store the whole numbers of a
+    column as integers, they include the table's columns of type DOUBLE. Raises UsageError for a wrong table,
+    query or file, and Refused for a column without an exact type. Raises TryAgain if the database does not
+    answer or a lock is not released, and Failed for other errors.
     """
     copied: DatabaseCopy = _reader(database).copy(database, types, folder)
     return copied

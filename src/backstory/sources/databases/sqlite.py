@@ -1,12 +1,12 @@
 """Copies of an SQLite table or query, each made in one read transaction.
 
 In SQLite, any column can hold values of any type. A column is copied in its declared type if all values have
-that type. A column without a declared type is copied in the common type of all its values. Any other column
-is refused.
+that type. A column without a declared type is copied in the common type of all its values, or as DOUBLE if
+the caller names DOUBLE and all values are numbers that fit it. Any other column is refused.
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.errors import Failed, TryAgain, UsageError
-from backstory.model.types import ColumnType
+from backstory.model.types import ColumnType, Kind
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
@@ -28,7 +28,7 @@ _CLASSES: Final = {"integer": pa.int64(), "real": pa.float64(), "text": pa.strin
 _EXACT: Final = 1 << 53
 
 
-def copy(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
+def copy(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a Parquet file. The copy's time is just before the read, by this machine's clock."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with open_to_read(database) as connection:
@@ -44,7 +44,10 @@ def copy(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> 
                 code, f"SQLite, {database.what}: {wrong}.", "Check the name, or the query."
             ) from None
         refuse_repeats(database, names)
-        schema = pa.schema(list(zip(names, _types_of(connection, database, source, names), strict=True)))
+        doubles = {name for name, type_ in types.items() if type_.kind is Kind.DOUBLE}
+        schema = pa.schema(
+            list(zip(names, _types_of(connection, database, source, names, doubles), strict=True))
+        )
         rows = connection.execute(f"SELECT * FROM {source}")  # noqa: S608
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
             for batch in _batches(rows, schema):
@@ -71,7 +74,11 @@ def open_to_read(database: Database) -> Iterator[sqlite3.Connection]:
 
 
 def _types_of(
-    connection: sqlite3.Connection, database: Database, source: str, names: Sequence[str]
+    connection: sqlite3.Connection,
+    database: Database,
+    source: str,
+    names: Sequence[str],
+    doubles: Collection[str],
 ) -> list[pa.DataType]:
     """The Arrow types of the columns, from the storage classes of all values."""
     declared = _declared_classes(connection, database)
@@ -79,7 +86,7 @@ def _types_of(
     for few in (names[place : place + 100] for place in range(0, len(names), 100)):
         counts = _counts(connection, source, few)
         types += [
-            _type_of(database, name, declared.get(name), count)
+            _type_of(database, name, declared.get(name), count, is_double=name in doubles)
             for name, count in zip(few, counts, strict=True)
         ]
     return types
@@ -126,13 +133,17 @@ def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -
     ]
 
 
-def _type_of(database: Database, name: str, declared: str | None, count: Mapping[str, int]) -> pa.DataType:
+def _type_of(
+    database: Database, name: str, declared: str | None, count: Mapping[str, int], *, is_double: bool
+) -> pa.DataType:
     classes = {storage for storage in _CLASSES if count[storage]}
     if declared and not classes - {declared}:
         return _CLASSES[declared]
     if declared:
         others = ", ".join(f"{count[storage]} of type {storage}" for storage in sorted(classes - {declared}))
         raise refuse_column(database, name, f"is declared as {declared} and has {others}")
+    if classes == {"integer"} and is_double and not count["wide"]:
+        return pa.float64()
     if len(classes) == 1:
         return _CLASSES[classes.pop()]
     if classes == {"integer", "real"} and not count["wide"]:
