@@ -205,6 +205,19 @@ def test_a_source_that_stops_reporting_a_state_has_no_state(
     assert life.data("v") == [(1,), (2,), (1,)]
 
 
+@pytest.mark.parametrize("merge", [SNAPSHOT, APPEND])
+@pytest.mark.parametrize("state", [{"etag": 'W/"1"'}, {"modified": "Mon, 01 Jan 2024 00:00:00 GMT"}])
+def test_new_content_with_an_old_state_is_ingested_once(dataset, web, merge, state):
+    """5.1: Only the answer 304 means that nothing changed. The same content makes no second commit."""
+    first, second = (Play(f"k,v\nA,{v}\n".encode(), conditional=False, **state) for v in (1, 2))
+    life = dataset(merge, fetch=f"{{kind: url, url: '{web.play('/a', first, second)}'}}")
+    life.pull()
+    assert life.pull().status == "updated"
+    with life.unchanged():
+        assert life.pull().status == "up-to-date"
+    assert life.data("v")[-1] == (2,)
+
+
 def test_a_run_continues_with_another_path(dataset):  # R81
     life = dataset(APPEND, fetch=glob("a/*.csv"))
     put(life, a__1="A,1", b__1="B,2", b__2="C,3")

@@ -64,7 +64,7 @@ class DatasetFile:
     `dataset` loads the current dataset. `after` is the dataset's number of polls when the source was fetched,
     or None for a push. The other fields are set once the file is read. `token` identifies a repeated run.
     `read` has the file's rows. `frame` contains its rows after preprocess, or None if no columns are known.
-    `content` is the digest of a strict changelog's file.
+    `content` is the digest of a file whose rows must not be merged twice.
     """
 
     store: IcebergStore

@@ -202,9 +202,7 @@ def _open_plan(
 
 def _compare(ingestion: committing.Ingestion, resources: ExitStack) -> tuple[Change | None, DatasetReceipt]:
     file, head = ingestion.file, ingestion.head
-    # A changelog with the same content as the previous one is not merged again (V7).
-    before = (head.event.get("contents") or {}).get(file.source_name)
-    if file.frame is not None and (file.content is None or file.content != before):
+    if file.frame is not None and not _is_repeated(file, head):
         return _merge(ingestion, file.frame, resources)
     event = committing.event_of(ingestion, 0, head.watermark)
     change = committing.block_change(ingestion, event) if committing.records_more(event, head) else None
@@ -214,7 +212,7 @@ def _compare(ingestion: committing.Ingestion, resources: ExitStack) -> tuple[Cha
 def _read(
     file: committing.DatasetFile, dataset: RegisteredDataset, resources: ExitStack
 ) -> tuple[StagedRows | None, str | None]:
-    """The rows of a file, and the digest of a strict changelog.
+    """The rows of a file, and the digest of its content if its rows must not be merged twice.
 
     The rows can be read until `resources` is closed. The rows are None for an empty file without declared
     columns.
@@ -227,7 +225,7 @@ def _read(
     ready = prepare_file(file.fetched.path, file.fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
-    if isinstance(source.merge, odf.ChangelogStream) and source.merge.validation is odf.Validation.STRICT:
+    if _is_known_by_content(file):
         with ready.path.open("rb") as content_file:
             content = hashlib.file_digest(content_file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
@@ -240,16 +238,37 @@ def _read(
     return read, content
 
 
+def _is_known_by_content(file: committing.DatasetFile) -> bool:
+    """Whether the content of the newest file is recorded, because merging it twice would not be harmless.
+
+    A strict changelog would be refused, and the rows of an append would be added again.
+    """
+    source, merge = file.source, file.source.merge
+    if isinstance(merge, odf.Append) and isinstance(source, odf.SetPollingSource):
+        return isinstance(source.fetch, odf.Url) and file.fetched.state is not None
+    return isinstance(merge, odf.ChangelogStream) and merge.validation is odf.Validation.STRICT
+
+
+def _is_repeated(file: committing.DatasetFile, head: Head) -> bool:
+    """Whether the file has the same content as the source's previous file (V7).
+
+    An append accepts equal rows of another day, so its file must also have the same state.
+    """
+    if file.content is None or file.content != (head.event.get("contents") or {}).get(file.source_name):
+        return False
+    return not isinstance(file.source.merge, odf.Append) or head.state_of(file.source) == file.fetched.state
+
+
 def _is_outrun(file: committing.DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
     """Whether another pull was faster, so that the file's data may already be in the dataset.
 
-    The next pull continues from the newest commit, or from another place if the manifest changed.
+    The next pull continues from the newest commit, or from another place if the manifest changed. An
+    unchanged state does not show this: a server may give new content an old state (5.1).
     """
     if dataset.table is None or file.after is None:
         return False
     moved = fetch_hash(dataset.dataset.polling) != fetch_hash(file.source)
-    state = file.fetched.state
-    return moved or head.polls != file.after or (state is not None and head.state_of(file.source) == state)
+    return moved or head.polls != file.after
 
 
 def _has_run(file: committing.DatasetFile, dataset: RegisteredDataset) -> bool:
