@@ -52,11 +52,9 @@ def test_a_newer_event_replaces_an_older_event(tmp_path):
 
 def test_a_push_source_that_is_added_again_is_replaced(tmp_path):
     """B44: It has the newer event's position in the document."""
-    dataset = dataset_of(manifest(push(), push(name="b"), push("{kind: ledger, primaryKey: [a]}")), tmp_path)
-    assert {name: source.merge.kind for name, source in dataset.push.items()} == {
-        "default": "Ledger",
-        "b": "Append",
-    }
+    ledger = "{kind: ledger, primaryKey: [a]}"
+    dataset = dataset_of(manifest(push(), push(ledger, "b"), push(ledger)), tmp_path)
+    assert [source.merge.kind for source in dataset.push.values()] == ["Ledger", "Ledger"]
     assert [path[-1] for path, _ in dataset.sources()] == [2, 1]
 
 
@@ -186,6 +184,7 @@ RULES = [
     (["kind: setVocab\noffsetColumn: a\nsystemTimeColumn: a"], "line 9, content.metadata[0].systemTimeColumn: 'a' is the name of another system column."),
     ([push("{kind: snapshot, primaryKey: [a]}"), "kind: setVocab\neventTimeColumn: observed"], "line 12, content.metadata[1].eventTimeColumn: 'observed' is the name of another system column."),
     ([push(), push("{kind: upsertStream, primaryKey: [a]}", "b")], "line 14, content.metadata[1].merge: the push sources 'default' and 'b' write different columns."),
+    ([push("{kind: ledger, primaryKey: [a]}"), push("{kind: ledger, primaryKey: [b]}", "b")], "line 14, content.metadata[1].merge: the push sources 'default' and 'b' have different primary keys."),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, counts, e, lines
+from manifesting import manifest, push
 
 from backstory.errors import UsageError
 
@@ -247,6 +248,20 @@ def test_a_manifest_may_not_change_the_meaning_of_stored_rows(dataset):  # R65, 
         assert life.add().status == "unchanged"
     # The dataset continues as before.
     assert life.push("A,1").counts == counts(retracted=1, unchanged=1)
+
+
+def test_a_ledger_keeps_its_key_while_it_has_rows(dataset):
+    """No step loses the key: a manifest without the source, the event time in the key, another source."""
+    life = dataset("{kind: ledger, primaryKey: [k], encoding: op}", "event_time DATE, k STRING")
+    life.push("2024-02-01,A")
+    bare = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {life.name}, kind: Root, metadata: []}}\n"
+    untimed = life.manifest().replace("[k]", "[k], eventTimeInKey: false")
+    other = push("{kind: upsertStream, primaryKey: [k]}", "two")
+    for text in (bare, untimed, manifest(push(life.merge), other).replace("cities", life.name)):
+        with life.unchanged(), pytest.raises(UsageError) as refused:
+            life.add(text)
+        assert refused.value.code == "other-meaning"
+    life.add(manifest(push(life.merge), push(life.merge, "two")).replace("cities", life.name))
 
 
 def test_a_manifest_may_change_freely_before_the_first_rows(dataset):  # O22

@@ -11,7 +11,7 @@ from backstory.doors.odf import registry
 from backstory.doors.odf.batch import expected_of
 from backstory.doors.odf.columns import arrow_schema, batch_columns, data_schema_of
 from backstory.doors.odf.manifest.dataset import Dataset, find_manifests
-from backstory.doors.odf.manifest.events import key_of
+from backstory.doors.odf.manifest.events import Append, key_of, meaning_of
 from backstory.doors.odf.polling import check_manifest
 from backstory.doors.odf.preprocess import lint_dataset
 from backstory.doors.odf.receipts import Added
@@ -131,24 +131,30 @@ def _key(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _refuse_other_meaning(before: RegisteredDataset, dataset: Dataset) -> None:
-    """Raise UsageError if a dataset with rows would have another strategy, key or encoding."""
+    """Raise UsageError if a dataset with rows would have another strategy, key or encoding.
+
+    A dataset without sources appends all rows, so another dataset with rows cannot lose its sources.
+    """
     assert before.table is not None
     if not before.table.rows:
         return
-    old = {(type(s.merge).__name__, key_of(s.merge)) for _, s in before.dataset.sources()}
-    new = {(type(s.merge).__name__, key_of(s.merge)) for _, s in dataset.sources()}
     is_encoding_changed = log_columns(before.dataset).encoding is not log_columns(dataset).encoding
     data = {column["name"] for column in (before.schema or {}).get("fields", ())} - {*before.columns.system}
     taken = sorted(data & {*log_columns(dataset).system})
     if taken:
         raise _incompatible_error(dataset, f"uses the column {taken[0]} as a system column")
-    if is_encoding_changed or (new and old and not new & old):
+    if is_encoding_changed or not _meanings(dataset) <= _meanings(before.dataset):
+        stop = "" if dataset.sources() else "; to stop a source, keep it and add an event that disables it"
         raise UsageError(
             "other-meaning",
-            f"The manifest of {dataset.name} changes the strategy, key or encoding of a dataset that has "
-            "rows.",
-            "Add it under another dataset name.",
+            f"The manifest of {dataset.name} changes the strategy, primaryKey, eventTimeInKey or encoding of "
+            "a dataset that has rows.",
+            f"Add it under another dataset name{stop}.",
         )
+
+
+def _meanings(dataset: Dataset) -> set[tuple[str, tuple[str, ...], bool]]:
+    return {meaning_of(source.merge) for _, source in dataset.sources()} or {meaning_of(Append())}
 
 
 def _extended_schema(before: RegisteredDataset, wanted: RegisteredDataset) -> Mapping[str, Any] | None:

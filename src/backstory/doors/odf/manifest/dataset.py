@@ -200,7 +200,7 @@ def _check_vocab(events: Sequence[Any], parts: DocumentPart) -> None:
 def _check_sources(events: Sequence[Any], parts: DocumentPart) -> None:
     """Check that there is either one polling source or only push sources.
 
-    All sources must have the same encoding for their table.
+    All sources must have the same encoding and primary key for their table.
     """
     sources = [(number, event) for number, event in enumerate(events) if _is_source(event)]
     for number, other in sources[1:]:
@@ -220,6 +220,12 @@ def _check_sources(events: Sequence[Any], parts: DocumentPart) -> None:
                 f"the push sources {first_source.source_name!r} and {other.source_name!r} write different "
                 "columns.",
                 "Use the same encoding in both.",
+            )
+        if odf.key_of(other.merge) != odf.key_of(first_source.merge):
+            raise parts.at(number, "merge").wrong(
+                f"the push sources {first_source.source_name!r} and {other.source_name!r} have different "
+                "primary keys.",
+                "Use the same primaryKey in both, or split it into two datasets.",
             )
 
 

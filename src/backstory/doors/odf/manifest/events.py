@@ -98,6 +98,11 @@ def key_of(merge: Merge) -> tuple[str, ...]:
     return () if isinstance(merge, Append) else merge.primary_key
 
 
+def meaning_of(merge: Merge) -> tuple[str, tuple[str, ...], bool]:
+    """The properties of a merge that determine the meaning of stored rows, besides their encoding."""
+    return merge.kind, key_of(merge), isinstance(merge, Ledger) and merge.event_time_in_key
+
+
 # Kinds of older versions, with message and remedy.
 RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Use NdJson.")}
 NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
