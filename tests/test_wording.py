@@ -59,6 +59,7 @@ FLAGS = {
     ("doors/fivetran/server.py", "--host"),
     ("doors/native/options.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
+    ("doors/odf/polling.py", "--refetch"),  # a warning of `pull`
     ("doors/odf/door.py", "--set-watermark"),  # the log names it instead of a file
     *(
         ("explorer/questions.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")

@@ -257,15 +257,15 @@ def scheme_of(url: str) -> str:
 def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
     """Fetch the file at a URL or path.
 
-    The file is up to date if it was not modified since the last pull. Raises UsageError for a file on another
-    machine. Raises Failed if the file does not exist or cannot be read.
+    The file is up to date if it was not modified since the last pull, unless it is fetched again. Raises
+    UsageError for a file on another machine. Raises Failed if the file does not exist or cannot be read.
     """
     context.progress(CHECKING, 0, None)
     path = _path_of(url, step, context.folder)
     shown_name = without_secrets(step.url) if has_templates(step.url) else str(path)
     modified = _modification_time(path, shown_name)
     state = SourceState(LAST_MODIFIED, instant_text(modified))
-    if of_kind(context.state, LAST_MODIFIED) == state.value:
+    if of_kind(context.state, LAST_MODIFIED) == state.value and not context.refetch:
         return Answer("up-to-date")
     time = context.system_time if origin_of(step) == "FromSystemTime" else modified
     name = shown_name if has_templates(step.url) else path.name

@@ -438,7 +438,7 @@ def _download(
     """The download with its savepoint, or None if the resource did not change."""
     part = BodyPart(savepoint.new_file(place, ".part"), limit=context.unpacked_limit)
     savepoint.sweep(context.cache)
-    conditions = _conditions(context.state)
+    conditions = _conditions(None if context.refetch else context.state)
 
     def attempt() -> httpx2.Headers | None:
         context.progress(source.CHECKING, 0, None)

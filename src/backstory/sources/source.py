@@ -306,7 +306,7 @@ class FetchContext:
         asked_before: whether the dataset's newest data are from this source.
         complete: whether the dataset has everything that the source had at the last fetch.
         seen: the paths (`FetchedFile.spelled`) of the globs' ingested files.
-        refetch: whether kept downloads are ignored.
+        refetch: whether to fetch even if the state is unchanged or a download was kept. Globs ignore it.
         fetch_uncacheable: whether to fetch from a source that does not report whether it changed.
         progress: called with the stage, the bytes so far, and the total bytes if known.
         unpacked_limit: the maximum size of an unpacked answer in bytes, or None for the general limit.

@@ -218,6 +218,23 @@ def test_new_content_with_an_old_state_is_ingested_once(dataset, web, merge, sta
     assert life.data("v")[-1] == (2,)
 
 
+def test_a_corrected_query_reads_an_unchanged_source_with_refetch(dataset):  # R78
+    """The pull warns until then. A refetch without other rows records the manifest, and the warning ends."""
+    query = "{kind: sql, query: 'select k, v * %s as v from input'}"
+    life = dataset(SNAPSHOT, fetch="{kind: url, url: data.csv}", preprocess=query % 10)
+    life.pull("k,v\nA,1\n")
+    assert life.pull().notes == ()
+    life.add(preprocess=query % 100)
+    with life.unchanged():
+        assert "--refetch" in life.pull().notes[0]
+    assert life.pull(refetch=True).counts == counts(corrected=1)
+    life.add(preprocess=query % "(99 + 1)")
+    assert (life.pull(refetch=True).counts, life.pull().notes) == (counts(unchanged=1), ())
+    with life.unchanged():
+        assert life.pull(refetch=True).status == "up-to-date"
+    assert life.data("v") == [(10,), (100,)]
+
+
 def test_a_run_continues_with_another_path(dataset):  # R81
     life = dataset(APPEND, fetch=glob("a/*.csv"))
     put(life, a__1="A,1", b__1="B,2", b__2="C,3")

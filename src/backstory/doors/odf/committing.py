@@ -188,9 +188,13 @@ def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
     return iso(newest) if newest else None
 
 
-def records_more(event: Mapping[str, Any], head: Head) -> bool:
-    """Whether an event without rows records new progress of the source (section 2.1, step 10)."""
-    return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
+def records_more(event: Mapping[str, Any], ingestion: Ingestion) -> bool:
+    """Whether an event without rows records new progress of the source (section 2.1, step 10).
+
+    A refetch records the manifest that read the source again.
+    """
+    fields = (*SOURCE_FIELDS, "manifest_hash") if ingestion.file.run.refetch else SOURCE_FIELDS
+    return any(event.get(name) != ingestion.head.event.get(name) for name in fields)
 
 
 def rows_change(ingestion: Ingestion, event: dict[str, Any], merge: LogMerge, planned: PlanResult) -> Change:

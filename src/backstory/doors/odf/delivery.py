@@ -205,7 +205,7 @@ def _compare(ingestion: committing.Ingestion, resources: ExitStack) -> tuple[Cha
     if file.frame is not None and not _is_repeated(file, head):
         return _merge(ingestion, file.frame, resources)
     event = committing.event_of(ingestion, 0, head.watermark)
-    change = committing.block_change(ingestion, event) if committing.records_more(event, head) else None
+    change = committing.block_change(ingestion, event) if committing.records_more(event, ingestion) else None
     return change, _receipt(ingestion.dataset, head, ingestion.now, PlanSums())
 
 
@@ -321,12 +321,11 @@ def _change(
     rows = planned.sums.counts[EVENTS]
     if ingestion.file.run.dry_run:
         return Change(outcomes_of(planned.sums)) if rows else None
-    head, delivered = ingestion.head, merge.delivered
-    event = committing.event_of(ingestion, rows, watermark)
+    delivered, event = merge.delivered, committing.event_of(ingestion, rows, watermark)
     if rows:
         ingestion.file.run.stage("Committing data")
         return committing.rows_change(ingestion, event, merge, planned)
-    if committing.records_more(event, head) or (ingestion.dataset.schema is None and delivered.known):
+    if committing.records_more(event, ingestion) or (ingestion.dataset.schema is None and delivered.known):
         return committing.block_change(ingestion, event, delivered if delivered.known else None)
     return None
 

@@ -27,7 +27,7 @@ class PullOptions(RunOptions, total=False):
 
     Attributes:
         fetch_uncacheable: Also fetch from sources that do not report whether they changed.
-        refetch: Fetch again, even if the download of an earlier run was kept.
+        refetch: Fetch a Url again, even if it is unchanged or an earlier run kept its download.
         set_watermark: Raise the watermark to this time, without contacting the source.
     """
 

@@ -4,11 +4,12 @@ If a source has no new files, neither a store nor Spark is needed.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import structlog
 from attrs import evolve, frozen
@@ -19,7 +20,7 @@ from backstory.doors.odf.file_rows import read_options
 from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_here
 from backstory.doors.odf.lints import Lint, lints, refuse_errors, secrets
 from backstory.doors.odf.manifest.dataset import Dataset
-from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource, Url
+from backstory.doors.odf.manifest.events import Append, FilesGlob, SetPollingSource, Url
 from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, cache_in
 from backstory.doors.odf.registry import (
     Argument,
@@ -32,7 +33,7 @@ from backstory.doors.odf.registry import (
 from backstory.engine.run_context import Remark
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.reading import refuse_unwritable
-from backstory.journal.chain import Block, journal_in_files
+from backstory.journal.chain import Block, canonical, journal_in_files, sha3
 from backstory.model.change import BY_OTHERS
 from backstory.model.instant import optional_instant
 from backstory.model.table import TableName
@@ -45,6 +46,11 @@ from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 
 log = structlog.get_logger()
+
+READ_OTHERWISE: Final = (
+    "The manifest's prepare, read or preprocess changed since the last commit, but the source is unchanged. "
+    "Use --refetch to read it again."
+)
 
 
 def check_manifest(dataset: Dataset, lints: Iterable[Lint]) -> tuple[Lint, ...]:
@@ -160,7 +166,33 @@ def ask(dataset: KnownDataset[TableLike], state: PollContext, run: IngestRequest
         progress=run.progress,
         unpacked_limit=run.rights.unpacked_limit,
     )
-    return Poll(run, head, source, context, fetching.fetch(step, context))
+    answer = fetching.fetch(step, context)
+    if answer.status == "up-to-date" and _is_read_otherwise(dataset.dataset, state):
+        answer.warnings.append(READ_OTHERWISE)
+    return Poll(run, head, source, context, answer)
+
+
+def _is_read_otherwise(dataset: Dataset, state: PollContext) -> bool:
+    """Whether a fetch again would read the unchanged source in another way than the newest commit did."""
+    source = dataset.polling
+    assert source is not None
+    if not isinstance(source.fetch, Url) or source.fetch.cache or isinstance(source.merge, Append):
+        return False
+    blocks = list(state.logged()) if _has_other_manifest(dataset, state.head) else []
+    manifests = (block.event["manifest"] for block in reversed(blocks) if block.event.get("manifest"))
+    before = next(manifests, None)
+    return before is not None and _reading_of(before) != _reading_of(dataset.document)
+
+
+def _has_other_manifest(dataset: Dataset, head: Head) -> bool:
+    """Whether the manifest changed since the newest commit."""
+    return head.block is not None and head.event.get("manifest_hash") != sha3(canonical(dataset.document))
+
+
+def _reading_of(manifest: Mapping[str, Any]) -> list[Any]:
+    """The steps between the polling source and the merge, in a manifest's document."""
+    events = [event for event in manifest["content"]["metadata"] if event["kind"] == "SetPollingSource"]
+    return [event.get(name) for event in events[-1:] for name in ("prepare", "read", "preprocess")]
 
 
 def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetReceipt:
@@ -246,5 +278,6 @@ def _poll_context(files: TableReader, dataset: KnownDataset[TableMetadata]) -> P
     if has_queries and not is_pulled_by(dataset):
         raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
-    blocks = journal.all_blocks() if source is not None and isinstance(source.fetch, FilesGlob) else []
+    is_glob = source is not None and isinstance(source.fetch, FilesGlob)
+    blocks = journal.all_blocks() if is_glob or _has_other_manifest(dataset.dataset, head) else []
     return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
