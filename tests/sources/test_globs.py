@@ -370,6 +370,18 @@ def test_patterns_with_many_folders_finish(put, ask, glob, tmp_path, pattern):
     assert len(paths) == len(set(paths)) == 9
 
 
+def test_files_keep_their_identity_when_the_glob_becomes_absolute_or_relative(put, ask, glob, tmp_path):
+    """A path that names the same folder in another way ingests only new files."""
+    put("in/1.csv", "in/2.csv", "in/3.csv")
+    whole = [f"{tmp_path}/in/{number}.csv" for number in (1, 2)]
+    absolute = ask(glob(f"{tmp_path}/in/*.csv"), seen=frozenset({"in/1.csv", "in/2.csv"}))
+    assert names(absolute) == ["3.csv"]
+    assert names(ask(glob("in/*.csv"), seen=frozenset(whole))) == ["3.csv"]
+    (tmp_path / "linked").symlink_to(".")
+    linked = ask(glob("in/*.csv"), folder=tmp_path / "linked", seen=frozenset(whole))
+    assert names(linked) == ["3.csv"]
+
+
 def test_a_manifest_finds_only_files_in_its_own_folder_with_any_name(put, ask, glob, tmp_path):
     """B53: Only its own files are found, whatever its name."""
     for folder in ("[eu]", "e", "a*b", "#x", "%41", "q?"):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
@@ -176,7 +177,8 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
     """
     context.progress(CHECKING, 0, None)
     last = of_kind(context.state, ETAG)
-    spelled = matching_files(context.folder, step.path, context.seen)
+    seen = _earlier_paths(step, context)
+    spelled = matching_files(context.folder, step.path, seen)
     files = [(_mark(text, step, context), text) for text in spelled]
     files.sort(key=lambda file: _place(file[0]))
     if not files and last is None:
@@ -187,7 +189,7 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
         )
     # A mark of the other order cannot be compared. Ingested files are known by name anyway.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _is_timed(step) else None
-    unseen = [file for file in files if file[1] not in context.seen]
+    unseen = [file for file in files if file[1] not in seen]
     new = [file for file in unseen if since is None or _place(file[0]) > _place(since)]
     late = [mark for mark, _ in unseen if since is not None and _place(mark) <= _place(since)]
     # Checked before the first file is ingested: one path without a time refuses the whole pull.
@@ -203,6 +205,19 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
         for mark, text in new
     ]
     return Answer("new" if new else "up-to-date", iter(deliveries), _warnings(late, since or ""))
+
+
+def _earlier_paths(step: GlobOfFiles, context: FetchContext) -> frozenset[str]:
+    """The paths of ingested files, also in the form of the glob: absolute, or relative to the folder.
+
+    Links below the folder are not resolved, because a link may now lead to a new file.
+    """
+    is_absolute, seen = Path(step.path).is_absolute(), set(context.seen)
+    for folder in {context.folder.absolute(), context.folder.resolve()}:
+        others = (path for path in context.seen if Path(path).is_absolute() != is_absolute)
+        paths = (normpath(folder / path) for path in others)
+        seen |= {Path(path if is_absolute else relpath(path, folder)).as_posix() for path in paths}
+    return frozenset(seen)
 
 
 def _is_timed(step: GlobOfFiles) -> bool:
