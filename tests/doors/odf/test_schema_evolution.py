@@ -332,6 +332,17 @@ def test_a_new_vocabulary_renames_the_columns_of_a_declared_schema(dataset):  # 
     assert list(life.rows()[0]) == ["offset", "system_time", "at", "observed", "k"]
 
 
+def test_the_former_name_of_a_system_column_is_refused(dataset):
+    """Old rows would have two columns of this name, so `add` asks for another name."""
+    life = dataset("{kind: snapshot, primaryKey: [k]}", "event_time DATE, k STRING")
+    life.push("2024-02-01,A")
+    vocab = ("{kind: setVocab, eventTimeColumn: at}",)
+    with life.unchanged(), pytest.raises(UsageError, match="former name") as refused:
+        life.add(columns="at DATE, k STRING, event_time DATE", after=vocab)
+    assert refused.value.remedy == "Give the declared column another name, or leave it out."
+    life.add(columns="at DATE, k STRING, known_at DATE")
+
+
 def test_a_source_added_later_must_keep_the_encoding(dataset):  # O22, B69
     """Rows without operations stay so. Once there are rows, a source with operations is refused."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", "k STRING, v INT")

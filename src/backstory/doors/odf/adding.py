@@ -183,6 +183,15 @@ def _additions(
 ) -> list[Mapping[str, Any]]:
     """The new columns in the schema of a manifest."""
     system = {*before.columns.system, *wanted.columns.system}
+    freed = {*before.columns.system}.intersection(before.columns.vocabulary).difference(wanted.columns.system)
+    for column in declared["fields"]:
+        if column["name"] in freed:
+            raise UsageError(
+                "incompatible-schema",
+                f"The manifest of {wanted.dataset.name} renames the system column {column['name']}, and "
+                "declares a column with its former name.",
+                "Give the declared column another name, or leave it out.",
+            )
     old = {column["name"]: column["type"] for column in known["fields"] if column["name"] not in system}
     new = {column["name"]: column["type"] for column in declared["fields"] if column["name"] not in system}
     removed = [name for name in old if name not in new]
