@@ -235,6 +235,17 @@ def test_a_corrected_query_reads_an_unchanged_source_with_refetch(dataset):  # R
     assert life.data("v") == [(10,), (100,)]
 
 
+def test_an_error_in_a_kept_download_names_its_age_and_the_refetch(dataset, web):  # R78, D33
+    """The source is repaired, but the kept download is read until a refetch."""
+    bad, good = Play(b"k,v\nA,many\n", etag='"1"'), Play(b"k,v\nA,1\n", etag='"2"')
+    life = dataset(SNAPSHOT, fetch=f"{{kind: url, url: '{web.play('/a', bad, good)}'}}")
+    assert "refetch" not in life.error(life.pull(), "unreadable-value").remedy
+    remedy = life.error(life.pull(), "unreadable-value").remedy
+    assert "This is the download of " in remedy
+    assert "`refetch=True`" in remedy
+    assert life.pull(refetch=True).counts == counts(appended=1)
+
+
 def test_a_run_continues_with_another_path(dataset):  # R81
     life = dataset(APPEND, fetch=glob("a/*.csv"))
     put(life, a__1="A,1", b__1="B,2", b__2="C,3")

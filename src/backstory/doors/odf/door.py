@@ -46,7 +46,7 @@ from backstory.doors.odf.registry import (
 )
 from backstory.doors.odf.sides import encode_log
 from backstory.engine.deliver import Plan, deliver
-from backstory.errors import BackstoryError, Failed, Refused, UsageError
+from backstory.errors import BackstoryError, Failed, Refused, UsageError, option
 from backstory.journal.chain import stored_journal
 from backstory.journal.verify import Verdict, verify
 from backstory.model.change import Commit
@@ -137,11 +137,23 @@ def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iter
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; a refetch downloads it again")
         file = committing.DatasetFile(store, poll.source, fetched, run, current, after)
-        receipt, committed = deliver_file(file)
+        try:
+            receipt, committed = deliver_file(file)
+        except (Failed, Refused) as error:
+            raise _with_age(error, fetched) from None
         after += committed
         if not run.dry_run:
             forget(fetched, poll.context)
         yield receipt
+
+
+def _with_age(error: BackstoryError, fetched: FetchedFile) -> BackstoryError:
+    """The error, with a remedy for a file that is a kept download and not what the source has now."""
+    if fetched.taken_up is None:
+        return error
+    age = f"This is the download of {iso(fetched.taken_up)}"
+    again = f"once the source is repaired, use {option('refetch', True)} to fetch it again."
+    return error.reword(remedy=f"{error.remedy} {age}; {again}".strip())
 
 
 @contextmanager
