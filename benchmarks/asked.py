@@ -1,4 +1,5 @@
-"""The options of a workload: its size, its rounds, its last start of a round, and its folder of results."""
+"""The options of a workload: its size, its number of rounds, the latest time at which a round may start, and
+its folder for results."""
 
 import argparse
 import shutil

@@ -96,7 +96,7 @@ def judged(tool: Tool, case: Case, found: dict[str, Any]) -> str:
 
 
 def tell(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[str, Any]) -> None:
-    """Write the table of cases by tools, and the messages of refusals."""
+    """Write the table of cases by tool, and the messages of refusals."""
     asked_tools = [tool for tool in EVERYBODY if isinstance(outcomes.get(tool.name), dict)]
     rows = [
         [case.name, *(MARKS.get(outcomes[tool.name].get(case.name, ""), "?") for tool in asked_tools)]

@@ -59,9 +59,10 @@ def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: An
     """Deliver the tables, feeds, models and datasets of a project file, several at once.
 
     Each table has its own commit. A delivery begins after the deliveries that it needs have succeeded. It
-    needs the delivery of its source table:schema.table, of its model's input, and of each name in `after`.
-    A failure does not stop the others. A delivery that failed temporarily is tried again. Other failures are
-    printed with their remedies. After SIGTERM or Ctrl-C, running deliveries finish and no others start.
+    needs the delivery of its source (`table:schema.table`), of its model's input, and of each name in
+    `after`. A failure does not stop the others. A delivery that failed temporarily is tried again. Other
+    failures are printed with their remedies. After SIGTERM or Ctrl-C, running deliveries finish and no others
+    start.
 
     Example: `backstory run --select tag:nightly`
 
@@ -84,7 +85,7 @@ def run(file: Path | None = None, /, *, options: Options = DEFAULTS, **words: An
 
 @contextmanager
 def _stop_on_signals() -> Iterator[Event]:
-    """An event that SIGTERM or the first Ctrl-C sets. The next signal interrupts the process."""
+    """An event that is set by SIGTERM or by the first Ctrl-C. The next signal interrupts the process."""
     stop, before = Event(), dict[int, Any]()
 
     def end(number: int, _: object) -> None:

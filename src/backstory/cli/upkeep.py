@@ -484,7 +484,7 @@ def _relocated_lines(relocated: "Relocated", *, dry_run: bool) -> Iterator[str]:
 def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
     """Try the abilities of a session and a catalog on a scratch table, which is then dropped.
 
-    The output lists the versions of all components, and shows whether each ability works. Include the output
+    The output lists the versions of all components, and shows whether each feature works. Include the output
     when you report a problem. The exit code is 1 if an ability fails.
 
     Example: `backstory doctor --output json`

@@ -61,9 +61,10 @@ def plan_here_or_in_tasks(
 
 
 def run_plan(terms: PlanTerms) -> AbstractContextManager[PlanResult]:
-    """The plan of a delivery, as a context: from the driver if its memory suffices, else from Spark's tasks.
+    """The plan of a delivery, as a context manager.
 
-    A log line gives the reason for tasks. Raises Refused if the plan refuses the delivery.
+    The driver makes it if its memory suffices, and otherwise Spark's tasks. A log line gives the reason for
+    tasks. Raises Refused if the plan refuses the delivery.
     """
     here, tasks = partial(plan_on_driver, terms), partial(plan_in_tasks, terms)
     return plan_here_or_in_tasks(terms.store, terms.table, here, tasks)

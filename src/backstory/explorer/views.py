@@ -116,7 +116,7 @@ def log_view(catalog: Catalog, question: Question) -> View:
 
 
 def check_view(_source: CatalogReader, files: TableReader, question: Question) -> View:
-    """The laws of a table, as in `check`."""
+    """The results of the laws of a table, as in `check`."""
     records, more = check_small(files), {"key": files.table.shape.source_key}
     return View(question, records, more, snippets=call_snippets(files.table, "check"))
 

@@ -31,7 +31,7 @@ class FileOptions:
         decimal: Decimal separator of numbers in a CSV file, a point or a comma. Default: a point.
         null: Text for NULL in a CSV file, such as NA. Default: an empty cell.
         quote: Character around values of a CSV file, empty for none. Default: a double quote.
-        type: Types of columns in CSV or JSON files, by their names in the file. Default: the type that fits
+        type: Types of columns in CSV or JSON files, by column name in the file. Default: the type that fits
             all values.
     """
 

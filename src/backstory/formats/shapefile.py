@@ -406,8 +406,9 @@ def _table(folder: Path, name: str) -> Dbf:
     """The table's layout, with the encoding of its strings.
 
     The .cpg file names the encoding, or else the table's header. If neither does, or the header only says
-    ANSI, the encoding is UTF-8 if all strings are valid UTF-8. Otherwise ANSI is Windows-1252, and no name is
-    Latin-1. Raises Refused for an unknown name, unless all strings are valid UTF-8.
+    ANSI, the encoding is UTF-8 if all strings are valid UTF-8. Otherwise the encoding is Windows-1252 for
+    ANSI, and Latin-1 if no encoding is named. Raises Refused for an unknown name, unless all strings are
+    valid UTF-8.
     """
     page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
     if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):

@@ -92,9 +92,8 @@ def range_of(
 ) -> Range:
     """The commits after `since` (by default, all), up to and including `until` (by default, the newest).
 
-    With `net`, all commits count as one, so commits after `since` may have expired if `since` itself has not.
-    Raises Refused if a needed commit has expired, and UsageError if the two commits are not a range of the
-    table.
+    With `net`, all commits count as one, so only `since` itself must not have expired. Raises Refused if a
+    needed commit has expired, and UsageError if the two commits are not a range of the table.
     """
     every = commits.commits
     versions, ids = [BEFORE_ALL, *(each.version for each in every)], [None, *(each.id for each in every)]

@@ -165,7 +165,7 @@ class ReadRequest(KnownRequest):
     """The options of `current` and `as_of`.
 
     Attributes:
-        key: Show only the record with this key: its value, or a mapping for a composite key.
+        key: Show only the record with this key. A composite key is a mapping.
     """
 
     key: object = None

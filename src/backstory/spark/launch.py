@@ -298,7 +298,7 @@ def _size_of(archive: Path) -> Path:
 
 
 def _is_free(archive: Path) -> bool:
-    """Whether no other process seems to be writing the archive."""
+    """Whether the archive seems to be free of other writers."""
     with suppress(FileNotFoundError):
         return time.time() - archive.stat().st_mtime > _ABANDONED
     return True

@@ -159,7 +159,7 @@ def let_pandas_in() -> None:
 
 
 def return_freed_memory() -> None:
-    """Make Arrow return the memory that it frees to the system, unless the user chose an allocator.
+    """Make Arrow return freed memory to the system, unless the user chose an allocator.
 
     It has no effect after the import of pyarrow (decision 0013).
     """

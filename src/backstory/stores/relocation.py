@@ -143,7 +143,10 @@ def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
 
 
 def rewrite_positions(file: Path, target: Path, move: Move) -> dict[str, str]:
-    """Rewrite a Parquet file of positions, sorted by the new paths. Returns new paths by old paths."""
+    """Rewrite a Parquet file of position deletes with new paths, by which its rows are then sorted.
+
+    Returns new paths by old paths.
+    """
     with pq.ParquetFile(file) as parquet:
         groups = parquet.metadata.num_row_groups
         rows = parquet.read()

@@ -90,7 +90,7 @@ def _bind_condition(
 ) -> str:
     """The condition, with its names replaced by the alias's columns.
 
-    Each pair in `names` has a name that the condition may use and the name of its column.
+    Each pair in `names` consists of a name that the condition may use, and the name of its column.
     """
 
     def wrong(why: str) -> UsageError:

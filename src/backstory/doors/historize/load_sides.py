@@ -63,8 +63,8 @@ StageReader = Callable[[], Iterator[pa.Table]]
 def local_stage_side(work: SparkWork, schema: pa.Schema) -> LocalSide | None:
     """The stage's rows as rows of the base, with the flag `LIVE`, or None if Spark must read or compute them.
 
-    `schema` has the columns of the base and the flag. Reading raises the errors of `read_stage`, and
-    Unreadable if Spark turns out to be needed.
+    `schema` has the base's columns and the flag. Reading raises the errors of `read_stage`, and Unreadable if
+    Spark turns out to be needed.
     """
     columns = user_columns(work.load.dataset)
     stage = work.run.stage

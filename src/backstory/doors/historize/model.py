@@ -195,7 +195,7 @@ class StateLabels(_Part):
 
 
 def stored_labels(labels: StateLabels | None) -> StateLabels:
-    """The labels that the table contains, from a model's labels."""
+    """The labels that the table stores for a model's labels."""
     return labels if labels and labels.mode == "stored" else StateLabels()
 
 

@@ -110,7 +110,7 @@ class SqlTarget(runs.Target):
     def _registry_rows(
         self, schema: str, dataset: ModelDataset, columns: str, condition: str
     ) -> Sequence[Any]:
-        """Columns of the dataset's registered runs that meet the condition; empty before the first run."""
+        """Columns of the dataset's registered runs for which the condition is true, if there are any."""
         if self.columns(runs.META, runs.RUNS) is None:
             return []
         key = self.dialect.string_literal(runs.dataset_key(schema, dataset))

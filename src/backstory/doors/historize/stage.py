@@ -172,7 +172,7 @@ def _stage_types(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, Colu
 def _csv(
     stage: Stage, file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]
 ) -> Iterator[Rows]:
-    """The rows of a CSV file. Empty cells are NULL, except quoted cells in the columns `texts` (O27)."""
+    """The rows of a CSV file. Empty cells are NULL, except quoted cells of the columns in `texts` (O27)."""
     _refuse_packed(file)
     options = stage.written.csv()
     source = file_source(file.path, file.name, options.encoding, FIX_FILE, ENCODED)

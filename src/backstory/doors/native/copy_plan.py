@@ -274,7 +274,7 @@ class PlannedCopy:
 
     @cached_property
     def _appearing_keys(self) -> Mapping[str, Any]:
-        """The keys of new and of reopened records, as tables or as frames.
+        """The keys of new and reopened records, as tables or frames.
 
         If the table has no rows, all appearing records are new, and only a few of their keys are returned.
         """

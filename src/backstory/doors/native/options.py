@@ -92,7 +92,7 @@ class DeliveryRequest(FileOptions, Remark):
         track: Columns whose changes make versions. Default: all.
         ignore: Columns whose changes make no versions.
         overwrite: Columns overwritten in place, with no history kept.
-        format: Format of the files: csv, parquet, jsonl or json. Default: by their endings.
+        format: Format of the files: csv, parquet, jsonl or json. Default: by their file extensions.
         query: A SELECT statement for the rows of a database, instead of a table.
         branch: Deliver to this branch of the table, as a preview. `publish` makes it the table.
         dry_run: Print counts, sample keys, and the columns that cause the changes. Nothing is written.

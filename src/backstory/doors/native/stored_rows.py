@@ -232,7 +232,7 @@ def version_condition() -> SparkColumn:
 
 
 def fact_condition() -> SparkColumn:
-    """A Spark condition for stored rows that are facts, and are not withdrawn."""
+    """A Spark condition for stored rows that are facts and are not withdrawn."""
     memory = column(MEMORY)
     return (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 

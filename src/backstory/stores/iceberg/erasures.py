@@ -1,7 +1,7 @@
 """Erasures of rows: the search for files that contain them, the plan, the mark in a table, and the outcome.
 
-The search includes files that no current snapshot reads. The mark remains in a table until every file of an
-erasure is deleted. Another property lists the files that erasures may not delete.
+The search includes files that no current snapshot references. The mark remains in a table until every file of
+an erasure is deleted. Another property lists the files that erasures may not delete.
 """
 
 import json

@@ -334,7 +334,8 @@ class IcebergTable(TableMetadata):
     def guards_properties(self) -> bool:
         """Whether the catalog refuses a commit after another commit that only changed properties.
 
-        A REST catalog does not, because a commit to it contains only a snapshot, and the schema at its start.
+        A REST catalog does not, because a commit sent to it contains only a snapshot and the schema from
+        which the commit started.
         """
         return str(self.base.operations().getClass().getSimpleName()) != "RESTTableOperations"
 

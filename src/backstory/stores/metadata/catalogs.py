@@ -1,7 +1,7 @@
 """The catalogs that contain tables, from an embedded warehouse or the settings.
 
-An embedded warehouse has a SQLite file and files on this machine, which are read without Spark. A session's
-store is a catalog too, and supports every catalog that Iceberg supports.
+An embedded warehouse consists of a SQLite catalog and data files on this machine, which are read without
+Spark. A session's store is a catalog too, and supports every catalog that Iceberg supports.
 """
 
 from dataclasses import dataclass

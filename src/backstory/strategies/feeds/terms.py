@@ -23,7 +23,7 @@ Scope = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class FormerLogs:
-    """The logs before a log that started again.
+    """The logs that preceded a restarted log.
 
     Messages of these former logs are settled (V136). At or before `until`, no message of the new log was
     known. `latest` is the last known time of the former logs. `last` is their last position, with the number

@@ -48,7 +48,7 @@ Statement = tuple[int, int, int, int]
 
 
 def statements(row: RecordRow) -> list[Statement]:
-    """The statements of a row: recorded from and to, valid from and to (V6)."""
+    """The statements of a row, each with its recorded and its valid interval (V6)."""
     if row.role == Role.FACT or row.start is None or row.written is None:
         return []
     end, before = (INFINITY if each is None else each for each in (row.end, row.end_before))
@@ -305,7 +305,7 @@ def is_version(row: RecordRow) -> bool:
 
 
 def is_open(row: RecordRow, terms: LawTerms) -> bool:
-    """Whether the version is open: without an end, or with the far end that the layout uses instead."""
+    """Whether the version is open: it has no end, or the far-future end that the layout uses instead."""
     if terms.span.far is not None and row.end is not None:
         return row.end >= terms.span.far
     return row.end is None and not terms.span.grain

@@ -147,7 +147,7 @@ def _request_of_rows(request: ApplyRequest, rows: MessageRows) -> ApplyRequest:
 
 
 def _at_path(messages: pa.Table, path: str) -> pa.Array:
-    """The values at a path in the messages, such as `source.lsn`."""
+    """The values in the messages at a path such as `source.lsn`."""
     first, *rest = path.split(".")
     if first not in messages.column_names:
         raise bad_option(f"The messages have no {first}.", f"They have {', '.join(messages.column_names)}.")

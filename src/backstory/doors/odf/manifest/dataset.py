@@ -313,7 +313,7 @@ def manifest_document(document: Mapping[str, Any]) -> Document:
 
 
 def same_name(first: str, second: str) -> bool:
-    """Whether two names refer to the same dataset. Account and case are ignored."""
+    """Whether two names refer to the same dataset. The account and the case of letters are ignored."""
     return first.rpartition("/")[2].lower() == second.rpartition("/")[2].lower()
 
 

@@ -170,7 +170,7 @@ class Header(ManifestPart):
 
 
 class Url(ManifestPart, kind="Url"):
-    """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder."""
+    """One resource: `http`, `https`, `ftp` or `file`. A relative path is in the manifest's folder."""
 
     url: str
     event_time: EventTime | None = None
