@@ -316,7 +316,7 @@ def test_l10_input_columns_of_a_query_have_no_finding(tmp_path):
 
 
 def test_each_source_has_its_findings(tmp_path):
-    dataset = dataset_of(manifest(push(key(), name="a"), push(key("x", "x"), name="b")), tmp_path)
+    dataset = dataset_of(manifest(push(key(), name="a"), push(key(), name="b")), tmp_path)
     assert [lint.line for lint in lints(dataset)] == [10, 14]
 
 
