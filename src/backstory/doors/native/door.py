@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any, Final
 
 import pyarrow as pa
@@ -158,35 +158,54 @@ def _feed_rows(
         yield resources.enter_context(unwrap_feed(store, messages, request, key))
 
 
+@singledispatch
 def _rows(
-    source: Any, store: IcebergStore, stored: LoadTable, request: DeliveryRequest
+    source: Any,
+    store: IcebergStore,
+    stored: LoadTable,  # noqa: ARG001
+    request: DeliveryRequest,  # noqa: ARG001
 ) -> AbstractContextManager[SourceRows]:
-    """The rows of a source (see `source_of`), which can be read until the context ends."""
-    module = type(source).__module__.partition(".")[0]
-    match source:
-        case Database():
-            renames, types = request.rename, request.new_types
-            return rows_of_database(store, source, stored, renames, types, request.type)
-        case SourceFiles():
-            unmodified = partial(unmodified_text, request) if isinstance(request, ApplyRequest) else None
-            renames, types = request.rename, request.new_types
-            return rows_of_files(store, source, stored, renames, types, request, unmodified=unmodified)
-        case TableName():
-            return nullcontext(rows_of_table(store, source))
-        case DataFrame(isStreaming=True):
-            raise UsageError(
-                "streaming-frame",
-                "The frame is a stream, which has no last row.",
-                "Write its batches: "
-                "`frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
-            )
-        case DataFrame():
-            return nullcontext(rows_of_frame(source))
-        case pa.Table():
-            return nullcontext(rows_of_arrow(store, plain_arrow(source)))
-    if module == "pandas" and hasattr(source, "columns"):
+    """The rows of a source, which can be read until the context ends.
+
+    Each kind of source (see `source_of`) has its own function.
+    """
+    if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
         return nullcontext(rows_of_arrow(store, plain_arrow(arrow_of_pandas(source))))
     raise bad_option(
-        f"A {module}.{type(source).__name__} is not a source of rows.",
+        f"A {type(source).__module__.partition('.')[0]}.{type(source).__name__} is not a source of rows.",
         "Give a frame of Spark or pandas, an Arrow table, a file name or `table:schema.table`.",
     )
+
+
+@_rows.register(Database)
+def _(source: Database, store: IcebergStore, stored: LoadTable, request: DeliveryRequest) -> Any:
+    return rows_of_database(store, source, stored, request.rename, request.new_types, request.type)
+
+
+@_rows.register(SourceFiles)
+def _(source: SourceFiles, store: IcebergStore, stored: LoadTable, request: DeliveryRequest) -> Any:
+    unmodified = partial(unmodified_text, request) if isinstance(request, ApplyRequest) else None
+    return rows_of_files(
+        store, source, stored, request.rename, request.new_types, request, unmodified=unmodified
+    )
+
+
+@_rows.register(TableName)
+def _(source: TableName, store: IcebergStore, *_: Any) -> Any:
+    return nullcontext(rows_of_table(store, source))
+
+
+@_rows.register(DataFrame)
+def _(source: DataFrame, *_: Any) -> Any:
+    if source.isStreaming:
+        raise UsageError(
+            "streaming-frame",
+            "The frame is a stream, which has no last row.",
+            "Write its batches: `frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
+        )
+    return nullcontext(rows_of_frame(source))
+
+
+@_rows.register(pa.Table)
+def _(source: pa.Table, store: IcebergStore, *_: Any) -> Any:
+    return nullcontext(rows_of_arrow(store, plain_arrow(source)))
