@@ -88,7 +88,7 @@ def temporary_folder(name: str) -> Path:
 
 
 def _require_private(folder: Path) -> None:
-    """Raise OSError unless the folder belongs to this user or root, and nobody else may write to it."""
+    """Raise OSError if the folder belongs to neither this user nor root, or if others can write to it."""
     state = folder.stat()
     if state.st_uid not in {os.getuid(), 0} or stat.S_IMODE(state.st_mode) & 0o022:
         raise PermissionError(13, "others may write to it", str(folder))

@@ -234,7 +234,7 @@ def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
 
 
 def _write_file(table: IcebergTable, location: str, local: Path | None, rows: pa.Table) -> tuple[int, bytes]:
-    """Write a file to this machine's disk, or through the table's FileIO if `local` is None.
+    """Write a file to the local disk, or through the table's FileIO if `local` is None.
 
     Returns the file's size and its Parquet footer.
     """

@@ -255,7 +255,7 @@ VECTOR: Final = "PUFFIN"
 
 @dataclass(slots=True)
 class _Group:
-    """The row counts of one partition. `open` and `memory` are None if its files' statistics lack them."""
+    """The row counts of one partition. Counts that the statistics of its files do not contain are None."""
 
     rows: int = 0
     deleted: int = 0
@@ -374,7 +374,7 @@ def _file_cut(location: str) -> Failed:
 
 
 def manifests_of(snapshot: Mapping[str, Any], opener: Opener) -> "list[ManifestFile]":
-    """The manifests of a snapshot. Raises Failed if there are none although its summary counts data files."""
+    """The manifests of a snapshot. Raises Failed if it has none, but its summary counts data files."""
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         MANIFEST_LIST_FILE_SCHEMAS,

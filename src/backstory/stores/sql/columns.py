@@ -98,7 +98,7 @@ _TEXT_FORMS = {
 
 
 def other_form(text: str, datatype: Datatype, scale: int | None) -> str | None:
-    """An example of the type's canonical texts if this text is none of them, or else None."""
+    """An example of a canonical text of the type if this text is not canonical, or else None."""
     form = _TEXT_FORMS.get(datatype)
     if datatype in {Datatype.DECIMAL, Datatype.FLOAT}:
         fraction = rf"\.\d{{{scale}}}" if scale else ""

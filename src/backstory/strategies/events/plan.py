@@ -47,7 +47,7 @@ def outcomes_of(sums: PlanSums) -> dict[str, int]:
 
 
 def newest_time(sums: PlanSums) -> datetime | None:
-    """The greatest event time, or None if there is none. A day counts as its midnight in UTC."""
+    """The greatest event time, or None if no row has one. A day counts as its midnight in UTC."""
     microseconds = sums.greatest.get(NEWEST)
     if microseconds is None:
         return None
